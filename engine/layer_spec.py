@@ -1,0 +1,72 @@
+"""One layer spec for every model family and both backends; a provider says which class plays each role.
+
+Megatron's own `hybrid_stack_spec` is bound to Transformer Engine at import; this is the same table, open to a provider.
+"""
+
+from functools import partial
+
+from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+from megatron.core.models.backends import BackendSpecProvider
+from megatron.core.models.gpt.moe_module_specs import get_moe_module_spec_for_backend
+from megatron.core.models.hybrid.hybrid_block import HybridStack, HybridStackSubmodules
+from megatron.core.ssm.mamba_layer import MambaLayer, MambaLayerSubmodules
+from megatron.core.ssm.mamba_mixer import MambaMixer, MambaMixerSubmodules
+from megatron.core.ssm.mlp_layer import MLPLayer
+from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
+from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.mlp import MLP, MLPSubmodules
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_layer import (
+    MoETransformerLayer,
+    TransformerLayer,
+    TransformerLayerSubmodules,
+)
+
+
+def hybrid_stack_spec(provider: BackendSpecProvider, *, qk_layernorm: bool) -> ModuleSpec:
+    """Layers M (Mamba-2), * (attention), - (MLP) and E (experts), each norm fused into the linear behind it."""
+    linear_in, linear_out = provider.column_parallel_layer_norm_linear(), provider.row_parallel_linear()
+    qk_norm = provider.layer_norm(rms_norm=True, for_qk=True) if qk_layernorm else IdentityOp
+    mixer = ModuleSpec(
+        module=MambaMixer, submodules=MambaMixerSubmodules(in_proj=linear_in, out_proj=linear_out)
+    )
+    attention = ModuleSpec(
+        module=SelfAttention,
+        params={"attn_mask_type": AttnMaskType.causal},
+        submodules=SelfAttentionSubmodules(
+            linear_qkv=linear_in,
+            core_attention=provider.core_attention(),
+            linear_proj=linear_out,
+            q_layernorm=qk_norm,
+            k_layernorm=qk_norm,
+        ),
+    )
+    mlp = partial(MLP.as_mlp_submodule, submodules=MLPSubmodules(linear_fc1=linear_in, linear_fc2=linear_out))
+    # the number of experts comes from the config; here it only selects experts over a dense MLP
+    experts = get_moe_module_spec_for_backend(provider, num_experts=1, moe_grouped_gemm=True)
+    return ModuleSpec(
+        module=HybridStack,
+        submodules=HybridStackSubmodules(
+            mamba_layer=ModuleSpec(
+                module=MambaLayer, submodules=MambaLayerSubmodules(mixer=mixer, mamba_bda=get_bias_dropout_add)
+            ),
+            attention_layer=ModuleSpec(
+                module=TransformerLayer,
+                submodules=TransformerLayerSubmodules(
+                    self_attention=attention, self_attn_bda=get_bias_dropout_add
+                ),
+            ),
+            mlp_layer=ModuleSpec(
+                module=MLPLayer, submodules=TransformerLayerSubmodules(mlp=mlp, mlp_bda=get_bias_dropout_add)
+            ),
+            moe_layer=ModuleSpec(
+                module=MoETransformerLayer,
+                submodules=TransformerLayerSubmodules(
+                    pre_mlp_layernorm=provider.layer_norm(rms_norm=True),
+                    mlp=experts,
+                    mlp_bda=get_bias_dropout_add,
+                ),
+            ),
+        ),
+    )

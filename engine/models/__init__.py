@@ -1,0 +1,53 @@
+"""The model families and their way between Hugging Face and Megatron. Reading order:
+
+name_map     rules and blocks: the declarative map, in pure numbers
+layers       the Megatron parameters of each kind of layer, as rules
+llama, qwen3, qwen3_moe, nemotron_h, family     what each family adds, and which family a config.json means
+hf_image     one memory-mapped safetensors file that many processes fill
+build, head  the Megatron model of this rank
+conversion   import and export: the blocks of a map, copied
+
+All up to `family` is free of torch, so that a launcher can check a layout or count parameters; names of the
+other modules are imported when they are first asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from cascade_rl.engine.models.family import Family, family_of
+from cascade_rl.engine.models.hf_config import HfConfig, read_config
+
+if TYPE_CHECKING:
+    from cascade_rl.engine.models.build import build_model, padded_vocab
+    from cascade_rl.engine.models.conversion import export_hf, load_hf, write_hf
+    from cascade_rl.engine.models.head import head_weight
+    from cascade_rl.engine.models.hf_image import HfImage
+
+__all__ = [
+    "Family",
+    "HfConfig",
+    "HfImage",
+    "build_model",
+    "export_hf",
+    "family_of",
+    "head_weight",
+    "load_hf",
+    "padded_vocab",
+    "read_config",
+    "write_hf",
+]
+_WITH_TORCH = {
+    "HfImage": "hf_image",
+    "build_model": "build",
+    "export_hf": "conversion",
+    "head_weight": "head",
+    "load_hf": "conversion",
+    "padded_vocab": "build",
+    "write_hf": "conversion",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WITH_TORCH:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return getattr(import_module(f"{__name__}.{_WITH_TORCH[name]}"), name)

@@ -1,0 +1,137 @@
+"""Import and export: every rank copies the blocks of its own shards, from or into mapped HF tensors."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from megatron.core.models.hybrid.hybrid_model import HybridModel
+from torch import Tensor
+
+from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.models.build import place_of_this_rank
+from cascade_rl.engine.models.family import family_of
+from cascade_rl.engine.models.hf_config import HfConfig, export_dtype, read_config
+from cascade_rl.engine.models.hf_image import HfImage, TensorSpec, read_checkpoint
+from cascade_rl.engine.models.name_map import NameMap, Shard
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+NAMED_PER_ERROR = 4
+
+
+@torch.no_grad()
+def load_hf(model: HybridModel, folder: str | Path) -> None:
+    """Reads this rank's shards out of a Hugging Face model folder; padding rows become zero.
+
+    Raises UserError, before anything is loaded, that names every missing, extra or misshapen tensor.
+    """
+    name_map = family_of(hf := read_config(folder)).name_map(hf)
+    images = read_checkpoint(folder)
+    check_tensors({name: image.shape(name) for name, image in images.items()}, name_map, folder)
+    for shard, tensor in _bound_shards(model, name_map):
+        if shard.parameter.rule.multiple > 1:
+            tensor.zero_()
+        for block in shard.blocks:
+            source = images[block.hf_name].view(block.hf_name)
+            tensor[block.shard_index].copy_(source[block.hf_index])
+
+
+@torch.no_grad()
+def write_hf(model: HybridModel, hf: HfConfig, path: str | Path) -> None:
+    """Writes all weights into a new `HfImage` at `path`. All ranks call it; it returns when all have written.
+
+    Of ranks that hold the same numbers, one writes them. Dtypes are those of `image_tensors`.
+    """
+    if torch.distributed.get_rank() == 0:
+        HfImage.create(path, image_tensors(hf))
+    torch.distributed.barrier()
+    image = HfImage.open(path)
+    for shard, tensor in _bound_shards(model, family_of(hf).name_map(hf)):
+        for block in shard.blocks if shard.exports else ():
+            image.view(block.hf_name)[block.hf_index].copy_(tensor[block.shard_index])
+    torch.distributed.barrier()
+
+
+def image_tensors(hf: HfConfig) -> dict[str, TensorSpec]:
+    """Dtype and shape of every exported tensor: the dtype of config.json, float32 for router biases."""
+    dtype = getattr(torch, export_dtype(hf))
+    tensors = family_of(hf).name_map(hf).hf_tensors()
+    return {
+        name: (torch.float32 if tensor.float32 else dtype, tensor.shape) for name, tensor in tensors.items()
+    }
+
+
+def export_hf(
+    model: HybridModel, hf: HfConfig, folder: str | Path, tokenizer_from: str | Path | None = None
+) -> None:
+    """Writes `folder`, loadable by transformers and vLLM: weights, config.json, tokenizer (a copy).
+
+    All ranks call it. The folder appears whole, under its name, or not at all; one that is there is replaced.
+    """
+    folder = Path(folder)
+    partial = folder.with_name(folder.name + ".partial")
+    first = torch.distributed.get_rank() == 0
+    if first:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    write_hf(model, hf, partial / "model.safetensors")
+    if first:
+        HfImage.read(partial / "model.safetensors").sync()
+        (partial / "config.json").write_text(json.dumps(hf, indent=2))
+        if tokenizer_from is not None:
+            _copy_tokenizer(Path(tokenizer_from), partial)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.rename(partial, folder)
+    torch.distributed.barrier()
+
+
+def check_tensors(found: Mapping[str, tuple[int, ...]], name_map: NameMap, folder: str | Path) -> None:
+    """Raises UserError that names the tensors of a checkpoint that are missing, extra or misshapen."""
+    expected = {name: tensor.shape for name, tensor in name_map.hf_tensors().items()}
+    shapes = {name: (expected[name], found[name]) for name in expected.keys() & found.keys()}
+    problems = {
+        "missing": sorted(expected.keys() - found.keys()),
+        "extra": sorted(found.keys() - expected.keys() - name_map.optional),
+        "misshapen": [f"{n} (expected {e}, found {f})" for n, (e, f) in sorted(shapes.items()) if e != f],
+    }
+    if any(problems.values()):
+        told = "; ".join(f"{kind}: {_shorten(names)}" for kind, names in problems.items() if names)
+        raise UserError(f"the weights in {folder} are not those that its config.json describes: {told}")
+
+
+def _shorten(names: list[str]) -> str:
+    rest = len(names) - NAMED_PER_ERROR
+    return ", ".join(names[:NAMED_PER_ERROR]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _bound_shards(model: HybridModel, name_map: NameMap) -> Iterator[tuple[Shard, Tensor]]:
+    """Each shard of this rank with the model's tensor that holds it.
+
+    Raises UserError where the model is not the one that the map describes.
+    """
+    tensors = {name: tensor for name, tensor in model.state_dict().items() if torch.is_tensor(tensor)}
+    shards = {shard.name: shard for shard in name_map.shards(place_of_this_rank())}
+    expected = {name: shard.shape for name, shard in shards.items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items() if "_extra_state" not in name}
+    if expected != found:
+        differing = sorted(dict(expected.items() ^ found.items()))
+        raise UserError(f"config.json and the model that was built differ in {_shorten(differing)}")
+    return ((shard, tensors[name]) for name, shard in shards.items())
+
+
+def _copy_tokenizer(source: Path, target: Path) -> None:
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copy(source / name, target)

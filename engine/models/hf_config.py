@@ -1,0 +1,59 @@
+"""Reading config.json: what is missing, or is not supported, is said by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cascade_rl.engine.errors import UserError
+
+HfConfig = dict[str, Any]
+
+
+def read_config(folder: str | Path) -> HfConfig:
+    """The config.json of a Hugging Face model folder. Raises UserError where there is none."""
+    path = Path(folder) / "config.json"
+    if not path.is_file():
+        raise UserError(f"expected a Hugging Face model folder with a config.json, found none at {path}")
+    return json.loads(path.read_text())
+
+
+def read(hf: HfConfig, *names: str) -> Any:
+    """The value of the first of `names` that config.json has: transformers has renamed keys over time."""
+    for name in names:
+        if hf.get(name) is not None:
+            return hf[name]
+    raise UserError(f"config.json lacks {' (or '.join(names)}{')' * (len(names) - 1)}")
+
+
+def require(hf: HfConfig, **expected: Any) -> None:
+    """Raises UserError where a key is there and has another value than the one that is implemented."""
+    for name, value in expected.items():
+        if name in hf and hf[name] != value:
+            raise UserError(
+                f"{read(hf, 'architectures')[0]} is supported with {name} = {value!r}; "
+                f"config.json has {hf[name]!r}"
+            )
+
+
+def rotary_base(hf: HfConfig) -> float:
+    """theta of plain rotary embeddings, as transformers 4 or 5 writes it. Raises UserError on scaled ones."""
+    rope = hf.get("rope_parameters") or {
+        "rope_theta": hf.get("rope_theta", 10000.0),
+        **(hf.get("rope_scaling") or {}),
+    }
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind != "default":
+        raise UserError(
+            f"rotary embeddings are supported with rope_type = 'default'; config.json has {kind!r}"
+        )
+    return float(rope["rope_theta"])
+
+
+def head_width(hf: HfConfig) -> int:
+    """Channels of one attention head."""
+    return hf.get("head_dim") or read(hf, "hidden_size") // read(hf, "num_attention_heads")
+
+
+def export_dtype(hf: HfConfig) -> str:
+    """Name of the dtype of the exported weights: "bfloat16", "float32", ..."""
+    return hf.get("dtype") or hf.get("torch_dtype") or "float32"

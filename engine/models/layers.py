@@ -1,0 +1,152 @@
+"""Megatron's side of the map: the parameters of each kind of HybridModel layer, as rules over HF tensors.
+
+The four families name the tensors inside a block alike; they differ in prefixes and norms. Norms of
+attention, Mamba and dense MLP layers are fused into the linear behind them (`layer_norm_weight`), that of an
+expert layer is not.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from cascade_rl.engine.models.name_map import (
+    NameMap,
+    Parameter,
+    Part,
+    Rule,
+    column,
+    interleaved,
+    replicated,
+    row,
+    vocabulary,
+)
+
+Rules = dict[str, Rule]
+
+
+def attention(prefix: str, norm: str, *, hidden: int, heads: int, groups: int, width: int) -> Rules:
+    """A `*` layer: `heads` query heads that share `groups` key/value heads of `width` channels."""
+    query = Part(f"{prefix}.q_proj.weight", heads, width)
+    key, value = (Part(f"{prefix}.{name}_proj.weight", groups, width) for name in "kv")
+    return {
+        "self_attention.linear_qkv.layer_norm_weight": replicated(norm, hidden),
+        "self_attention.linear_qkv.weight": interleaved(query, key, value, units=groups, others=(hidden,)),
+        "self_attention.linear_proj.weight": row(Part(f"{prefix}.o_proj.weight", heads, width), hidden),
+    }
+
+
+def query_key_norms(prefix: str, width: int) -> Rules:
+    """Per-head norms of queries and keys, beside those of `attention`."""
+    return {
+        "self_attention.q_layernorm.weight": replicated(f"{prefix}.q_norm.weight", width),
+        "self_attention.k_layernorm.weight": replicated(f"{prefix}.k_norm.weight", width),
+    }
+
+
+def mamba(
+    prefix: str, norm: str, *, hidden: int, heads: int, width: int, groups: int, state: int, kernel: int
+) -> Rules:
+    """An `M` layer. HF's in_proj stacks z, x, B, C, dt and its conv1d x, B, C; each is cut by itself."""
+    inner, states = heads * width, groups * state
+
+    def per_head(name: str) -> Rule:
+        return column(Part(f"{prefix}.{name}", heads))
+
+    def stacked(name: str, first: int, *others: int) -> tuple[Part, ...]:
+        x, b, c = first, first + inner, first + inner + states
+        return (Part(name, heads, width, x), Part(name, groups, state, b), Part(name, groups, state, c))
+
+    projection = f"{prefix}.in_proj.weight"
+    z, dt = Part(projection, heads, width), Part(projection, heads, 1, 2 * inner + 2 * states)
+    return {
+        "mixer.in_proj.layer_norm_weight": replicated(norm, hidden),
+        "mixer.in_proj.weight": column(z, *stacked(projection, inner), dt, others=(hidden,)),
+        "mixer.conv1d_weight": column(*stacked(f"{prefix}.conv1d.weight", 0), others=(1, kernel)),
+        "mixer.conv1d_bias": column(*stacked(f"{prefix}.conv1d.bias", 0)),
+        "mixer.A_log": per_head("A_log"),
+        "mixer.D": per_head("D"),
+        "mixer.dt_bias": per_head("dt_bias"),
+        "mixer.norm.weight": column(Part(f"{prefix}.norm.weight", groups, inner // groups)),
+        "mixer.out_proj.weight": row(Part(f"{prefix}.out_proj.weight", heads, width), hidden),
+    }
+
+
+def feed_forward(
+    megatron: str,
+    prefix: str,
+    *,
+    hidden: int,
+    width: int,
+    gated: bool,
+    over: Literal["tensor", "expert_tensor"] = "tensor",
+    suffix: str = "",
+) -> Rules:
+    """The two linears of an MLP, an expert or a shared expert: [gate,] up and down."""
+    inputs = ("gate", "up") if gated else ("up",)
+    parts = (Part(f"{prefix}.{name}_proj.weight", width) for name in inputs)
+    return {
+        f"{megatron}.linear_fc1.weight{suffix}": column(*parts, others=(hidden,), over=over),
+        f"{megatron}.linear_fc2.weight{suffix}": row(Part(f"{prefix}.down_proj.weight", width), hidden, over),
+    }
+
+
+def mlp(prefix: str, norm: str, *, hidden: int, width: int, gated: bool) -> Rules:
+    """A `-` layer."""
+    return {
+        "mlp.linear_fc1.layer_norm_weight": replicated(norm, hidden),
+        **feed_forward("mlp", prefix, hidden=hidden, width=width, gated=gated),
+    }
+
+
+def router(prefix: str, norm: str, *, hidden: int, experts: int) -> Rules:
+    """The part of an `E` layer in front of its experts."""
+    return {
+        "pre_mlp_layernorm.weight": replicated(norm, hidden),
+        "mlp.router.weight": replicated(f"{prefix}.gate.weight", experts, hidden),
+    }
+
+
+def in_layer(layer: int, rules: Mapping[str, Rule], *, float32: bool = False) -> Iterator[Parameter]:
+    """The rules of one layer as parameters of the model."""
+    for name, rule in rules.items():
+        yield Parameter(f"decoder.layers.{{layer}}.{name}", rule, layer, float32=float32)
+
+
+def routed_experts(
+    layer: int, prefix: str, *, experts: int, hidden: int, width: int, gated: bool
+) -> Iterator[Parameter]:
+    """The routed experts of an `E` layer: Megatron's grouped linear holds one weight per local expert."""
+    for expert in range(experts):
+        rules = feed_forward(
+            "decoder.layers.{layer}.mlp.experts",
+            f"{prefix}.experts.{expert}",
+            hidden=hidden,
+            width=width,
+            gated=gated,
+            over="expert_tensor",
+            suffix="{expert}",
+        )
+        for name, rule in rules.items():
+            yield Parameter(name, rule, layer, expert)
+
+
+def language_model(
+    layers: list[list[Parameter]],
+    *,
+    embedding: str,
+    norm: str,
+    head: str,
+    vocabulary_size: int,
+    hidden: int,
+    experts: int,
+    tied: bool,
+) -> NameMap:
+    """The whole model: embedding, layers, final norm, head. A tied head is the embedding (again)."""
+    last = len(layers) - 1
+    output = vocabulary(embedding if tied else head, vocabulary_size, hidden)
+    parameters = (
+        Parameter("embedding.word_embeddings.weight", vocabulary(embedding, vocabulary_size, hidden), 0),
+        *(parameter for layer in layers for parameter in layer),
+        Parameter("decoder.final_norm.weight", replicated(norm, hidden), last),
+        Parameter("output_layer.weight", output, last, tied=tied),
+    )
+    return NameMap(parameters, len(layers), experts, frozenset({head} if tied else ()))

@@ -1,0 +1,294 @@
+"""The declarative map between Hugging Face and Megatron tensors, in pure numbers: no torch, no process group.
+
+A `NameMap` lists the Megatron parameters of a whole model, each with a `Rule`: the pieces of HF tensors it is
+laid out from, and the axis and the parallel dimension along which it is cut. A rule and the `Place` of a rank
+give `Block`s: a rectangle of an HF tensor and the equal rectangle of that rank's shard. Import copies blocks
+in, export copies them out, and a refit between two layouts is the intersection of their blocks. Nothing else
+knows how a tensor is cut.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from cascade_rl.engine.errors import UserError
+
+Index = tuple[slice, ...]
+Shape = tuple[int, ...]
+
+# under any layout, so that a checkpoint keeps its shapes when the layout changes
+VOCABULARY_MULTIPLE = 128
+
+
+@dataclass(frozen=True)
+class Block:
+    """`hf_tensor[hf_index]` and `shard[shard_index]` hold the same numbers."""
+
+    hf_name: str
+    hf_index: Index
+    shard_index: Index
+
+
+@dataclass(frozen=True)
+class Part:
+    """`count` pieces of an HF tensor along the cut axis, each `width` long, from `start` on.
+
+    A piece is what must stay whole on a rank: a head, a state group, one channel.
+    """
+
+    hf_name: str
+    count: int
+    width: int = 1
+    start: int = 0
+
+    @property
+    def length(self) -> int:
+        return self.count * self.width
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The layout of one Megatron parameter.
+
+    Along `axis` the parameter is a row of units, and each unit holds the next share of every part in turn.
+    Rank r of n along the parallel dimension `over` holds the r-th of n equal stretches of that row. `units`
+    is a number where Megatron interleaves (one unit per key/value head) and None where each rank's stretch is
+    one unit (gate and up; z, x, B, C and dt). `others` are the lengths of the axes that are never cut. A
+    `multiple` above 1 pads the row with entries that no HF tensor has.
+    """
+
+    parts: tuple[Part, ...]
+    others: Shape = ()
+    axis: int = 0
+    over: Literal["tensor", "expert_tensor"] | None = None
+    units: int | None = None
+    multiple: int = 1
+
+    def hf_shapes(self) -> dict[str, Shape]:
+        """Shapes of the HF tensors that the parts belong to."""
+        lengths: dict[str, int] = {}
+        for part in self.parts:
+            lengths[part.hf_name] = max(lengths.get(part.hf_name, 0), part.start + part.length)
+        return {name: self._insert(length, self.others) for name, length in lengths.items()}
+
+    def shard_shape(self, size: int) -> Shape:
+        """Shape of the shard of each of the `size` ranks that cut the parameter."""
+        return self._insert(self._stretch(size), self.others)
+
+    def blocks(self, rank: int, size: int) -> tuple[Block, ...]:
+        """What rank `rank` of `size` holds. Padding is in no block."""
+        low, high = rank * self._stretch(size), (rank + 1) * self._stretch(size)
+        return tuple(
+            self._block(hf_name, hf_start + max(low - start, 0), max(start - low, 0), length)
+            for hf_name, hf_start, start, end in self._segments(size)
+            if (length := min(end, high) - max(start, low)) > 0
+        )
+
+    def broken_part(self, size: int) -> Part | None:
+        """The first part whose pieces `size` ranks would have to break, or None.
+
+        Interleaved units may be fewer than the ranks: Megatron then gathers the key/value heads at run time.
+        """
+        if self.multiple > 1:
+            return None
+        for part in self.parts:
+            gathered = part.count == self.units and size % part.count == 0
+            if part.count % size and not gathered:
+                return part
+        return None
+
+    def _segments(self, size: int) -> Iterator[tuple[str, int, int, int]]:
+        """(HF tensor, start in it, start and end in the uncut parameter), in Megatron's order."""
+        units, position = self.units or size, 0
+        for unit in range(units):
+            for part in self.parts:
+                length = part.length // units
+                yield part.hf_name, part.start + unit * length, position, position + length
+                position += length
+
+    def _stretch(self, size: int) -> int:
+        length = sum(part.length for part in self.parts)
+        if self.multiple > 1:
+            multiple = math.lcm(self.multiple, size)
+            length = math.ceil(length / multiple) * multiple
+        return length // size
+
+    def _block(self, hf_name: str, hf_start: int, shard_start: int, length: int) -> Block:
+        whole = tuple(slice(0, other) for other in self.others)
+        hf, shard = slice(hf_start, hf_start + length), slice(shard_start, shard_start + length)
+        return Block(hf_name, self._insert(hf, whole), self._insert(shard, whole))
+
+    def _insert[T](self, along_axis: T, others: tuple[T, ...]) -> tuple[T, ...]:
+        return (*others[: self.axis], along_axis, *others[self.axis :])
+
+
+def replicated(hf_name: str, *shape: int) -> Rule:
+    """The whole HF tensor on every rank."""
+    return Rule((Part(hf_name, shape[0]),), shape[1:])
+
+
+def column(*parts: Part, others: Shape = (), over: Literal["tensor", "expert_tensor"] = "tensor") -> Rule:
+    """Cut along the output axis; every rank holds its share of each part, one after another."""
+    return Rule(parts, others, over=over)
+
+
+def row(part: Part, outputs: int, over: Literal["tensor", "expert_tensor"] = "tensor") -> Rule:
+    """[outputs, inputs], cut along the inputs."""
+    return Rule((part,), (outputs,), axis=1, over=over)
+
+
+def interleaved(*parts: Part, units: int, others: Shape) -> Rule:
+    """Queries, keys and values: for each key/value head its query heads, the key head, the value head."""
+    return Rule(parts, others, over="tensor", units=units)
+
+
+def vocabulary(hf_name: str, size: int, hidden: int) -> Rule:
+    """[vocabulary, hidden], padded and cut along the vocabulary."""
+    return Rule((Part(hf_name, size),), (hidden,), over="tensor", units=1, multiple=VOCABULARY_MULTIPLE)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One rank's position along one parallel dimension."""
+
+    rank: int = 0
+    size: int = 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank sits. Plain numbers: a plan can be made for the ranks of any process, or of none."""
+
+    tensor: Cut = Cut()
+    pipeline: Cut = Cut()
+    expert: Cut = Cut()
+    expert_tensor: Cut = Cut()
+    data: Cut = Cut()
+    expert_data: Cut = Cut()
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter (or persistent buffer) of the whole Megatron model.
+
+    name     with `{layer}` and `{expert}` for the indices: those below are global, those of a rank are local
+    layer    the layer it belongs to; what lies before or behind the layers belongs to the first or the last
+    expert   the routed expert it belongs to, if any
+    float32  kept and exported in float32 whatever the model's dtype
+    tied     a copy of the embedding that the last of several pipeline stages keeps; read but never exported
+    """
+
+    name: str
+    rule: Rule
+    layer: int
+    expert: int | None = None
+    float32: bool = False
+    tied: bool = False
+
+    def __str__(self) -> str:
+        return self.name.format(layer=self.layer, expert=self.expert)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one rank holds of one parameter.
+
+    name     this rank's Megatron name, with local indices
+    exports  of all ranks that hold the same numbers, this is the one that writes them
+    """
+
+    name: str
+    parameter: Parameter
+    shape: Shape
+    blocks: tuple[Block, ...]
+    exports: bool
+
+
+@dataclass(frozen=True)
+class HfTensor:
+    """What config.json alone says of a checkpoint's tensor."""
+
+    shape: Shape
+    float32: bool
+
+
+def equal_ranges(total: int, count: int) -> list[range]:
+    """0 .. total in `count` ranges whose lengths differ by at most one: pipeline stages, a rank's experts."""
+    return [range(i * total // count, (i + 1) * total // count) for i in range(count)]
+
+
+@dataclass(frozen=True)
+class NameMap:
+    """All parameters of a model. `optional` HF tensors may be in a checkpoint or not: a tied head."""
+
+    parameters: tuple[Parameter, ...]
+    layers: int
+    experts: int
+    optional: frozenset[str] = frozenset()
+
+    def hf_tensors(self) -> dict[str, HfTensor]:
+        """Every tensor of the HF checkpoint."""
+        return {
+            name: HfTensor(shape, parameter.float32)
+            for parameter in self.parameters
+            for name, shape in parameter.rule.hf_shapes().items()
+        }
+
+    def parameter_count(self) -> int:
+        """Numbers in the whole model: without padding, tied weights once."""
+        return sum(math.prod(tensor.shape) for tensor in self.hf_tensors().values())
+
+    def check(self, place: Place) -> None:
+        """Raises UserError, naming the first tensor that the layout of `place` does not divide."""
+        if place.pipeline.size > self.layers:
+            raise UserError(
+                f"pipeline parallel size must be at most {self.layers}, one layer per stage; "
+                f"found {place.pipeline.size}: lower `pipeline`"
+            )
+        if place.expert.size > 1 and (not self.experts or self.experts % place.expert.size):
+            needed = (
+                f"divide the {self.experts} experts" if self.experts else "be 1 in a model without experts"
+            )
+            raise UserError(f"expert parallel size must {needed}; found {place.expert.size}: change `expert`")
+        for parameter in self.parameters:
+            self._check_cut(parameter, place)
+
+    def shards(self, place: Place) -> list[Shard]:
+        """What the rank at `place` holds. Raises UserError where the layout does not divide the model."""
+        self.check(place)
+        stage = equal_ranges(self.layers, place.pipeline.size)[place.pipeline.rank]
+        experts = equal_ranges(self.experts, place.expert.size)[place.expert.rank]
+        return [
+            _shard(parameter, place, stage.start, experts.start)
+            for parameter in self.parameters
+            if parameter.layer in stage
+            and (parameter.expert is None or parameter.expert in experts)
+            and not (parameter.tied and place.pipeline.size == 1)
+        ]
+
+    def _check_cut(self, parameter: Parameter, place: Place) -> None:
+        over = parameter.rule.over
+        if over is None:
+            return
+        cut: Cut = getattr(place, over)
+        if part := parameter.rule.broken_part(cut.size):
+            raise UserError(
+                f"{over.replace('_', ' ')} parallel size must divide the {part.count} heads, groups or "
+                f"channels of {part.hf_name} ({parameter}); found {cut.size}: change `{over}`"
+            )
+
+
+def _shard(parameter: Parameter, place: Place, first_layer: int, first_expert: int) -> Shard:
+    rule = parameter.rule
+    cut = getattr(place, rule.over) if rule.over else Cut()
+    expert = None if parameter.expert is None else parameter.expert - first_expert
+    replicas = place.data if parameter.expert is None else place.expert_data
+    first_copy = replicas.rank == 0 and (rule.over is not None or place.tensor.rank == 0)
+    return Shard(
+        name=parameter.name.format(layer=parameter.layer - first_layer, expert=expert),
+        parameter=parameter,
+        shape=rule.shard_shape(cut.size),
+        blocks=rule.blocks(cut.rank, cut.size),
+        exports=first_copy and not parameter.tied,
+    )

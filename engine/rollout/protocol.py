@@ -1,0 +1,71 @@
+"""The messages between the trainer's client and the engine's server. A `Rollout` travels back as itself.
+
+Commands are handled in the order in which they were sent, between two engine steps. Every command but `Submit`
+is answered by exactly one `Reply`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from cascade_rl.engine.config import RolloutConfig
+from cascade_rl.engine.sample import Request
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a server needs to start."""
+
+    model_dir: str
+    config: RolloutConfig
+    seed: int
+
+
+@dataclass(frozen=True)
+class Submit:
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Stop stepping; running requests stay where they are."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on stepping."""
+
+
+@dataclass(frozen=True)
+class UpdateWeights:
+    """Load every weight from a safetensors file in Hugging Face names."""
+
+    image_path: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Score:
+    """Log-probs of given sequences, in reply a list of float32 [n - 1]."""
+
+    sequences: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class AskHealth:
+    """Answered by a `Health`."""
+
+
+@dataclass(frozen=True)
+class Health:
+    """State of a live engine. `version` is None before the first weights; the counts run since its start."""
+
+    version: int | None
+    unfinished: int
+    paused: bool
+    steps: int
+    generated_tokens: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    value: Any = None

@@ -1,0 +1,220 @@
+"""The engine's process: one thread that reads commands, steps vLLM and sends finished samples.
+
+    python -m cascade_rl.engine.rollout.server FD
+
+FD is an inherited socket on which a `Settings` comes first. vLLM and torch are imported only after the process
+has its environment.
+"""
+
+import ctypes
+import signal
+import sys
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from cascade_rl.engine.rollout import vllm_cpu_patches
+from cascade_rl.engine.rollout.protocol import (
+    AskHealth,
+    Health,
+    Pause,
+    Reply,
+    Resume,
+    Score,
+    Settings,
+    Submit,
+    UpdateWeights,
+)
+from cascade_rl.engine.sample import Request, Rollout
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
+    from vllm.outputs import CompletionOutput, RequestOutput
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+PR_SET_PDEATHSIG = 1
+SCORE_PREFIX = "score/"
+
+
+class Server:
+    """Steps the engine while there is something to step, and blocks on the connection otherwise."""
+
+    def __init__(self, connection: Connection, settings: Settings):
+        self._connection = connection
+        arguments = _engine_arguments(settings)
+        self._engine = _build_engine(arguments)
+        self._moe_layers: list[int] = []
+        if arguments["enable_return_routed_experts"]:
+            self._moe_layers = self._engine.collective_rpc("moe_layers")[0]
+            vllm_cpu_patches.record_routes(self._engine)
+        self._scores: dict[str, np.ndarray] = {}
+        self._version: int | None = None
+        self._paused = False
+        self._steps = 0
+        self._generated_tokens = 0
+
+    def run(self) -> NoReturn:
+        """Until the trainer is gone: then `EOFError`."""
+        while True:
+            while self._connection.poll(0.0 if self._has_work() else None):
+                self._handle(self._connection.recv())
+            self._step()
+
+    def _has_work(self) -> bool:
+        return not self._paused and self._engine.has_unfinished_requests()
+
+    def _handle(self, command: Any) -> None:
+        match command:
+            case Submit(requests):
+                for request in requests:
+                    self._add(request.id, request.prompt_ids, _sampling_params(request))
+                return
+            case Pause():
+                self._paused = True
+                answer = None
+            case Resume():
+                self._paused = False
+                answer = None
+            case UpdateWeights(image_path, version):
+                answer = self._update_weights(image_path, version)
+            case Score(sequences):
+                answer = self._score(sequences)
+            case AskHealth():
+                answer = self._health()
+            case _:
+                raise TypeError(f"expected a command of {__package__}.protocol, found {command!r}")
+        self._connection.send(Reply(answer))
+
+    def _add(self, request_id: str, prompt_ids: Sequence[int], params: "SamplingParams") -> None:
+        self._engine.add_request(request_id, {"prompt_token_ids": list(prompt_ids)}, params)
+
+    def _step(self) -> None:
+        self._steps += 1
+        for output in self._engine.step():
+            if output.request_id.startswith(SCORE_PREFIX):
+                self._scores[output.request_id] = np.asarray(output.prompt_logprobs.logprobs, np.float32)
+            else:
+                self._finish(output)
+
+    def _finish(self, output: "RequestOutput") -> None:
+        completion = output.outputs[0]
+        self._generated_tokens += len(completion.token_ids)
+        self._connection.send(
+            Rollout(
+                id=output.request_id,
+                prompt_ids=np.asarray(output.prompt_token_ids, np.int64),
+                token_ids=np.asarray(completion.token_ids, np.int64),
+                logprobs=np.asarray(completion.logprobs.logprobs, np.float32),
+                routes=self._routes(completion),
+                versions=tuple((int(span.version), span.start) for span in completion.weight_versions),
+                finish=completion.finish_reason,
+            )
+        )
+
+    def _routes(self, completion: "CompletionOutput") -> np.ndarray | None:
+        if not self._moe_layers:
+            return None
+        return completion.routed_experts[:, self._moe_layers].astype(np.int16)
+
+    def _update_weights(self, image_path: str, version: int) -> None:
+        self._engine.collective_rpc("start_weight_update")
+        self._engine.collective_rpc("update_weights", kwargs={"update_info": {"image_path": image_path}})
+        self._engine.collective_rpc("finish_weight_update")
+        self._engine.engine_core.set_weight_version(str(version))
+        # Running requests are preempted: their keys, values and states are recomputed with the new weights.
+        if not self._engine.reset_prefix_cache(reset_running_requests=True):
+            raise RuntimeError("vLLM kept cached keys and values of the old weights")
+        self._version = version
+
+    def _score(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        ids = [f"{SCORE_PREFIX}{index}" for index in range(len(sequences))]
+        for request_id, token_ids in zip(ids, sequences, strict=True):
+            self._add(request_id, token_ids, _scoring_params())
+        while len(self._scores) < len(ids):
+            self._step()
+        return [self._scores.pop(request_id) for request_id in ids]
+
+    def _health(self) -> Health:
+        unfinished = self._engine.get_num_unfinished_requests()
+        return Health(self._version, unfinished, self._paused, self._steps, self._generated_tokens)
+
+
+def _engine_arguments(settings: Settings) -> dict[str, Any]:
+    from vllm.engine.arg_utils import EngineArgs
+
+    config = settings.config
+    arguments = {
+        "model": settings.model_dir,
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",
+        "dtype": config.dtype,
+        "seed": settings.seed,
+        "max_model_len": config.max_model_len,
+        "max_num_seqs": config.max_num_seqs,
+        "kv_cache_memory_bytes": config.kv_cache_mib << 20,
+        "logprobs_mode": "processed_logprobs",
+        # A step in flight would straddle a weight update: old weights, counted as new.
+        "async_scheduling": False,
+        "weight_transfer_config": {"backend": "cascade_image"},
+        "worker_extension_cls": "cascade_rl.engine.rollout.worker.WorkerExtension",
+        "disable_log_stats": True,
+    }
+    routes = config.replay_routes and EngineArgs(**arguments).create_model_config().is_moe
+    # A cached prefix is not computed again, so its experts would be unknown.
+    return arguments | {"enable_return_routed_experts": routes, "enable_prefix_caching": not routes}
+
+
+def _build_engine(arguments: dict[str, Any]) -> "LLMEngine":
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    return LLMEngine.from_engine_args(EngineArgs(**vllm_cpu_patches.supported(arguments)))
+
+
+def _sampling_params(request: Request) -> "SamplingParams":
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        max_tokens=request.sampling.max_new_tokens,
+        temperature=request.sampling.temperature,
+        top_p=request.sampling.top_p,
+        stop_token_ids=list(request.sampling.stop_token_ids),
+        ignore_eos=True,
+        seed=request.seed,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def _scoring_params() -> "SamplingParams":
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        max_tokens=1,
+        temperature=0.0,
+        prompt_logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def main() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    vllm_cpu_patches.set_environment()
+    connection = Connection(int(sys.argv[1]))
+    try:
+        Server(connection, connection.recv()).run()
+    except (EOFError, ConnectionError):
+        sys.exit("the trainer closed the connection")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""What flows between sampler, verifier and trainer. Token ids are the truth; text is derived from them.
+
+Nothing is imported: the launcher, which answers at once, and the verifiers read these types too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Outcome(StrEnum):
+    """The terminal states of a sample. An infrastructure failure masks the sample and never becomes reward 0
+    (verl#5635, NeMo-RL#3470)."""
+
+    COMPLETED = "completed"
+    TRUNCATED = "truncated"
+    WRONG_FORMAT = "wrong_format"
+    INFRASTRUCTURE_FAILURE = "infrastructure_failure"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Sampling settings; the one object that both the sampler and the trainer's log-probs read (slime#557)."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    stop_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Request:
+    """One sample to draw. `seed` makes it repeatable whatever else is in the batch."""
+
+    id: str
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+    seed: int
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One drawn sample.
+
+    prompt_ids  int64 [prompt]
+    token_ids   int64 [generated], raw sampler ids, the stop token included
+    logprobs    float32 [generated], after temperature and top-p
+    routes      int16 [prompt + generated - 1, moe_layers, topk], the experts chosen at each input position, or None
+    versions    (weight version, index of the first token generated with it) spans
+    finish      "stop" or "length"
+    """
+
+    id: str
+    prompt_ids: np.ndarray
+    token_ids: np.ndarray
+    logprobs: np.ndarray
+    routes: np.ndarray | None
+    versions: tuple[tuple[int, int], ...]
+    finish: str
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """One training sequence of n tokens; position t predicts token t + 1.
+
+    token_ids   int64 [n]
+    loss_mask   bool [n - 1]
+    per_token   float32 [n - 1] each; a loss names what it reads ("advantage", "rollout_logprob", ...)
+    routes      int16 [n - 1, moe_layers, topk] or None
+    """
+
+    token_ids: np.ndarray
+    loss_mask: np.ndarray
+    temperature: float = 1.0
+    per_token: Mapping[str, np.ndarray] = field(default_factory=dict)
+    routes: np.ndarray | None = None

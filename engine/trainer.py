@@ -1,0 +1,248 @@
+"""One policy on this rank: log-probs of sequences, and one optimizer step on a global batch.
+
+The loss contract: losses return sums; the one denominator of the global batch is known before the first forward and
+divides once. Megatron's own scaling by micro-batches and by tokens is switched off, so that the same global batch gives
+the same gradient for any micro-batch, data parallel or pipeline split (facts/peers.md 3.5).
+"""
+
+from collections.abc import Callable, Iterator, Sequence as ListOf
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
+from megatron.core.optimizer import get_megatron_optimizer
+from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from torch import Tensor
+
+from cascade_rl.engine.backend import backend
+from cascade_rl.engine.config import OptimizerConfig, ParallelConfig
+from cascade_rl.engine.losses import Loss
+from cascade_rl.engine.models import build_model, family_of, head_weight, load_hf
+from cascade_rl.engine.packing import MicroBatch, pack, pad_count, unpack
+from cascade_rl.engine.sample import Sequence
+from cascade_rl.engine.schedule import learning_rate
+from cascade_rl.kernels.linear_logprob import IGNORED, linear_logprob
+from cascade_rl.moe.padding import ignore_padding
+from cascade_rl.moe.router_replay import RouterReplay
+
+ForwardStep = Callable[[Iterator[MicroBatch], Any], tuple[Tensor, Callable]]
+
+
+def _finalize_without_scaling(model: list, _num_tokens: Tensor | None, **kwargs: Any) -> None:
+    finalize_model_grads(model, None, **kwargs)
+
+
+class Trainer:
+    """Needs `initialize_distributed`. `token_budget` is the number of tokens of a micro-batch."""
+
+    def __init__(
+        self,
+        hf_config: dict,
+        parallel: ParallelConfig,
+        optimizer: OptimizerConfig,
+        *,
+        total_steps: int,
+        token_budget: int,
+        seed: int,
+    ) -> None:
+        self.hf_config, self.parallel = hf_config, parallel
+        self.optimizer_config, self.total_steps, self.token_budget = optimizer, total_steps, token_budget
+        self.module = build_model(hf_config, parallel, seed=seed)
+        self.config = self.module.config
+        self.config.finalize_model_grads_func = _finalize_without_scaling
+        ignore_padding(self.module)
+        self.replay = RouterReplay(self.module, family_of(hf_config).pattern(hf_config))
+        self.ddp = DistributedDataParallel(
+            config=self.config,
+            ddp_config=DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True),
+            module=self.module,
+        )
+        self.optimizer = get_megatron_optimizer(_adamw(optimizer, self.config.params_dtype), [self.ddp])
+        self.config.grad_scale_func = self.optimizer.scale_loss
+
+    def load_hf(self, folder: Path) -> None:
+        """Takes the weights of a Hugging Face checkpoint. Collective. Raises UserError as `load_hf` does."""
+        load_hf(self.module, folder)
+        self.optimizer.reload_model_params()
+
+    def log_probs(self, sequences: ListOf[Sequence]) -> list[np.ndarray]:
+        """Log-prob of every token given its prefix: float32 [n - 1] per sequence, the same list on every rank.
+
+        From logits divided by the sequence's temperature, over the full vocabulary (DESIGN, contract 1).
+        """
+        mine = sequences[_data_rank() :: _data_ranks()]
+        batches = self._local_batches(sequences)
+        with torch.no_grad():
+            outputs = self._run(batches, self._logprob_step, forward_only=True)
+        local = unpack(outputs, batches, len(mine)) if _speaks() else None
+        replicas = _gather(local)
+        return [replicas[i % _data_ranks()][i // _data_ranks()] for i in range(len(sequences))]
+
+    def update(self, sequences: ListOf[Sequence], loss: Loss, step: int) -> dict[str, float]:
+        """One optimizer step on the whole batch; `step` counts from 0. Returns the metrics of the step.
+
+        Metrics are sums over the global batch by the loss's denominator; "loss" is the number that was optimised.
+        Raises FloatingPointError where the gradient norm is not finite; the weights are then unchanged.
+        """
+        lr = learning_rate(step, self.optimizer_config, self.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        denominator = loss.denominator(sequences)
+        batches = self._local_batches(sequences)
+        self.ddp.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        self.replay.take_replayed_rows()
+        outputs = self._run(batches, partial(self._loss_step, loss, denominator), forward_only=False)
+        replayed = self._replayed_fraction(batches)
+        _, grad_norm, _ = self.optimizer.step()
+        if not np.isfinite(float(grad_norm)):
+            raise FloatingPointError(f"gradient norm is {float(grad_norm)} at step {step}")
+        means = {name: total / denominator for name, total in _sum_over_batch(outputs).items()}
+        return {**means, "grad_norm": float(grad_norm), "lr": lr, "replay_fraction": replayed}
+
+    def _local_batches(self, sequences: ListOf[Sequence]) -> list[MicroBatch]:
+        """This data-parallel rank's micro-batches; every rank gets equally many, so that collectives pair up."""
+        multiple = self.parallel.tensor if self.parallel.sequence else 1
+        packed = [
+            pack(sequences[rank :: _data_ranks()], self.token_budget, multiple_of=multiple)
+            for rank in range(_data_ranks())
+        ]
+        count = max(len(batches) for batches in packed)
+        padded = pad_count(packed[_data_rank()], count, packed[0][0], multiple_of=multiple)
+        return [batch.to(backend().device) for batch in padded]
+
+    def _run(self, batches: list[MicroBatch], step: ForwardStep, *, forward_only: bool) -> list:
+        self.ddp.train(not forward_only)
+        return get_forward_backward_func()(
+            forward_step_func=step,
+            data_iterator=iter(batches),
+            model=self.ddp,
+            num_microbatches=len(batches),
+            seq_length=self.token_budget,
+            micro_batch_size=1,
+            forward_only=forward_only,
+        )
+
+    def _hidden(self, batch: MicroBatch, model: Any) -> Tensor:
+        """Hidden states [1, tokens / tp if sequence parallel, hidden], or the stage's output to the next stage."""
+        padding = self._local(batch.targets == IGNORED)
+        self.replay.set_target(None if batch.routes is None else self._local(batch.routes))
+        return model(
+            batch.input_ids,
+            batch.position_ids,
+            None,
+            packed_seq_params=_packed(batch),
+            padding_mask=padding[None] if self.config.num_moe_experts else None,
+        )
+
+    def _local(self, rows: Tensor) -> Tensor:
+        """This rank's rows [tokens, ...] under sequence parallelism."""
+        if not self.parallel.sequence:
+            return rows
+        return rows.chunk(self.parallel.tensor)[parallel_state.get_tensor_model_parallel_rank()]
+
+    def _logprob(self, batch: MicroBatch, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-prob and entropy, float32 [tokens] each, on the last pipeline stage."""
+        rows = hidden.squeeze(0)
+        if self.parallel.sequence:
+            # linear_logprob has summed the gradient over TP already
+            rows = gather_from_sequence_parallel_region(rows, tensor_parallel_output_grad=False)
+        return linear_logprob(
+            rows,
+            head_weight(self.module),
+            batch.targets,
+            batch.temperature,
+            vocab_size=self.hf_config["vocab_size"],
+            tp_group=parallel_state.get_tensor_model_parallel_group(),
+        )
+
+    def _logprob_step(self, batches: Iterator[MicroBatch], model: Any) -> tuple[Tensor, Callable]:
+        batch = next(batches)
+
+        def collect(hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            logprob, _ = self._logprob(batch, hidden)
+            return logprob.sum(), torch.tensor(1, dtype=torch.int), logprob
+
+        return self._hidden(batch, model), collect
+
+    def _loss_step(
+        self, loss: Loss, denominator: float, batches: Iterator[MicroBatch], model: Any
+    ) -> tuple[Tensor, Callable]:
+        batch = next(batches)
+
+        def divide(hidden: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+            objective, sums = loss(*self._logprob(batch, hidden), batch)
+            return objective / denominator, torch.tensor(1, dtype=torch.int), sums
+
+        return self._hidden(batch, model), divide
+
+    def _replayed_fraction(self, batches: list[MicroBatch]) -> float:
+        """Replayed choices over all choices of real tokens, on the worst rank; 1.0 for a dense model."""
+        real = sum(int((self._local(batch.targets) != IGNORED).sum()) for batch in batches)
+        choices = real * len(self.replay.replays)
+        fraction = torch.tensor(self.replay.take_replayed_rows() / choices if choices else 1.0)
+        dist.all_reduce(fraction, op=dist.ReduceOp.MIN)
+        return float(fraction)
+
+
+def _adamw(config: OptimizerConfig, params_dtype: torch.dtype) -> MegatronOptimizerConfig:
+    return MegatronOptimizerConfig(
+        optimizer="adam",
+        lr=config.lr,
+        adam_beta1=config.betas[0],
+        adam_beta2=config.betas[1],
+        adam_eps=config.eps,
+        weight_decay=config.weight_decay,
+        clip_grad=config.clip_grad,
+        use_distributed_optimizer=True,
+        params_dtype=params_dtype,
+        bf16=params_dtype == torch.bfloat16,
+    )
+
+
+def _packed(batch: MicroBatch) -> PackedSeqParams:
+    return PackedSeqParams(
+        qkv_format="thd",
+        cu_seqlens_q=batch.cu_seqlens,
+        cu_seqlens_kv=batch.cu_seqlens,
+        cu_seqlens_q_padded=batch.cu_seqlens,
+        cu_seqlens_kv_padded=batch.cu_seqlens,
+        max_seqlen_q=batch.max_seqlen,
+        max_seqlen_kv=batch.max_seqlen,
+        total_tokens=batch.input_ids.numel(),
+    )
+
+
+def _data_ranks() -> int:
+    return parallel_state.get_data_parallel_world_size()
+
+
+def _data_rank() -> int:
+    return parallel_state.get_data_parallel_rank()
+
+
+def _speaks() -> bool:
+    """One rank per data-parallel replica holds the results: the first TP rank of the last pipeline stage."""
+    return parallel_state.is_pipeline_last_stage() and parallel_state.get_tensor_model_parallel_rank() == 0
+
+
+def _gather(local: Any) -> list[Any]:
+    """What the speaking rank of each replica holds, in data-parallel order, on every rank."""
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, (_data_rank(), local) if _speaks() else None)
+    return [held for _, held in sorted((item for item in everyone if item is not None), key=lambda item: item[0])]
+
+
+def _sum_over_batch(outputs: list[dict[str, Tensor]]) -> dict[str, float]:
+    """Sums of each metric over micro-batches and replicas, in a fixed order, on every rank."""
+    local = {name: sum(float(output[name]) for output in outputs) for name in outputs[0]} if _speaks() else None
+    replicas = _gather(local)
+    return {name: sum(replica[name] for replica in replicas) for name in replicas[0]}

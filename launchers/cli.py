@@ -1,0 +1,96 @@
+"""`nemo-run LAUNCHER.py [--runs DIR] [key=value ...]`, and `launch`, which a launcher file ends with.
+
+Exit codes: 0, the failed rank's, 2 for bad input, 130 after Ctrl-C, 143 after SIGTERM. Torch-free, and what
+only a launch needs is imported by it, so that --help comes at once.
+"""
+
+import argparse
+import runpy
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from cascade_rl.engine.errors import UserError
+from cascade_rl.rl_stages.exit_status import USER_ERROR, exit_status
+
+if TYPE_CHECKING:
+    from cascade_rl.rl_stages.config import Cascade
+
+USAGE = """usage: nemo-run LAUNCHER.py [--runs DIR] [key=value ...]
+
+Runs the cascade that a launcher file describes, or goes on with it where its run folder is there.
+
+  nemo-run launchers/cascade2_tiny.py                          runs/cascade2_tiny, all stages
+  nemo-run launchers/cascade2_tiny.py seed=2 name=other        another seed in another run folder
+  nemo-run launchers/cascade2_tiny.py if_rl.optimizer.lr=1e-3  one setting of one stage
+  nemo-run launchers/cascade2_tiny.py --help                   every key of that launcher with its value
+"""
+STAGE_COMMAND = (sys.executable, "-m", "cascade_rl.rl_stages.run_stage")
+
+
+def main() -> NoReturn:
+    """The console script `nemo-run`."""
+    sys.exit(exit_status("nemo-run", lambda: _run_file(sys.argv[1:])))
+
+
+def launch(cascade: "Cascade", stage_command: Sequence[str] = STAGE_COMMAND) -> NoReturn:
+    """Run `cascade` as the command line asks; ends the process.
+
+    Every rank of a stage runs `stage_command` with RUN_DIR and STAGE_NAME added.
+    """
+    sys.exit(exit_status("nemo-run", lambda: _launch(cascade, sys.argv[1:], stage_command)))
+
+
+def _run_file(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0 if arguments else USER_ERROR
+    file = arguments[0]
+    if not file.endswith(".py") or not Path(file).is_file():
+        raise UserError(f"expected a launcher file (LAUNCHER.py) first, found no file '{file}'.")
+    sys.argv = arguments
+    runpy.run_path(file, run_name="__main__")
+    raise UserError(f"{file}: expected a file that ends with launch(...), found one that launches nothing.")
+
+
+def _launch(cascade: "Cascade", arguments: list[str], stage_command: Sequence[str]) -> int:
+    options = _parser(cascade).parse_args(arguments)
+
+    from cascade_rl.launchers.local import run_cascade
+    from cascade_rl.rl_stages.config_text import override
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+    return run_cascade(override(cascade, options.settings), options.runs, stage_command)
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    """Ends by SystemExit, so that every context manager on the way stops what it started."""
+    sys.exit(128 + number)
+
+
+def _parser(cascade: "Cascade") -> argparse.ArgumentParser:
+    from cascade_rl.rl_stages.config_text import leaves, to_plain
+
+    keys = "\n".join(f"  {key}={value}" for key, value in leaves(to_plain(cascade)).items())
+    parser = argparse.ArgumentParser(
+        prog=f"nemo-run {sys.argv[0]}",
+        description=f"Runs the cascade '{cascade.name}' on this machine, or goes on with it.",
+        epilog=f"keys:\n{keys}".replace("%", "%%"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of run folders (runs)"
+    )
+    parser.add_argument(
+        "settings", nargs="*", metavar="key=value", help="what differs from the launcher file"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""Runs a cascade on this machine: the stages in order, each as one process per rank.
+
+Guarantees: no process outlives the launcher, however either ends; a stage that is done is skipped, another
+one goes on from its newest complete checkpoint; the exit code of a failed rank is the exit code of the run.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from cascade_rl.engine.errors import UserError
+from cascade_rl.rl_stages.config import Cascade
+from cascade_rl.rl_stages.exit_status import USER_ERROR
+from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.table import score_line, score_table
+
+POLL_S = 0.05
+OTHERS_S = 2.0  # a rank that fails takes others with it: wait for the one that knows why
+TERM_S = 5.0
+PR_SET_PDEATHSIG = 1
+LOG_TAIL_LINES = 20
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def run_cascade(cascade: Cascade, runs: Path, stage_command: Sequence[str]) -> int:
+    """Run or go on with `runs/<name>`; returns the exit code.
+
+    Raises UserError for bad input, before anything is written.
+    """
+    console = Console(highlight=False)
+    _check_inputs(cascade)
+    with RunFolder.claim(runs / cascade.name, cascade) as (run, lock):
+        for stage in run.stages:
+            code = 0 if _skip(stage, console) else _run_stage(run, stage, stage_command, lock, console)
+            if code:
+                _say(console, stage, f"failed with exit code {code}. Run folder: {run.root}")
+                return code
+        for summary in run.record():
+            console.print(score_table(summary))
+        console.print(f"Run folder: {run.root}", soft_wrap=True)
+    return 0
+
+
+def _check_inputs(cascade: Cascade) -> None:
+    base = cascade.base.hf
+    if base is not None and not (Path(base) / "config.json").is_file():
+        raise UserError(
+            f"base.hf: expected a Hugging Face folder with a config.json, found none in '{base}'."
+        )
+    for key, source in [(f"{stage.name}.data", source) for stage in cascade.stages for source in stage.data]:
+        if not source.startswith("generate:") and not Path(source).is_file():
+            raise UserError(f"{key}: expected a .jsonl file or generate:<domain>, found no file '{source}'.")
+
+
+def _say(console: Console, stage: StageFolder, text: str | Text) -> None:
+    console.print(Text.assemble((stage.label, "bold"), ": ", text), soft_wrap=True)
+
+
+def _skip(stage: StageFolder, console: Console) -> bool:
+    if stage.done:
+        _say(console, stage, "done before, skipped")
+    return stage.done
+
+
+def _run_stage(
+    run: RunFolder, stage: StageFolder, command: Sequence[str], lock: int, console: Console
+) -> int:
+    _say(console, stage, _beginning(stage))
+    stage.record_event("attempt", from_step=stage.last_step())
+    with Ranks([*command, str(run.root), stage.config.name], run.cascade.nproc, stage.logs, lock) as ranks:
+        failure = ranks.wait()
+    stage.record_event("ended", exit_code=failure.code if failure else 0)
+    if failure:
+        _say(console, stage, failure.describe(stage.logs))
+        return failure.code
+    if not stage.done:
+        _say(console, stage, "all ranks ended without an error, but the stage is not marked done")
+        return 1
+    run.record()
+    summary = stage.summary()
+    _say(console, stage, Text.assemble(f"done in {summary.seconds:.0f} s: ", score_line(summary)))
+    return 0
+
+
+def _beginning(stage: StageFolder) -> str:
+    step, steps = stage.last_step(), stage.config.steps
+    if step:
+        return f"going on from step {step} of {steps}"
+    again = " again, no complete step was kept" if stage.events.rows() else ""
+    return f"starting{again}: {stage.config.batch_terms}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The rank that failed, with what `Popen.returncode` said: an exit code, or minus a signal."""
+
+    rank: int
+    returncode: int
+
+    @property
+    def code(self) -> int:
+        """Exit code as a shell tells it."""
+        return self.returncode if self.returncode > 0 else 128 - self.returncode
+
+    def describe(self, logs: Path) -> str:
+        how = f"ended with exit code {self.code}"
+        if self.returncode < 0:
+            how = f"was killed by {signal.Signals(-self.returncode).name}"
+        tail = "" if self.rank == 0 else "\n" + _tail(_log(logs, self.rank))
+        return f"rank {self.rank} {how}{tail}"
+
+
+class Ranks:
+    """The processes of one stage. A context manager: whatever is left at its end is killed.
+
+    Rank 0 has the terminal; the others write to `logs/rank_N.log`. Each rank leads a process group of its
+    own, and the kernel kills it when the launcher dies (peers 150: engines that outlive a failure).
+    """
+
+    def __init__(self, command: Sequence[str], nproc: int, logs: Path, lock: int) -> None:
+        self.command, self.nproc, self.logs, self.lock = command, nproc, logs, lock
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> "Ranks":
+        port = _free_port()
+        try:
+            for rank in range(self.nproc):
+                self.processes.append(self._start(rank, port))
+        except BaseException:  # __exit__ is not called for a failed __enter__
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def wait(self) -> Failure | None:
+        """Wait for all ranks, or for the first failure. A user error goes before what it caused."""
+        while not self._failures() and self._running():
+            time.sleep(POLL_S)
+        if self._failures():
+            self._wait_until_ended(OTHERS_S)
+        return min(self._failures(), key=lambda failure: failure.code != USER_ERROR, default=None)
+
+    def stop(self) -> None:
+        """End every process group: SIGTERM, then SIGKILL."""
+        if self._running():
+            self._signal(signal.SIGTERM)
+            self._wait_until_ended(TERM_S)
+        self._signal(signal.SIGKILL)
+        for process in self.processes:
+            process.wait()
+
+    def _start(self, rank: int, port: int) -> subprocess.Popen[bytes]:
+        env = {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONHASHSEED": "0",  # one order of sets in all ranks and runs
+            "PYTHONSAFEPATH": "1",  # `kernels/` of the repository is not the package transformers seeks
+            **os.environ,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(self.nproc),
+            "LOCAL_WORLD_SIZE": str(self.nproc),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+        log = None if rank == 0 else _log(self.logs, rank).open("wb")
+        try:
+            return subprocess.Popen(
+                self.command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,
+                pass_fds=(self.lock,),
+                preexec_fn=_die_with(os.getpid()),
+            )
+        finally:
+            if log:
+                log.close()
+
+    def _running(self) -> bool:
+        return any(process.poll() is None for process in self.processes)
+
+    def _failures(self) -> list[Failure]:
+        codes = [process.poll() for process in self.processes]
+        return [Failure(rank, code) for rank, code in enumerate(codes) if code]
+
+    def _wait_until_ended(self, patience_s: float) -> None:
+        deadline = time.monotonic() + patience_s
+        while self._running() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self.processes:
+            try:
+                os.killpg(process.pid, number)
+            except ProcessLookupError:  # the whole group has ended
+                continue
+
+
+def _die_with(launcher: int) -> Callable[[], None]:
+    """Runs in the child before exec: SIGKILL when the launcher ends, also if it ended meanwhile."""
+
+    def ask_kernel() -> None:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != launcher:
+            os._exit(1)
+
+    return ask_kernel
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _log(logs: Path, rank: int) -> Path:
+    return logs / f"rank_{rank}.log"
+
+
+def _tail(path: Path) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])

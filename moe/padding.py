@@ -1,0 +1,19 @@
+"""Padding tokens do not count in router statistics (Megatron-LM#6114, Megatron-Bridge#5470)."""
+
+import torch
+from megatron.core.transformer.moe.router import TopKRouter
+from torch import Tensor
+
+
+class PaddingAwareRouter(TopKRouter):
+    """Megatron 0.19.2 masks its [tokens, experts] counts with a [tokens] mask, which fails for any shape but a lucky one."""
+
+    def _apply_expert_bias(self, routing_map: Tensor, padding_mask: Tensor | None = None) -> None:
+        super()._apply_expert_bias(routing_map, None if padding_mask is None else padding_mask[:, None])
+
+
+def ignore_padding(model: torch.nn.Module) -> None:
+    """Makes every router of the model heed the padding mask that its forward is given."""
+    for module in model.modules():
+        if isinstance(module, TopKRouter):
+            module.__class__ = PaddingAwareRouter

@@ -1,0 +1,71 @@
+"""Router replay: the experts that the sampler chose are the experts that the trainer uses (R3).
+
+Without it, training and sampling disagree on some expert for most tokens, and 3 of 3 baseline 30B-A3B GRPO runs
+collapsed (Megatron-LM#4168). Each router holds one `Replay` where Megatron would hold its RouterReplay: Megatron's own
+keeps its routers in one process-wide list, which mixes the policy with a reference or a teacher, and cannot tell
+whether a target was used (prime-rl#2738). The router still weighs the replayed experts itself and gets their gradient.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NOT_CAPTURED = -1
+
+
+class Replay:
+    """One router's choices. `target` is [tokens, topk]; a row of NOT_CAPTURED lets the router choose."""
+
+    def __init__(self) -> None:
+        self.target: Tensor | None = None
+        self.replayed_rows = torch.zeros((), dtype=torch.int64)
+
+    def get_replay_topk(
+        self,
+        scores: Tensor,
+        topk: int,
+        num_groups: int | None = None,
+        group_topk: int | None = None,
+        default_compute_topk: Callable[..., tuple[Tensor, Tensor]] = torch.topk,
+    ) -> tuple[Tensor, Tensor]:
+        """The call that Megatron's top-k routing makes: scores [tokens, experts] -> values, indices [tokens, topk]."""
+        values, indices = default_compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
+        if self.target is None:
+            return values, indices
+        if self.target.shape != indices.shape:
+            raise ValueError(f"routes of shape {tuple(self.target.shape)} replayed for {tuple(indices.shape)} choices")
+        captured = (self.target != NOT_CAPTURED).all(-1, keepdim=True)  # [tokens, 1]
+        indices = torch.where(captured, self.target, indices)
+        self.replayed_rows += captured.sum()
+        return scores.gather(1, indices), indices
+
+
+class RouterReplay:
+    """The routers of one model (or of one pipeline stage of it)."""
+
+    def __init__(self, model: torch.nn.Module, pattern: str) -> None:
+        """`pattern` is the hybrid layer pattern of the whole model: its n-th E is row n of the captured routes."""
+        self.replays: list[tuple[int, Replay]] = []
+        for router in _routers(model):
+            router.router_replay = Replay()
+            self.replays.append((pattern[: router.layer_number - 1].count("E"), router.router_replay))
+
+    def set_target(self, routes: Tensor | None) -> None:
+        """routes [tokens of this rank, moe_layers, topk] int64, or None to let every router choose."""
+        for layer, replay in self.replays:
+            replay.target = None if routes is None else routes[:, layer]
+
+    def take_replayed_rows(self) -> int:
+        """Number of (token, layer) choices replayed since the last call."""
+        total = sum(int(replay.replayed_rows) for _, replay in self.replays)
+        for _, replay in self.replays:
+            replay.replayed_rows.zero_()
+        return total
+
+
+def _routers(model: torch.nn.Module) -> list[Any]:
+    from megatron.core.transformer.moe.router import TopKRouter
+
+    return [module for module in model.modules() if isinstance(module, TopKRouter)]

@@ -1,0 +1,55 @@
+"""What the first stage starts from: a Hugging Face checkpoint, or a random model and its tokenizer made on the spot."""
+
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from transformers import PreTrainedTokenizerBase
+
+from cascade_rl.engine.models import build_model, export_hf
+from cascade_rl.engine.ranks import is_rank0
+from cascade_rl.rl_stages.config import Cascade, SftStage
+from cascade_rl.rl_stages.run_folder import RunFolder
+from cascade_rl.rl_stages.task import load_demonstrations, load_tasks
+from cascade_rl.rl_stages.tokenizer import train_tokenizer
+
+TEXTS = 4096  # per source, enough to see every word of the generated domains
+
+
+def ready(run: RunFolder) -> Path:
+    """Folder of the base model; a random one is made if it is not there. Collective."""
+    base = run.cascade.base
+    if base.hf is not None:
+        return Path(base.hf)
+    folder = run.root / "base"
+    if not folder.exists():
+        _make(run.cascade, folder)
+    return folder
+
+
+def _make(cascade: Cascade, folder: Path) -> None:
+    tokenizer = _train_tokenizer(cascade)
+    hf_config = _with_special_ids(dict(cascade.base.hf_config or {}), tokenizer)
+    model = build_model(hf_config, cascade.parallel, seed=cascade.seed)
+    source = folder.with_name("tokenizer")
+    if is_rank0():
+        tokenizer.save_pretrained(source)
+    dist.barrier()
+    export_hf(model, hf_config, folder, tokenizer_from=source)
+
+
+def _train_tokenizer(cascade: Cascade) -> PreTrainedTokenizerBase:
+    texts: list[Any] = []
+    for stage in cascade.stages:
+        for source in stage.data:
+            if isinstance(stage, SftStage):
+                texts += load_demonstrations(source, count=TEXTS, seed=cascade.seed)
+            else:
+                texts += [task.messages for task in load_tasks(source, split="train", seed=cascade.seed)[:TEXTS]]
+    assert cascade.base.hf_config is not None
+    return train_tokenizer(texts, vocab_size=cascade.base.hf_config["vocab_size"])
+
+
+def _with_special_ids(hf_config: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    pad, eos = tokenizer.pad_token_id, tokenizer.eos_token_id
+    return {**hf_config, "bos_token_id": pad, "pad_token_id": pad, "eos_token_id": eos}

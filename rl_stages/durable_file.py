@@ -1,0 +1,78 @@
+"""Files that survive a kill at any point: whole files replaced at once, and logs of JSON lines.
+
+Guarantees: a reader never sees half a file or half a line; a line that a kill tore is dropped when the log is
+next read or written.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace `path` as a whole: a temporary file beside it, synced, then renamed."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the renames inside a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomically(path, json.dumps(value, indent=2) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+@dataclass(frozen=True)
+class JsonLines:
+    """An append-only log, one JSON object a line, one process writing at a time."""
+
+    path: Path
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add one line. Numbers of numpy and torch become plain ones.
+
+        Raises ValueError for NaN and infinity: a number that cannot be compared is no record.
+        """
+        line = json.dumps(row, default=float, allow_nan=False) + "\n"
+        with self.path.open("ab+") as file:
+            file.truncate(_whole_lines(file.seek(0, os.SEEK_END), self.path))
+            file.write(line.encode())
+
+    def rows(self) -> list[dict[str, Any]]:
+        if not self.path.exists():
+            return []
+        lines = self.path.read_bytes().split(b"\n")
+        return [json.loads(line) for line in lines[:-1]]
+
+    def keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
+        """Drop the rows that are not wanted; the others stay byte for byte."""
+        if self.path.exists():
+            lines = self.path.read_bytes().split(b"\n")[:-1]
+            write_atomically(self.path, b"".join(line + b"\n" for line in lines if wanted(json.loads(line))))
+
+
+def _whole_lines(size: int, path: Path) -> int:
+    """Bytes up to the last line end, given the size of the file."""
+    if size == 0:
+        return 0
+    with path.open("rb") as file:
+        file.seek(size - 1)
+        if file.read(1) == b"\n":
+            return size
+    return path.read_bytes().rfind(b"\n") + 1

@@ -1,0 +1,83 @@
+"""What a person sees while a stage runs: one line per step, and on a terminal the phase at work below it."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+# Metrics that the line shows when a step has them, in this order, with their format. `tme` is the
+# train/rollout gap: the mean of exp|log p_train - log p_rollout|, 1 when both agree.
+SHOWN = {
+    "loss": ".4f",
+    "reward": ".3f",
+    "length": ".1f",
+    "entropy": ".3f",
+    "tme": ".6f",
+    "grad_norm": ".3f",
+}
+
+
+@dataclass
+class Progress:
+    """The lines of one stage; used as a context manager by the rank that owns the terminal."""
+
+    label: str
+    steps: int
+    console: Console = field(default_factory=lambda: Console(highlight=False))
+    _status: Status | None = None
+
+    def __enter__(self) -> "Progress":
+        if self.console.is_terminal:
+            self._status = self.console.status(f"{self.label} starts")
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status:
+            self._status.stop()
+
+    @contextmanager
+    def phase(self, name: str, total: int = 0) -> "Iterator[Phase]":
+        """Show a phase while it lasts, `generation 312/2048` where it counts; nothing without a terminal."""
+        phase = Phase(self, name, total)
+        phase.advance(0)
+        yield phase
+
+    def say(self, text: str) -> None:
+        """One line about the stage."""
+        self.console.print(Text.assemble((self.label, "bold"), f"  {text}"), soft_wrap=True)
+
+    def step(
+        self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float], tokens: int
+    ) -> None:
+        """The line of a finished step: metrics, tokens per second of the whole step, seconds per phase."""
+        numbers = [f"{name} {metrics[name]:{form}}" for name, form in SHOWN.items() if name in metrics]
+        speed = f"{tokens / sum(seconds.values()):,.0f} tok/s"
+        phases = " ".join(f"{name} {spent:.1f}s" for name, spent in seconds.items())
+        width = len(str(self.steps))
+        line = Text.assemble(
+            (self.label, "bold"),
+            (f"  {step:{width}d}/{self.steps}  ", "cyan"),
+            "  ".join([*numbers, speed]),
+            (f"  {phases}", "dim"),
+        )
+        self.console.print(line, soft_wrap=True)
+
+
+@dataclass
+class Phase:
+    """A phase in progress, which may count what it has done."""
+
+    progress: Progress
+    name: str
+    total: int
+    finished: int = 0
+
+    def advance(self, count: int = 1) -> None:
+        self.finished += count
+        if self.progress._status:
+            counted = f" {self.finished}/{self.total}" if self.total else ""
+            self.progress._status.update(f"{self.progress.label}  {self.name}{counted}")

@@ -1,0 +1,353 @@
+"""The run folder: the one place where a run's state is on disk.
+
+    runs/<name>/
+      cascade.yaml  lineage.json  summary.json
+      stages/01_sft/
+        stage.yaml
+        metrics.jsonl               one row a step; a rerun with the same seed gives the same bytes
+        events.jsonl                what happened when: attempts, seconds per phase; never rewritten
+        scores.json                 held-out scores {"before": {domain: score}, "after": {...}}
+        rollouts/step_00012.parquet
+        checkpoints/step_00012/     complete, or named step_00012.partial
+        export/  tensorboard/  logs/
+        done                        written last: the stage is finished
+
+Guarantees: a folder made with another configuration is refused and left as it is; one launcher at a time;
+whatever is killed when, a stage goes on from its newest complete checkpoint, with the metrics up to there.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cascade_rl.engine.errors import UserError
+from cascade_rl.rl_stages.config import Cascade, Stage
+from cascade_rl.rl_stages.config_text import from_plain, leaves, read_yaml, to_plain, to_yaml
+from cascade_rl.rl_stages.durable_file import JsonLines, read_json, sync_folder, write_atomically, write_json
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+LOCK_PATIENCE_S = 2.0  # the ranks of a launcher that was just killed hold its lock for a moment
+
+
+@dataclass(frozen=True)
+class StageSummary:
+    """A stage's entry in summary.json. The last two are None where no step reported them."""
+
+    name: str
+    domain: str
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    steps: int
+    seconds: float
+    tme_max: float | None
+    replay_fraction_min: float | None
+
+
+@dataclass(frozen=True)
+class StageFolder:
+    """One stage's part of the run folder. `position` counts from 1; `parent` is None for the first stage."""
+
+    root: Path
+    position: int
+    config: Stage
+    parent: "StageFolder | None"
+    content_hash: str
+
+    @property
+    def label(self) -> str:
+        return self.root.name
+
+    @property
+    def export(self) -> Path:
+        return self.root / "export"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def metrics(self) -> JsonLines:
+        return JsonLines(self.root / "metrics.jsonl")
+
+    @property
+    def events(self) -> JsonLines:
+        return JsonLines(self.root / "events.jsonl")
+
+    def create(self) -> None:
+        """Make the folders and stage.yaml; nothing that is there is touched."""
+        for name in ("rollouts", "checkpoints", "logs", "tensorboard"):
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+        if not (self.root / "stage.yaml").exists():
+            write_atomically(self.root / "stage.yaml", to_yaml(self.config))
+
+    # What a step leaves.
+
+    def record_step(
+        self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float], tokens: int
+    ) -> None:
+        """Log a step: `metrics`, equal in all runs with one seed, and apart from them seconds per phase."""
+        self.metrics.append({"step": step} | dict(metrics))
+        self.record_event("step", step=step, tokens=tokens, seconds=dict(seconds))
+
+    def record_event(self, event: str, **facts: Any) -> None:
+        """Log something with the time of day (unix seconds)."""
+        self.events.append({"time": time.time(), "event": event} | facts)
+
+    def rollouts(self, step: int) -> Path:
+        return self.root / "rollouts" / f"step_{step:05d}.parquet"
+
+    def scalars(self) -> "SummaryWriter":
+        """TensorBoard writer; what a killed attempt wrote after the newest checkpoint is hidden."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(str(self.root / "tensorboard"), purge_step=self.last_step() + 1)
+
+    # Checkpoints. Rank 0 calls begin, commit and restart, with a barrier after begin and before commit.
+
+    def checkpoint(self, step: int) -> Path:
+        return self.root / "checkpoints" / f"step_{step:05d}"
+
+    def partial_checkpoint(self, step: int) -> Path:
+        """Where all ranks write the checkpoint of a step until it is complete."""
+        return self.checkpoint(step).with_suffix(".partial")
+
+    def begin_checkpoint(self, step: int) -> None:
+        """Make the empty folder `partial_checkpoint(step)`."""
+        shutil.rmtree(self.partial_checkpoint(step), ignore_errors=True)
+        self.partial_checkpoint(step).mkdir(parents=True)
+
+    def commit_checkpoint(self, step: int) -> None:
+        """Name the checkpoint complete and drop the oldest ones beyond `keep_checkpoints`."""
+        self.partial_checkpoint(step).rename(self.checkpoint(step))
+        sync_folder(self.root / "checkpoints")
+        for old in self.checkpoint_steps()[: -self.config.keep_checkpoints]:
+            self._drop_checkpoint(old)
+
+    def _drop_checkpoint(self, step: int) -> None:
+        doomed = self.partial_checkpoint(step)
+        shutil.rmtree(doomed, ignore_errors=True)
+        self.checkpoint(step).rename(
+            doomed
+        )  # a kill during the removal must not leave half under the full name
+        shutil.rmtree(doomed)
+
+    def checkpoint_steps(self) -> list[int]:
+        """Steps with a complete checkpoint, ascending."""
+        found = (self.root / "checkpoints").glob("step_*[0-9]")
+        return sorted(int(path.name.removeprefix("step_")) for path in found)
+
+    def last_step(self) -> int:
+        """The step to go on from; 0 before the first checkpoint."""
+        return max(self.checkpoint_steps(), default=0)
+
+    def restart(self) -> int:
+        """Bring the folder back to the newest complete checkpoint; returns its step.
+
+        Later metrics are dropped: those steps run again. Later rollouts stay until their step replaces them.
+        """
+        for partial in (self.root / "checkpoints").glob("*.partial"):
+            shutil.rmtree(partial)
+        step = self.last_step()
+        self.metrics.keep(lambda row: row["step"] <= step)
+        return step
+
+    # The end of a stage.
+
+    def scores(self) -> dict[str, dict[str, float]]:
+        """Held-out scores so far, {"before": {domain: score}, "after": {...}}; either may be absent."""
+        path = self.root / "scores.json"
+        return read_json(path) if path.exists() else {}
+
+    def record_scores(self, when: str, scores: Mapping[str, float]) -> None:
+        """Keep the held-out scores taken "before" or "after" the stage."""
+        if when not in ("before", "after"):
+            raise ValueError(f"expected scores 'before' or 'after' the stage, found {when!r}")
+        write_json(self.root / "scores.json", self.scores() | {when: dict(scores)})
+
+    @property
+    def done(self) -> bool:
+        return (self.root / "done").exists()
+
+    def finish(self) -> None:
+        """Mark the stage finished. Raises ValueError unless last checkpoint, export and scores are there."""
+        missing = [when for when in ("before", "after") if when not in self.scores()]
+        missing += (
+            [] if self.last_step() == self.config.steps else [f"checkpoint of step {self.config.steps}"]
+        )
+        missing += [] if self.export.is_dir() else ["export"]
+        if missing:
+            raise ValueError(f"{self.label} is not finished: missing {', '.join(missing)}")
+        write_atomically(self.root / "done", "")
+
+    def seconds(self) -> float:
+        """Time of all attempts, from the start of each to its last event."""
+        total, start, last = 0.0, 0.0, 0.0
+        for event in self.events.rows():
+            if event["event"] == "attempt":
+                total, start = total + last - start, event["time"]
+            last = event["time"]
+        return total + last - start
+
+    def summary(self) -> StageSummary:
+        rows, scores = self.metrics.rows(), self.scores()
+        return StageSummary(
+            name=self.config.name,
+            domain=self.config.domain,
+            before=scores.get("before", {}),
+            after=scores.get("after", {}),
+            steps=self.last_step(),
+            seconds=round(self.seconds(), 3),
+            tme_max=max((row["tme"] for row in rows if "tme" in row), default=None),
+            replay_fraction_min=min(
+                (row["replay_fraction"] for row in rows if "replay_fraction" in row), default=None
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run and the configuration it was made with."""
+
+    root: Path
+    cascade: Cascade
+
+    @classmethod
+    def open(cls, root: Path) -> "RunFolder":
+        """A run folder that is there. Raises UserError where there is none."""
+        if not (root / "cascade.yaml").exists():
+            raise UserError(f"{root}: expected a run folder with a cascade.yaml, found none.")
+        return cls(root, from_plain(read_yaml(root / "cascade.yaml")))
+
+    @classmethod
+    @contextmanager
+    def claim(cls, root: Path, cascade: Cascade) -> "Iterator[tuple[RunFolder, int]]":
+        """Make the run folder or go on with it, holding its lock.
+
+        Yields the folder and the lock's descriptor, for the processes of a stage to inherit: the lock is free
+        when all of them are gone.
+
+        Raises UserError where the folder belongs to something else, another configuration or a live launcher.
+        """
+        _refuse_foreign(root)
+        root.mkdir(parents=True, exist_ok=True)
+        with _locked(root) as descriptor:
+            run = cls(root, cascade)
+            run._refuse_other_config()
+            write_atomically(root / "cascade.yaml", to_yaml(cascade))
+            for stage in run.stages:
+                stage.create()
+            yield run, descriptor
+
+    @cached_property
+    def stages(self) -> tuple[StageFolder, ...]:
+        folders: list[StageFolder] = []
+        parent, parent_hash = None, self.base_hash
+        for position, config in enumerate(self.cascade.stages, start=1):
+            root = self.root / "stages" / f"{position:02d}_{config.name}"
+            parent_hash = _content_hash([to_plain(config), parent_hash])
+            parent = StageFolder(root, position, config, parent, parent_hash)
+            folders.append(parent)
+        return tuple(folders)
+
+    def stage(self, name: str) -> StageFolder:
+        return self.stages[self.cascade.stages.index(self.cascade.stage(name))]
+
+    @property
+    def base_hash(self) -> str:
+        """Hash of what all stages' results depend on beside their own settings."""
+        shared = (self.cascade.base, self.cascade.seed, self.cascade.rollout)
+        return _content_hash([to_plain(part) for part in shared])
+
+    def record(self) -> list[StageSummary]:
+        """Write lineage.json and summary.json for the stages that are done; returns their summaries."""
+        finished = [stage for stage in self.stages if stage.done]
+        summaries = [stage.summary() for stage in finished]
+        lineage = [self._ancestry(stage) for stage in finished]
+        write_json(self.root / "lineage.json", {"base": self.base_hash, "stages": lineage})
+        write_json(self.root / "summary.json", {"stages": [asdict(summary) for summary in summaries]})
+        return summaries
+
+    def _ancestry(self, stage: StageFolder) -> dict[str, Any]:
+        parent = stage.parent
+        return {
+            "name": stage.config.name,
+            "parents": [parent.config.name if parent else "base"],
+            "parent_hashes": [parent.content_hash if parent else self.base_hash],
+            "hash": stage.content_hash,
+            "checkpoint": str(stage.checkpoint(stage.last_step()).relative_to(self.root)),
+            "export": str(stage.export.relative_to(self.root)),
+            "seconds": round(stage.seconds(), 3),
+        }
+
+    def _refuse_other_config(self) -> None:
+        path = self.root / "cascade.yaml"
+        if not path.exists():
+            return
+        old, new = leaves(read_yaml(path)), leaves(to_plain(self.cascade))
+        keys = [key for key in old | new if old.get(key, "absent") != new.get(key, "absent")]
+        if keys:
+            found = "; ".join(
+                f"{key} = {old.get(key, 'absent')}, now {new.get(key, 'absent')}" for key in keys[:5]
+            )
+            more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
+            raise UserError(
+                f"{self.root} was made with another configuration: {found}{more}. "
+                "Nothing was changed. Set another name=..., another --runs folder, or remove this one."
+            )
+
+
+def _content_hash(plain: Any) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def _refuse_foreign(root: Path) -> None:
+    """A folder with files but without cascade.yaml is not ours; a launcher killed early leaves its lock."""
+    if root.exists() and not root.is_dir():
+        raise UserError(
+            f"{root}: expected a folder for the run, found a file. Set another name=... or --runs."
+        )
+    if not root.exists() or (root / "cascade.yaml").exists():
+        return
+    others = [path.name for path in root.iterdir() if path.name not in (".lock", ".cascade.yaml.tmp")]
+    if others:
+        raise UserError(
+            f"{root}: expected a run folder or none, found other files ({min(others)}). "
+            "Set another name=... or --runs."
+        )
+
+
+@contextmanager
+def _locked(root: Path) -> Iterator[int]:
+    descriptor = os.open(root / ".lock", os.O_RDWR | os.O_CREAT)
+    try:
+        _take_lock(descriptor, root)
+        os.truncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _take_lock(descriptor: int, root: Path) -> None:
+    deadline = time.monotonic() + LOCK_PATIENCE_S
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                holder = (root / ".lock").read_text()
+                raise UserError(
+                    f"{root}: another launcher (pid {holder}) is at work here. Wait for it, or stop it."
+                ) from None
+        time.sleep(0.05)

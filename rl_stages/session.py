@@ -1,0 +1,188 @@
+"""What a stage's process holds, and the few verbs that a stage's loop is written with.
+
+Rank 0 has the engine, the judge, the run folder and the terminal; the other ranks have their part of the trainer.
+`from_rank0` is how a result of rank 0 reaches them.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence as ListOf
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Self
+
+import numpy as np
+import torch.distributed as dist
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from cascade_rl.engine import checkpoint
+from cascade_rl.engine.backend import initialize_distributed
+from cascade_rl.engine.models import export_hf, read_config
+from cascade_rl.engine.ranks import from_rank0, is_rank0
+from cascade_rl.engine.reference import Reference
+from cascade_rl.engine.refit import Refit
+from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
+from cascade_rl.engine.sample import Request, Rollout, Sampling, Sequence
+from cascade_rl.engine.sampler import sample
+from cascade_rl.engine.trainer import Trainer
+from cascade_rl.rl_stages import base_model
+from cascade_rl.rl_stages.config import Stage
+from cascade_rl.rl_stages.judge import Judge
+from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.sample_record import SampleRecord
+from cascade_rl.rl_stages.step_log import StepLog
+from cascade_rl.rl_stages.task import Split, Task, load_tasks
+from cascade_rl.rl_stages.tokenizer import encode_prompt
+
+PROBES = 4
+
+
+class Session[S: Stage]:
+    """One attempt at one stage, on this rank; a context manager."""
+
+    def __init__(self, run: RunFolder, folder: StageFolder) -> None:
+        self.cascade, self.folder = run.cascade, folder
+        self.stage: S = folder.config  # type: ignore[assignment]
+        self.seed = zlib.crc32(f"{self.cascade.seed}/{self.stage.name}".encode())
+        self.exits = ExitStack()
+        initialize_distributed(self.cascade.parallel, self.cascade.seed)
+        self.exits.callback(dist.destroy_process_group)
+        self.parent = folder.parent.export if folder.parent else base_model.ready(run)
+        self.hf_config = read_config(self.parent)
+        self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.parent)
+
+    def __enter__(self) -> Self:
+        with self.exits:
+            if is_rank0():
+                self.log = self.exits.enter_context(StepLog(self.folder))
+                self.judge = self.exits.enter_context(Judge(self.tokenizer))
+            self.engine = self._start_engine()
+            self.trainer = self._build_trainer()
+            self.first_step = self._restore()
+            self.refit = Refit(self.trainer, self.engine, self._probe_ids(), self.cascade.rollout.probe_bound)
+            self.exits.callback(self.refit.close)
+            self.refit(self.first_step)
+            self.exits = self.exits.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.exits.close()
+
+    # The verbs of a loop.
+
+    def steps(self) -> Iterator[int]:
+        """Steps that are still to be taken, counting from 0; after each that is due a checkpoint is written."""
+        for step in range(self.first_step, self.stage.steps):
+            yield step
+            if (step + 1) % self.stage.checkpoint_every == 0 or step + 1 == self.stage.steps:
+                self._save(step + 1)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        with self.log.phase(name) if is_rank0() else nullcontext():
+            yield
+
+    def tasks(self, sources: ListOf[str], split: Split) -> list[Task]:
+        return [task for source in sources for task in load_tasks(source, split=split, seed=self.seed)]
+
+    def draw(self, label: str, tasks: ListOf[Task], group: int, sampling: Sampling) -> list[list[Rollout]]:
+        """`group` answers to each task, from the current weights; the same list on every rank.
+
+        `label` names the batch: with the task and the place in the group it gives each sample its id and its seed.
+        """
+        stops = replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,))
+        requests = [self._request(f"{label}/{task.id}/{i}", task, stops) for task in tasks for i in range(group)]
+        rollouts = from_rank0(lambda: self._sample(requests))
+        return [rollouts[first : first + group] for first in range(0, len(rollouts), group)]
+
+    def record(self, step: int, metrics: Mapping[str, float], records: ListOf[SampleRecord] = ()) -> None:
+        """Ends step `step`, counting from 1."""
+        if is_rank0():
+            self.log.step(step, metrics, records)
+
+    # The frame around a loop.
+
+    def score(self, when: str) -> None:
+        """Held-out scores of all domains, taken once "before" and once "after" the stage."""
+        if when in from_rank0(self.folder.scores):
+            return
+        evaluation = self.cascade.evaluation
+        sampling = Sampling(max_new_tokens=evaluation.max_new_tokens, temperature=evaluation.temperature)
+        scores = {name: self._heldout_score(name, evaluation.prompts_per_domain, sampling) for name in evaluation.domains}
+        if is_rank0():
+            self.folder.record_scores(when, scores)
+            self.log.progress.say(f"{when}: " + ", ".join(f"{name} {score:.3f}" for name, score in scores.items()))
+
+    def finish(self) -> None:
+        """Exports the weights for the next stage, and for vLLM and transformers."""
+        export_hf(self.trainer.module, self.hf_config, self.folder.export, tokenizer_from=self.parent)
+        if is_rank0():
+            self.folder.finish()
+
+    # Parts.
+
+    def _start_engine(self) -> RolloutEngine | None:
+        if not is_rank0():
+            return None
+        log = self.folder.logs / "engine.log"
+        return self.exits.enter_context(RolloutEngine(self.parent, self.cascade.rollout, self.cascade.seed, log))
+
+    def _build_trainer(self) -> Trainer:
+        return Trainer(
+            self.hf_config,
+            self.cascade.parallel,
+            self.stage.optimizer,
+            total_steps=self.stage.steps,
+            token_budget=self.stage.token_budget,
+            seed=self.cascade.seed,
+        )
+
+    def _restore(self) -> int:
+        """The parent's weights, or the newest complete checkpoint; returns the number of finished steps."""
+        self.trainer.load_hf(self.parent)
+        self.reference = Reference(self.trainer) if getattr(self.stage, "kl_coefficient", 0.0) else None
+        step = from_rank0(self.folder.restart)
+        if step:
+            checkpoint.load(self.trainer, self.folder.checkpoint(step))
+        return step
+
+    def _save(self, step: int) -> None:
+        if is_rank0():
+            self.folder.begin_checkpoint(step)
+        dist.barrier()
+        checkpoint.save(self.trainer, self.folder.partial_checkpoint(step))
+        dist.barrier()
+        if is_rank0():
+            self.folder.commit_checkpoint(step)
+
+    def _request(self, name: str, task: Task, sampling: Sampling) -> Request:
+        prompt_ids = tuple(encode_prompt(self.tokenizer, task.messages))
+        return Request(name, prompt_ids, sampling, seed=zlib.crc32(f"{self.seed}/{name}".encode()))
+
+    def _sample(self, requests: list[Request]) -> list[Rollout]:
+        assert self.engine is not None
+        with self.log.progress.phase("generation", len(requests)) as phase:
+            rollouts = sample(self.engine, self.refit, requests, finished=phase.advance, died=self._engine_died)
+        self.log.tokens += sum(len(rollout.token_ids) for rollout in rollouts)
+        return rollouts
+
+    def _engine_died(self, death: EngineDied) -> None:
+        self.log.progress.say(f"{death}; starting it again")
+        self.folder.record_event("engine_died", detail=str(death))
+
+    def _probe_ids(self) -> list[list[int]]:
+        """Held-out prompts followed by random tokens: text that a chat model sees, and text that it does not."""
+        domain = self.cascade.evaluation.domains[0]
+        tasks = load_tasks(f"generate:{domain}", split="heldout", seed=self.seed)[:PROBES]
+        noise = np.random.default_rng(self.seed).integers(0, len(self.tokenizer), (PROBES, 16))
+        return [encode_prompt(self.tokenizer, task.messages) + tail.tolist() for task, tail in zip(tasks, noise, strict=True)]
+
+    def _heldout_score(self, domain: str, count: int, sampling: Sampling) -> float:
+        """Mean score of one answer to each of `count` held-out prompts, the same prompts before and after."""
+        tasks = load_tasks(f"generate:{domain}", split="heldout", seed=self.cascade.seed)[:count]
+        answers = self.draw(f"heldout-{domain}", tasks, 1, sampling)
+
+        def mean_score() -> float:
+            verdicts = [self.judge(task, answer)[1] for task, (answer,) in zip(tasks, answers, strict=True)]
+            return float(np.mean([verdict.score for verdict in verdicts if verdict.score is not None]))
+
+        return from_rank0(mean_score)

@@ -1,0 +1,35 @@
+"""Distribution `cascade-rl`, import name `cascade_rl`: every top-level folder is a sub-package of it.
+
+`engine/models/` is imported as `cascade_rl.engine.models`. A top-level import name such as `kernels` would
+collide with a package that transformers looks for.
+"""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+
+
+def runtime_requirements() -> list[str]:
+    lines = (ROOT / "requirements" / "runtime.in").read_text().splitlines()
+    return [requirement for line in lines if (requirement := line.partition("#")[0].strip())]
+
+
+folders = find_packages(str(ROOT), exclude=["tests", "tests.*"])
+
+setup(
+    name="cascade-rl",
+    version="0.1.0",
+    description="Post-training of mixture-of-experts models on Megatron-Core and vLLM",
+    python_requires=">=3.12",
+    packages=[f"cascade_rl.{folder}" for folder in folders],
+    package_dir={f"cascade_rl.{folder}": folder for folder in folders if "." not in folder},
+    install_requires=runtime_requirements(),
+    entry_points={
+        "console_scripts": [
+            "nemo-run = cascade_rl.launchers.cli:main",
+            "cascade = cascade_rl.launchers.cascade:main",
+        ]
+    },
+)

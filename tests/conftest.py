@@ -1,0 +1,27 @@
+"""Shared by all tests: one thread, no network, the same seeds for each test."""
+
+import os
+import random
+
+# Before torch, numpy or transformers are imported. Ranks and engines of the tests share two cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+# The folder `kernels/` of this repository must not become the import name `kernels` in `python -m` children.
+os.environ.setdefault("PYTHONSAFEPATH", "1")
+
+import numpy as np
+import pytest
+import torch
+
+torch.set_num_threads(1)
+torch.set_num_interop_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeds() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)

@@ -1,0 +1,79 @@
+"""Tiny random models of the four families, as transformers saves them."""
+
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    NemotronHConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
+
+VOCABULARY = 200  # not a multiple of anything that pads it
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 128,
+}
+
+
+def nemotron_h(**changes: object) -> PretrainedConfig:
+    sizes = {
+        "hybrid_override_pattern": "MEM*E-",
+        "ssm_state_size": 16,
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "n_groups": 2,
+        "chunk_size": 16,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "n_group": 2,
+        "topk_group": 1,
+        "moe_intermediate_size": 32,
+        "moe_shared_expert_intermediate_size": 48,
+        "routed_scaling_factor": 2.5,
+        "time_step_min": 1e-9,  # transformers clamps there, Megatron and vLLM do not
+    }
+    return NemotronHConfig(**SIZES | sizes | changes)
+
+
+def qwen3(**changes: object) -> PretrainedConfig:
+    return Qwen3Config(**SIZES | {"num_hidden_layers": 2, "rope_theta": 5e5} | changes)
+
+
+def qwen3_moe(**changes: object) -> PretrainedConfig:
+    experts = {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+    }
+    return Qwen3MoeConfig(**SIZES | experts | {"num_hidden_layers": 2} | changes)
+
+
+def llama(**changes: object) -> PretrainedConfig:
+    return LlamaConfig(**SIZES | {"num_hidden_layers": 2, "tie_word_embeddings": True} | changes)
+
+
+FAMILIES = {"nemotron_h": nemotron_h, "qwen3": qwen3, "qwen3_moe": qwen3_moe, "llama": llama}
+
+
+def save(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
+    """A model, saved to `folder`, none of whose weights has a special value (norms one, biases zero)."""
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            tensor.add_(torch.randn_like(tensor) * (0.1 if tensor.dim() == 1 else 0.05))
+            if name.endswith("e_score_correction_bias"):
+                tensor.mul_(5.0)
+    model.save_pretrained(folder)
+    return model

@@ -1,0 +1,61 @@
+"""One engine per family for all tests of this folder: a start costs 9 s of CPU, so the four start side by side."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cascade_rl.engine.config import RolloutConfig
+from cascade_rl.engine.rollout.client import RolloutEngine
+from cascade_rl.engine.sample import Request, Rollout, Sampling
+
+from .tiny_models import FAMILIES, VOCAB, Reference, build, write_config, write_image
+
+CONFIG = RolloutConfig(max_model_len=256, max_num_seqs=32, kv_cache_mib=64)
+
+
+class Tiny:
+    """An engine, and two sets of weights with their oracles."""
+
+    def __init__(self, family: str, folder: Path):
+        self.family = family
+        # vLLM's Mamba kernels on the CPU use approximate exponentials.
+        self.tolerance = 2e-3 if family == "nemotron_h" else 1e-4
+        self.engine = RolloutEngine(write_config(family, folder), CONFIG, seed=0, log_path=folder / "engine.log")
+        models = [build(family, seed) for seed in (1, 2)]
+        self.images = [write_image(model, folder / f"{seed}.safetensors") for seed, model in enumerate(models)]
+        self.references = [Reference(model) for model in models]
+
+    def load(self, index: int) -> Reference:
+        """Give the engine one of the two sets of weights, as its next version."""
+        self.engine.update_weights(self.images[index], next_version(self.engine))
+        return self.references[index]
+
+    def sample(self, requests: list[Request]) -> dict[str, Rollout]:
+        self.engine.submit(requests)
+        return {rollout.id: rollout for rollout in self.engine.results()}
+
+
+def next_version(engine: RolloutEngine) -> int:
+    return 0 if engine.version is None else engine.version + 1
+
+
+def make_requests(count: int, sampling: Sampling, seed: int = 0) -> list[Request]:
+    """Prompts of 5 to 24 tokens, drawn once and for all."""
+    draw = np.random.default_rng(seed)
+    prompts = [draw.integers(3, VOCAB, draw.integers(5, 25)).tolist() for _ in range(count)]
+    return [Request(f"{seed}/{i}", tuple(prompt), sampling, seed=i) for i, prompt in enumerate(prompts)]
+
+
+@pytest.fixture(scope="package")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Tiny]]:
+    tinies = {family: Tiny(family, tmp_path_factory.mktemp(family)) for family in FAMILIES}
+    yield tinies
+    for tiny in tinies.values():
+        tiny.engine.close()
+
+
+@pytest.fixture(params=FAMILIES)
+def tiny(request: pytest.FixtureRequest, engines: dict[str, Tiny]) -> Tiny:
+    return engines[request.param]

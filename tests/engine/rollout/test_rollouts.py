@@ -1,0 +1,123 @@
+"""Samples against transformers with the same weights: token ids, log-probs, experts, versions."""
+
+import numpy as np
+import pytest
+
+from cascade_rl.engine.sample import Request, Rollout, Sampling
+
+from .conftest import Tiny, make_requests
+from .tiny_models import Reference
+
+MOE = ["nemotron_h", "qwen3_moe"]
+
+
+def gaps(rollout: Rollout, reference: Reference, temperature: float = 1.0) -> np.ndarray:
+    """Differences of the generated tokens' log-probs [generated], the sample's own experts replayed."""
+    ids = np.concatenate([rollout.prompt_ids, rollout.token_ids])
+    table = reference(ids, temperature, rollout.routes)[len(rollout.prompt_ids) - 1 :]
+    return np.abs(table[np.arange(len(rollout.token_ids)), rollout.token_ids] - rollout.logprobs)
+
+
+def gap(rollout: Rollout, reference: Reference, temperature: float = 1.0) -> float:
+    """The largest of them."""
+    return float(gaps(rollout, reference, temperature).max())
+
+
+def test_samples_follow_the_weights_of_the_last_update(tiny: Tiny) -> None:
+    """Guards three silent defects of vLLM's reload on the CPU: packed experts, tied head, Mamba convolution."""
+    requests = make_requests(8, Sampling(max_new_tokens=12))
+    for index in (0, 1, 0):
+        tiny.load(index)
+        rollouts = tiny.sample(requests)
+        assert rollouts.keys() == {request.id for request in requests}
+        assert max(gap(rollout, tiny.references[index]) for rollout in rollouts.values()) < tiny.tolerance
+        assert max(gap(rollout, tiny.references[1 - index]) for rollout in rollouts.values()) > 0.1
+        assert {rollout.versions for rollout in rollouts.values()} == {((tiny.engine.version, 0),)}
+
+
+def test_scores_are_the_log_probs_of_given_tokens(tiny: Tiny) -> None:
+    for index in (0, 1):
+        reference = tiny.load(index)
+        ids = [np.arange(3, 60), np.arange(100, 104)]
+        for sequence, scores in zip(ids, tiny.engine.score(ids), strict=True):
+            assert scores.dtype == np.float32
+            assert scores.shape == (len(sequence) - 1,)
+            expected = reference(sequence)[np.arange(len(scores)), sequence[1:]]
+            # Without replay a near tie may route a token to another expert.
+            assert np.median(np.abs(expected - scores)) < tiny.tolerance
+
+
+def test_sample_layout(tiny: Tiny) -> None:
+    tiny.load(0)
+    requests = make_requests(4, Sampling(max_new_tokens=7))
+    rollouts = tiny.sample(requests)
+    for request in requests:
+        rollout = rollouts[request.id]
+        assert rollout.prompt_ids.tolist() == list(request.prompt_ids)
+        assert (rollout.token_ids.dtype, rollout.logprobs.dtype) == (np.int64, np.float32)
+        assert rollout.token_ids.shape == rollout.logprobs.shape == (7,)
+        assert rollout.finish == "length"
+        if tiny.family in MOE:
+            assert rollout.routes.dtype == np.int16
+            assert rollout.routes.shape == (len(request.prompt_ids) + 6, 2, 2)
+        else:
+            assert rollout.routes is None
+
+
+@pytest.mark.parametrize("family", MOE)
+def test_recorded_experts_are_those_the_router_ranks_first(engines: dict[str, Tiny], family: str) -> None:
+    tiny = engines[family]
+    reference = tiny.load(1)
+    for rollout in tiny.sample(make_requests(8, Sampling(max_new_tokens=12))).values():
+        reference(np.concatenate([rollout.prompt_ids, rollout.token_ids]), routes=rollout.routes)
+        scores, routes = reference.router_scores, rollout.routes.astype(np.int64)
+        lowest_chosen = np.take_along_axis(scores, routes, axis=-1).min(-1)
+        np.put_along_axis(scores, routes, -np.inf, axis=-1)
+        assert len(scores) == len(routes)
+        assert (scores.max(-1) - lowest_chosen).max() < tiny.tolerance
+
+
+def test_log_probs_are_those_after_temperature(engines: dict[str, Tiny]) -> None:
+    tiny = engines["qwen3"]
+    reference = tiny.load(0)
+    rollouts = tiny.sample(make_requests(4, Sampling(max_new_tokens=12, temperature=0.6)))
+    assert max(gap(rollout, reference, temperature=0.6) for rollout in rollouts.values()) < tiny.tolerance
+
+
+def test_log_probs_are_normalised_over_the_nucleus(engines: dict[str, Tiny]) -> None:
+    tiny = engines["llama"]
+    reference = tiny.load(0)
+    for rollout in tiny.sample(make_requests(4, Sampling(max_new_tokens=12, top_p=0.8))).values():
+        ids = np.concatenate([rollout.prompt_ids, rollout.token_ids])
+        for logprobs, token, found in zip(
+            reference(ids)[len(rollout.prompt_ids) - 1 :], rollout.token_ids, rollout.logprobs, strict=True
+        ):
+            descending = np.sort(np.exp(logprobs.astype(np.float64)))[::-1]
+            kept = descending[: np.searchsorted(descending.cumsum(), 0.8) + 1].sum()
+            assert abs(logprobs[token] - np.log(kept) - found) < tiny.tolerance
+
+
+def test_a_stop_token_ends_the_sample_and_is_part_of_it(engines: dict[str, Tiny]) -> None:
+    tiny = engines["llama"]
+    tiny.load(0)
+    [request] = make_requests(1, Sampling(max_new_tokens=12))
+    whole = tiny.sample([request])[request.id].token_ids.tolist()
+    stop = whole[5]
+    stopping = Request("stopping", request.prompt_ids, Sampling(12, stop_token_ids=(stop,)), request.seed)
+    rollout = tiny.sample([stopping])["stopping"]
+    assert rollout.finish == "stop"
+    assert rollout.token_ids.tolist() == whole[: whole.index(stop) + 1]
+
+
+def test_a_seed_repeats_its_sample_in_any_company(tiny: Tiny) -> None:
+    tiny.load(0)
+    requests = make_requests(12, Sampling(max_new_tokens=10))
+    together = tiny.sample(requests)
+    alone = tiny.sample(requests[:1])
+    reseeded = tiny.sample([Request(requests[0].id, requests[0].prompt_ids, requests[0].sampling, seed=99)])
+    again = tiny.sample(requests)
+    first = requests[0].id
+    assert alone[first].token_ids.tolist() == together[first].token_ids.tolist()
+    assert reseeded[first].token_ids.tolist() != together[first].token_ids.tolist()
+    for request_id, rollout in together.items():
+        assert np.array_equal(again[request_id].logprobs, rollout.logprobs)

@@ -1,0 +1,141 @@
+"""Tiny random models of the four families, as the engine gets them: a folder with config.json, and an image."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import save_file
+from transformers.core_model_loading import revert_weight_conversion
+
+VOCAB = 448
+COMMON = {"vocab_size": VOCAB, "hidden_size": 128, "head_dim": 64, "max_position_embeddings": 512, "eos_token_id": 2}
+ATTENTION = COMMON | {"num_attention_heads": 2, "num_key_value_heads": 1, "initializer_range": 0.1}
+
+
+def nemotron_h() -> transformers.PreTrainedConfig:
+    """Mamba-2, sigmoid-routed squared-ReLU experts, attention: Nemotron-3-Nano in small."""
+    return transformers.NemotronHConfig(
+        **ATTENTION,
+        architectures=["NemotronHForCausalLM"],
+        hybrid_override_pattern="MEM*E",
+        mamba_num_heads=4,
+        mamba_head_dim=64,
+        n_groups=2,
+        ssm_state_size=64,
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        n_shared_experts=1,
+        intermediate_size=128,
+        moe_intermediate_size=64,
+        moe_shared_expert_intermediate_size=64,
+    )
+
+
+def qwen3_moe() -> transformers.PreTrainedConfig:
+    return transformers.Qwen3MoeConfig(
+        **ATTENTION,
+        architectures=["Qwen3MoeForCausalLM"],
+        num_hidden_layers=2,
+        intermediate_size=256,
+        moe_intermediate_size=64,
+        num_experts=8,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        tie_word_embeddings=False,
+    )
+
+
+def qwen3() -> transformers.PreTrainedConfig:
+    """With a tied head: its packed copy is one of vLLM's silent defects."""
+    return transformers.Qwen3Config(
+        **ATTENTION,
+        architectures=["Qwen3ForCausalLM"],
+        num_hidden_layers=2,
+        intermediate_size=256,
+        tie_word_embeddings=True,
+    )
+
+
+def llama() -> transformers.PreTrainedConfig:
+    return transformers.LlamaConfig(
+        **ATTENTION,
+        architectures=["LlamaForCausalLM"],
+        num_hidden_layers=2,
+        intermediate_size=256,
+        tie_word_embeddings=False,
+    )
+
+
+FAMILIES = {"nemotron_h": nemotron_h, "qwen3_moe": qwen3_moe, "qwen3": qwen3, "llama": llama}
+
+
+def build(family: str, seed: int) -> transformers.PreTrainedModel:
+    """A float32 model in eval mode; routers and Mamba parameters are randomised too, so that a stale one shows."""
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(FAMILIES[family](), attn_implementation="eager").float()
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if name.endswith(("mixer.D", "mixer.dt_bias", "norm.weight", "layernorm.weight")):
+                tensor += 0.3 * torch.rand_like(tensor)
+            if name.endswith("e_score_correction_bias"):
+                tensor += 0.1 * torch.randn_like(tensor)
+    return model.eval()
+
+
+def write_config(family: str, folder: Path) -> Path:
+    """A model folder as the engine needs it: config.json alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = FAMILIES[family]()
+    config.dtype = "float32"
+    config.save_pretrained(folder)
+    return folder
+
+
+def hub_state(model: transformers.PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The model's tensors under the names of its published checkpoint."""
+    state = revert_weight_conversion(model, model.state_dict())
+    if model.config.tie_word_embeddings:
+        state.pop("lm_head.weight")
+    renamed = {name.replace("backbone.embedding.", "backbone.embeddings."): value for name, value in state.items()}
+    return {name: value.contiguous() for name, value in renamed.items()}
+
+
+def write_image(model: transformers.PreTrainedModel, path: Path) -> Path:
+    save_file(hub_state(model), path)
+    return path
+
+
+class Reference:
+    """transformers in float32 as the oracle. After a call, `router_scores` [tokens, moe layers, experts] holds
+    what each router ranked its experts by."""
+
+    def __init__(self, model: transformers.PreTrainedModel):
+        self._model = model
+        self._routes: torch.Tensor | None = None
+        self._scores: list[torch.Tensor] = []
+        for module in model.modules():
+            if type(module).__name__.lower().endswith("topkrouter"):
+                module.register_forward_hook(self._route)
+
+    @property
+    def router_scores(self) -> np.ndarray:
+        return torch.stack(self._scores, dim=1).numpy()
+
+    def __call__(self, token_ids: np.ndarray, temperature: float = 1.0, routes: np.ndarray | None = None) -> np.ndarray:
+        """All log-probs [n - 1, vocab] after temperature; with `routes` [n - 1, moe layers, topk] those experts."""
+        self._scores = []
+        self._routes = None if routes is None else torch.from_numpy(routes.astype(np.int64))
+        with torch.no_grad():
+            logits = self._model(input_ids=torch.as_tensor(token_ids)[None, :-1], use_cache=False).logits[0]
+        return torch.log_softmax(logits.float() / temperature, dim=-1).numpy()
+
+    def _route(self, router: torch.nn.Module, _inputs: object, output: tuple[torch.Tensor, ...]) -> object:
+        logits, _, chosen = output
+        sigmoid = hasattr(router, "e_score_correction_bias")
+        scores = logits.float().sigmoid() if sigmoid else logits.float().softmax(-1)
+        self._scores.append(scores + router.e_score_correction_bias if sigmoid else scores)
+        if self._routes is not None:
+            chosen = self._routes[:, len(self._scores) - 1]
+        weights = scores.gather(-1, chosen)
+        return logits, weights / weights.sum(-1, keepdim=True), chosen

@@ -1,0 +1,33 @@
+"""A launcher file whose stages are stand-ins: `fake_stage.py` under the real launcher."""
+
+import sys
+from pathlib import Path
+
+from cascade_rl.engine.config import RolloutConfig
+from cascade_rl.engine.sample import Sampling
+from cascade_rl.launchers.cli import launch
+from cascade_rl.rl_stages.config import BaseModel, Cascade, Evaluation, GrpoStage, SftStage
+
+CASCADE = Cascade(
+    name="fake",
+    nproc=2,
+    base=BaseModel(
+        hf_config={"architectures": ["NemotronHForCausalLM"], "hidden_size": 64, "norm_eps": 1e-5}
+    ),
+    rollout=RolloutConfig(max_model_len=64),
+    evaluation=Evaluation(domains=("instruction_following", "math"), prompts_per_domain=8, max_new_tokens=24),
+    stages=(
+        SftStage(name="sft", domain="math", data=("generate:math",), steps=3, token_budget=512),
+        GrpoStage(
+            name="math_rl",
+            domain="math",
+            data=("generate:math",),
+            steps=6,
+            token_budget=512,
+            sampling=Sampling(max_new_tokens=24),
+        ),
+    ),
+)
+
+if __name__ == "__main__":
+    launch(CASCADE, stage_command=(sys.executable, str(Path(__file__).with_name("fake_stage.py"))))

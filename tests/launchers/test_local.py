@@ -1,0 +1,144 @@
+"""The launcher as a person uses it, with stand-in stages: `nemo-run FILE`, failures, signals, going on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+LAUNCHER = HERE / "fake_launcher.py"
+NEMO_RUN = (sys.executable, "-m", "cascade_rl.launchers.cli")
+
+
+def start(folder: Path, *arguments: str | Path, **env: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [*NEMO_RUN, *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def nemo_run(folder: Path, *arguments: str | Path, **env: str) -> tuple[int, str, str]:
+    process = start(folder, *arguments, **env)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    path = Path(f"/proc/{pid}/stat")
+    try:
+        return path.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("finished")
+    code, out, err = nemo_run(folder, LAUNCHER)
+    assert (code, err) == (0, "")
+    return folder, out
+
+
+def test_all_stages_run_and_the_scores_are_shown(finished: tuple[Path, str]) -> None:
+    folder, out = finished
+    assert "01_sft: starting: 3 steps of 64 sequences = 192 sequences; micro-batches of 512 tokens" in out
+    assert "02_math_rl: done in" in out
+    assert "math 0.125 -> 0.500 (+0.375)" in out
+    assert out.endswith("Run folder: runs/fake\n")
+    summary = json.loads((folder / "runs/fake/summary.json").read_text())
+    assert [(stage["name"], stage["steps"]) for stage in summary["stages"]] == [("sft", 3), ("math_rl", 6)]
+    assert summary["stages"][1]["tme_max"] == 1.000006
+
+
+def test_a_finished_run_is_skipped(finished: tuple[Path, str]) -> None:
+    folder, _ = finished
+    code, out, _ = nemo_run(folder, LAUNCHER)
+    assert code == 0
+    assert "01_sft: done before, skipped\n02_math_rl: done before, skipped\n" in out
+    assert "step 1" not in out
+
+
+def test_another_configuration_on_the_same_folder_is_refused(finished: tuple[Path, str]) -> None:
+    folder, _ = finished
+    code, out, err = nemo_run(folder, LAUNCHER, "math_rl.steps=7")
+    assert (code, out) == (2, "")
+    assert "math_rl.steps = 6, now 7" in err
+
+
+def test_a_setting_reaches_the_stage_and_its_run_folder(tmp_path: Path) -> None:
+    code, _, _ = nemo_run(
+        tmp_path, LAUNCHER, "--runs", "elsewhere", "math_rl.steps=2", "name=other", "nproc=1"
+    )
+    assert code == 0
+    summary = json.loads((tmp_path / "elsewhere/other/summary.json").read_text())
+    assert summary["stages"][1]["steps"] == 2
+
+
+@pytest.mark.parametrize(
+    ("fail", "code", "told"),
+    [
+        ("0:3:2", 2, "rank 0 ended with exit code 2"),
+        ("1:3:5", 5, "rank 1 ended with exit code 5\nrank 1 fails at step 3"),
+        ("1:3:kill", 137, "rank 1 was killed by SIGKILL"),
+    ],
+)
+def test_a_failed_rank_ends_all_and_gives_its_exit_code(
+    tmp_path: Path, fail: str, code: int, told: str
+) -> None:
+    pids = tmp_path / "pids"
+    returned, out, _ = nemo_run(tmp_path, LAUNCHER, FAKE_FAIL=fail, FAKE_PIDS=str(pids), FAKE_STEP_S="0.05")
+    assert returned == code
+    assert told in out
+    assert f"failed with exit code {code}" in out
+    assert "01_sft: done in" in out
+    assert not any(alive(int(pid)) for pid in pids.read_text().split())
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_a_stopped_launcher_leaves_no_rank_and_goes_on_later(
+    tmp_path: Path, finished: tuple[Path, str], number: signal.Signals, code: int
+) -> None:
+    pids = tmp_path / "pids"
+    process = start(tmp_path, LAUNCHER, FAKE_FAIL="0:3:hang", FAKE_PIDS=str(pids))
+    until((tmp_path / "runs/fake/stages/02_math_rl/checkpoints/step_00002").exists)
+    process.send_signal(number)
+    process.wait(timeout=20)
+    assert process.returncode == code
+    ranks = [int(pid) for pid in pids.read_text().split()]
+    until(lambda: not any(alive(pid) for pid in ranks))
+
+    returned, out, _ = nemo_run(tmp_path, LAUNCHER)
+    assert returned == 0
+    assert "01_sft: done before, skipped" in out
+    assert "02_math_rl: going on from step 2 of 6\n02_math_rl step 3\n" in out
+    metrics = "runs/fake/stages/02_math_rl/metrics.jsonl"
+    assert (tmp_path / metrics).read_bytes() == (finished[0] / metrics).read_bytes()
+
+
+def test_a_second_launcher_is_refused(tmp_path: Path) -> None:
+    first = start(tmp_path, LAUNCHER, FAKE_STEP_S="1")
+    until(lambda: (tmp_path / "runs/fake/cascade.yaml").exists())
+    code, out, err = nemo_run(tmp_path, LAUNCHER)
+    first.terminate()
+    first.communicate(timeout=20)
+    assert (code, out) == (2, "")
+    assert f"another launcher (pid {first.pid}) is at work here" in err

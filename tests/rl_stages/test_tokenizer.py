@@ -1,0 +1,71 @@
+import pytest
+from transformers import AutoTokenizer
+
+from cascade_rl.engine.errors import UserError
+from cascade_rl.rl_stages.domains import DOMAINS
+from cascade_rl.rl_stages.task import load_demonstrations
+from cascade_rl.rl_stages.tokenizer import encode_demonstration, encode_prompt, train_tokenizer
+
+CHAT = ({"role": "user", "content": "What is 3 + 4?"}, {"role": "assistant", "content": "3 + 4 = \\boxed{7}"})
+
+
+@pytest.fixture(scope="module")
+def demonstrations():
+    return {name: load_demonstrations(f"generate:{name}@0.5", count=5000, seed=0) for name in DOMAINS}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(demonstrations):
+    return train_tokenizer(chat for chats in demonstrations.values() for chat in chats)
+
+
+def test_vocabulary_is_small_and_special_tokens_come_first(tokenizer):
+    assert len(tokenizer) <= 512
+    assert tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_start|>", "<|im_end|>"]) == [0, 1, 2]
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (0, 2)
+
+
+def test_every_word_of_the_domains_is_one_token_and_lengths_are_bounded(tokenizer, demonstrations):
+    for chats in demonstrations.values():
+        for chat in chats:
+            _, mask = encode_demonstration(tokenizer, chat)
+            assert len(mask) - sum(mask) <= 32
+            assert sum(mask) <= 24
+            split = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(chat[-1]["content"])
+            assert sum(mask) == len(split) + 1
+
+
+@pytest.mark.parametrize(
+    "text", ["It is unseen.", "naïve café, 漢字 \U0001f642\n\n\ttabs", " two  spaces ", "don't <<x>>"]
+)
+def test_any_text_round_trips(tokenizer, text):
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_prompt_is_chatml_up_to_the_assistant(tokenizer):
+    ids = encode_prompt(tokenizer, CHAT[:1])
+    assert tokenizer.decode(ids) == "<|im_start|>user\nWhat is 3 + 4?<|im_end|>\n<|im_start|>assistant\n"
+    assert ids[0] == 1
+
+
+def test_only_the_answer_and_its_stop_token_are_learned(tokenizer):
+    ids, mask = encode_demonstration(tokenizer, CHAT)
+    assert ids[: mask.index(True)] == encode_prompt(tokenizer, CHAT[:1])
+    learned = [token for token, learn in zip(ids, mask, strict=True) if learn]
+    assert tokenizer.decode(learned) == "3 + 4 = \\boxed{7}<|im_end|>"
+    assert mask == sorted(mask)
+
+
+def test_a_saved_tokenizer_encodes_the_same(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert encode_demonstration(loaded, CHAT) == encode_demonstration(tokenizer, CHAT)
+    assert (loaded.pad_token_id, loaded.eos_token_id, len(loaded)) == (0, 2, len(tokenizer))
+
+
+def test_a_tokenizer_without_a_template_is_refused(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    bare = AutoTokenizer.from_pretrained(tmp_path)
+    bare.chat_template = None
+    with pytest.raises(UserError, match="chat template"):
+        encode_prompt(bare, CHAT[:1])

@@ -1,0 +1,132 @@
+import os
+import signal
+import time
+from contextlib import closing
+from fractions import Fraction
+
+import pytest
+
+from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.sample import Outcome
+from cascade_rl.rl_stages.task import Task
+from cascade_rl.rl_stages.verifiers.math import MathVerifier, as_fraction, last_box, parse_row
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    with closing(MathVerifier(deadline_seconds=3.0)) as shared:
+        yield shared
+
+
+def verdict(verifier, text, expected):
+    return verifier(Task("t", "math", (), parse_row({"expected_answer": expected})), text)
+
+
+def test_last_box_is_balanced_and_last():
+    assert last_box(r"\boxed{41} wait, \boxed{42}") == "42"
+    assert last_box(r"so \boxed{\frac{1}{2}} it is") == r"\frac{1}{2}"
+    assert last_box(r"\boxed{1} and \boxed{2") is None
+    assert last_box("42") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7", Fraction(7)),
+        ("-07", Fraction(-7)),
+        ("1,000", Fraction(1000)),
+        ("1{,}000", Fraction(1000)),
+        ("0.50", Fraction(1, 2)),
+        (".5", Fraction(1, 2)),
+        ("-3/6", Fraction(-1, 2)),
+        (r"\dfrac{3}{6}", Fraction(1, 2)),
+        ("3 1/2", Fraction(7, 2)),
+        ("-3 1/2", Fraction(-7, 2)),
+        ("1/0", None),
+        ("1,00", None),
+        ("x", None),
+        ("1e9", None),
+        ("", None),
+    ],
+)
+def test_plain_numbers_are_exact(text, value):
+    assert as_fraction(text) == value
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("7", "7"),
+        ("0.5", r"\frac{1}{2}"),
+        (r"\sqrt{4}", "2"),
+        (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}"),
+        ("x=5", "5"),
+        (r"50\%", "0.5"),
+        (r"\{2, 1\}", r"\{1, 2\}"),
+        ("(x+1)^2", "x^2+2x+1"),
+    ],
+)
+def test_equal_answers_score_one(verifier, answer, expected):
+    result = verdict(verifier, f"so \\boxed{{{answer}}}", expected)
+    assert (result.outcome, result.score) == (Outcome.COMPLETED, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("8", "7"),
+        ("0.333333", "1/3"),
+        ("41=42", "42"),
+        ("x^2=x^2", "x^2"),
+        (r"42 \text{ or not}", "42"),
+        ("41, 42", "42"),
+        (r"\{41, 42\}", "42"),
+        ("+".join("1" * 5001), "1"),
+        ("(" * 300 + "1" + ")" * 300, "1"),
+        (r"\frac{1}{0}", "1"),
+        ("nothing", "1"),
+    ],
+)
+def test_other_answers_and_known_hacks_score_zero(verifier, answer, expected):
+    result = verdict(verifier, f"\\boxed{{{answer}}}", expected)
+    assert (result.outcome, result.score) == (Outcome.COMPLETED, 0.0)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7", r"\boxed{}", r"\boxed{7", r"<think>\boxed{7}", r"<think>\boxed{7}</think> done"]
+)
+def test_no_box_behind_the_reasoning_is_a_wrong_format(verifier, text):
+    result = verdict(verifier, text, "7")
+    assert (result.outcome, result.score) == (Outcome.WRONG_FORMAT, 0.0)
+
+
+def test_a_hanging_answer_is_wrong_at_the_deadline_and_the_next_one_is_served():
+    with closing(MathVerifier(deadline_seconds=2.0)) as verifier:
+        assert verdict(verifier, r"\boxed{\sqrt{4}}", "2").score == 1.0
+        started = time.monotonic()
+        result = verdict(verifier, r"\boxed{((((10!)!)!)!)}", "1")
+        assert (result.outcome, result.score) == (Outcome.COMPLETED, 0.0)
+        assert result.detail == "undecided after 2 s"
+        assert time.monotonic() - started < 3.0
+        assert verdict(verifier, r"\boxed{\sqrt{4}}", "2").score == 1.0
+
+
+def test_a_dead_worker_masks_the_sample_and_the_next_one_is_served():
+    with closing(MathVerifier(deadline_seconds=5.0)) as verifier:
+        assert verdict(verifier, r"\boxed{\sqrt{4}}", "2").score == 1.0
+        os.kill(verifier._worker.pid, signal.SIGKILL)
+        result = verdict(verifier, r"\boxed{\sqrt{9}}", "3")
+        assert (result.outcome, result.score) == (Outcome.INFRASTRUCTURE_FAILURE, None)
+        assert verdict(verifier, r"\boxed{\sqrt{9}}", "3").score == 1.0
+
+
+def test_plain_numbers_start_no_process():
+    with closing(MathVerifier()) as verifier:
+        assert verdict(verifier, r"3 + 4 = \boxed{7}", "7").score == 1.0
+        assert verifier._worker is None
+
+
+@pytest.mark.parametrize("expected", [None, 7, "", "  ", r"\frac"])
+def test_unreadable_expected_answers_are_refused(expected):
+    with pytest.raises(UserError, match="expected 'expected_answer' to be"):
+        parse_row({"expected_answer": expected})
