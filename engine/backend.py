@@ -16,8 +16,8 @@ from cascade_rl.engine.errors import UserError
 class Backend:
     """What differs between the two machines.
 
-    config_overrides are TransformerConfig fields; image_folder is where the weights of a refit are laid out for the
-    sampler of the same host.
+    config_overrides are TransformerConfig fields; image_folder is where the weights of a refit are laid out
+    for the sampler of the same host.
     """
 
     device: torch.device
@@ -49,15 +49,25 @@ def backend() -> Backend:
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
-        return CudaBackend(device, "nccl", {"moe_permute_fusion": True, "gradient_accumulation_fusion": False})
+        fusions = {"moe_permute_fusion": True, "gradient_accumulation_fusion": False}
+        return CudaBackend(device, "nccl", fusions)
     cpu_shim.install()
-    fusions = ("gradient_accumulation_fusion", "apply_rope_fusion", "moe_permute_fusion", "moe_router_fusion")
-    overrides = {"use_cpu_initialization": True, "bias_dropout_fusion": False, **dict.fromkeys(fusions, False)}
-    return CpuBackend(torch.device("cpu"), "gloo", overrides)
+    return CpuBackend(
+        torch.device("cpu"),
+        "gloo",
+        {
+            "use_cpu_initialization": True,
+            "bias_dropout_fusion": False,
+            "gradient_accumulation_fusion": False,
+            "apply_rope_fusion": False,
+            "moe_permute_fusion": False,
+            "moe_router_fusion": False,
+        },
+    )
 
 
 def initialize_distributed(parallel: ParallelConfig, seed: int) -> None:
-    """Joins the process group named by RANK, WORLD_SIZE and MASTER_*, cuts it by `parallel` and seeds every generator.
+    """Joins the process group of RANK, WORLD_SIZE and MASTER_*, cuts it by `parallel`, seeds all generators.
 
     Raises UserError where the world size does not hold a whole number of model replicas.
     """

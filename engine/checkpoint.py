@@ -1,8 +1,8 @@
-"""Megatron distributed checkpoints of a trainer: model, buffers and optimizer, each rank writing its own shards.
+"""Megatron distributed checkpoints of a trainer: model, buffers and optimizer, each rank writing its shards.
 
-They load under any layout but EP = 1 <-> EP > 1 (facts/megatron_cpu.md, section 6). Who calls makes a checkpoint
-complete or absent (`StageFolder.commit_checkpoint`); random state needs no place here, since every seed is a function
-of the configuration and the step.
+They load under any layout but EP = 1 <-> EP > 1 (facts/megatron_cpu.md, section 6). Who calls makes a
+checkpoint complete or absent (`StageFolder.commit_checkpoint`); random state needs no place here, since every
+seed is a function of the configuration and the step.
 """
 
 from pathlib import Path
@@ -50,7 +50,7 @@ def _prime_adam(optimizer: Any) -> None:
 
 
 def _own_steps(optimizer: Any) -> None:
-    """Megatron restores one step tensor for all parameters of a torch Adam, which then counts each of them."""
+    """Megatron restores one step tensor for all parameters of a torch Adam, which counts each of them."""
     for part in _parts(optimizer):
         for state in part.state.values():
             state["step"] = state["step"].clone()

@@ -8,8 +8,8 @@ from typing import Literal
 class ParallelConfig:
     """How one model is cut. Data parallelism is what remains of the world size.
 
-    Expert tensor parallelism defaults to 1, not to the tensor parallel size: experts of a fine-grained MoE are
-    too narrow to cut.
+    Expert tensor parallelism defaults to 1, not to the tensor parallel size: experts of a fine-grained MoE
+    are too narrow to cut.
     """
 
     tensor: int = 1

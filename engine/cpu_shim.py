@@ -1,11 +1,13 @@
 """Runs the unmodified megatron-core wheel on CPU and gloo: a list of named patches, each with its reason.
 
-Guarantees: nothing is patched where CUDA exists; every torch.cuda call that is not named here keeps raising torch's
-own error, so that an unknown path fails loudly. What was observed without each patch: facts/megatron_cpu.md, section 2.
+Guarantees: nothing is patched where CUDA exists; every torch.cuda call that is not named here keeps raising
+torch's own error, so that an unknown path fails loudly. What was observed without each patch:
+facts/megatron_cpu.md, section 2.
 """
 
 import contextlib
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 class InertStream:
-    """A CUDA stream or event: CPU work is synchronous, so that every ordering primitive is already satisfied."""
+    """A CUDA stream or event: CPU work is synchronous, so every ordering primitive is already satisfied."""
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None: ...
 
@@ -38,15 +40,20 @@ TORCH_CUDA: dict[str, tuple[Any, str]] = {
     "Event": (InertStream, "shared-expert overlap"),
     "stream": (lambda *_: contextlib.nullcontext(), "shared-expert overlap"),
     "synchronize": (lambda *_: None, "pipeline send/receive and checkpoint writer wait for the device"),
-    "get_rng_state": (lambda *_, **__: torch.get_rng_state(), "RNG tracker: the CPU generator is the device generator"),
-    "manual_seed": (lambda seed: torch.default_generator.manual_seed(seed), "torch's own would silently seed nothing"),
+    "get_rng_state": (
+        lambda *_, **__: torch.get_rng_state(),
+        "RNG tracker: the CPU generator is the device's",
+    ),
+    "manual_seed": (torch.default_generator.manual_seed, "torch's own would silently seed nothing"),
 }
 
 
 class CudaToCpu(TorchFunctionMode):
-    """Redirects the CUDA literals of Megatron's source: device="cuda", pin_memory, Tensor.cuda(), Tensor.type()."""
+    """Redirects Megatron's CUDA literals: device="cuda", pin_memory, Tensor.cuda(), Tensor.type()."""
 
-    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         if str(kwargs.get("device", "")).startswith("cuda"):
             kwargs = {**kwargs, "device": CPU}
@@ -69,7 +76,7 @@ def _patch_rng_tracker() -> None:
 
 
 def _patch_all_to_all_splits() -> None:
-    """The alltoall dispatcher leaves split sizes of CPU tensors as tensors; all_to_all_single wants integers."""
+    """The dispatcher leaves split sizes of CPU tensors as tensors; all_to_all_single wants integers."""
     from megatron.core.transformer.moe import token_dispatcher
 
     def to_host(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
@@ -79,7 +86,7 @@ def _patch_all_to_all_splits() -> None:
 
 
 def _patch_uneven_collectives() -> None:
-    """gloo has neither all_gatherv nor reduce_scatterv, which expert tensor parallelism with alltoall needs."""
+    """gloo has neither all_gatherv nor reduce_scatterv, which expert tensor parallelism needs."""
     from megatron.core.tensor_parallel import mappings
 
     even_gather, even_scatter = mappings._gather_along_first_dim, mappings._reduce_scatter_along_first_dim
@@ -105,7 +112,7 @@ def _patch_uneven_collectives() -> None:
 
 
 def _patch_adam_step_state() -> None:
-    """Loading a fully reshardable checkpoint expects Transformer Engine's Adam, which has no per-parameter "step"."""
+    """A fully reshardable checkpoint expects Transformer Engine's Adam, which has no per-parameter "step"."""
     from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
     set_states = DistributedOptimizer._set_main_param_and_optimizer_states
@@ -159,18 +166,16 @@ _mode: CudaToCpu | None = None
 
 
 def install() -> None:
-    """Applies every patch, once per process. Raises RuntimeError on a megatron-core other than the tested one."""
+    """Applies every patch, once per process. Raises RuntimeError on a megatron-core that was not tested."""
     global _mode
     if torch.cuda.is_available() or _mode is not None:
         return
-    import megatron.core
-
-    if megatron.core.__version__ != TESTED_MEGATRON:
+    if (found := version("megatron-core")) != TESTED_MEGATRON:
         raise RuntimeError(
-            f"the CPU shim is tested with megatron-core {TESTED_MEGATRON}, found {megatron.core.__version__}: "
+            f"the CPU shim is tested with megatron-core {TESTED_MEGATRON}, found {found}: "
             "install the pinned requirements (make setup)"
         )
-    # Megatron's @jit_fuser is torch.compile: on CPU it would spend 14 s in a C++ compiler for the same numbers
+    # Megatron's @jit_fuser is torch.compile: here it would spend 14 s in a C++ compiler for the same numbers
     torch.compiler.set_stance("force_eager")
     for name, (replacement, _reason) in TORCH_CUDA.items():
         setattr(torch.cuda, name, replacement)

@@ -1,6 +1,7 @@
 """One layer spec for every model family and both backends; a provider says which class plays each role.
 
-Megatron's own `hybrid_stack_spec` is bound to Transformer Engine at import; this is the same table, open to a provider.
+Megatron's own `hybrid_stack_spec` is bound to Transformer Engine at import; this is the same table, open to a
+provider.
 """
 
 from functools import partial
@@ -25,7 +26,7 @@ from megatron.core.transformer.transformer_layer import (
 
 
 def hybrid_stack_spec(provider: BackendSpecProvider, *, qk_layernorm: bool) -> ModuleSpec:
-    """Layers M (Mamba-2), * (attention), - (MLP) and E (experts), each norm fused into the linear behind it."""
+    """Layers M (Mamba-2), * (attention), - (MLP) and E (experts), norms fused into the linear behind them."""
     linear_in, linear_out = provider.column_parallel_layer_norm_linear(), provider.row_parallel_linear()
     qk_norm = provider.layer_norm(rms_norm=True, for_qk=True) if qk_layernorm else IdentityOp
     mixer = ModuleSpec(
@@ -49,7 +50,8 @@ def hybrid_stack_spec(provider: BackendSpecProvider, *, qk_layernorm: bool) -> M
         module=HybridStack,
         submodules=HybridStackSubmodules(
             mamba_layer=ModuleSpec(
-                module=MambaLayer, submodules=MambaLayerSubmodules(mixer=mixer, mamba_bda=get_bias_dropout_add)
+                module=MambaLayer,
+                submodules=MambaLayerSubmodules(mixer=mixer, mamba_bda=get_bias_dropout_add),
             ),
             attention_layer=ModuleSpec(
                 module=TransformerLayer,

@@ -85,7 +85,7 @@ def pack(
 def pad_count(
     micro_batches: list[MicroBatch], count: int, like: MicroBatch, *, multiple_of: int = 1
 ) -> list[MicroBatch]:
-    """Appends micro-batches of nothing but padding, `multiple_of` tokens each and built like `like`, up to `count`.
+    """Appends micro-batches of `multiple_of` padding tokens, built like `like`, up to `count`.
 
     Data-parallel ranks must run equally many passes: experts are shared by them, and a rank without a pass
     would leave the others waiting. Raises ValueError if there are more than `count`.

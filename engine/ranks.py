@@ -1,4 +1,4 @@
-"""What one rank does for all: sampling, verifying and writing happen on rank 0, and every rank gets the result."""
+"""What one rank does for all: rank 0 samples, verifies and writes, and every rank gets the result."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ def is_rank0() -> bool:
 
 
 def from_rank0[T](produce: Callable[[], T]) -> T:
-    """`produce()` of rank 0, on every rank. An exception there ends the rank, and the launcher then ends the others."""
+    """`produce()` of rank 0, on every rank. An exception ends rank 0, and the launcher then ends the others."""
     box = [produce() if is_rank0() else None]
     dist.broadcast_object_list(box, src=0)
     return box[0]  # type: ignore[return-value]

@@ -1,17 +1,16 @@
 """Moves the trainer's weights into the engine, and proves that they arrived.
 
-Every rank copies its own shards into one memory-mapped image of the Hugging Face tensors, which the engine of the same
-host maps too; nothing is gathered. Then a probe compares both sides' log-probs on fixed sequences: an engine that kept
-an old cache, or half of the old weights, looks healthy otherwise (NeMo-RL#4018, miles#1958).
+Every rank copies its own shards into one memory-mapped image of the Hugging Face tensors, which the engine of
+the same host maps too; nothing is gathered. Then a probe compares both sides' log-probs on fixed sequences:
+an engine that kept an old cache, or half of the old weights, looks healthy otherwise (NeMo-RL#4018,
+miles#1958).
 """
 
-import os
 from collections.abc import Sequence as ListOf
 from pathlib import Path
 
 import numpy as np
 
-from cascade_rl.engine.backend import backend
 from cascade_rl.engine.models import write_hf
 from cascade_rl.engine.ranks import from_rank0
 from cascade_rl.engine.rollout.client import RolloutEngine
@@ -26,15 +25,22 @@ class StaleWeights(RuntimeError):
 class Refit:
     """One trainer and one engine; `engine` is None on all ranks but 0.
 
+    image      file that the weights are laid out in; `close` removes it, and so does, after a kill, the `close` of
+               the next refit that is given the same path
     probe_ids  sequences of token ids to compare on
     bound      largest allowed |log p_train - log p_engine| of any probe token
     """
 
     def __init__(
-        self, trainer: Trainer, engine: RolloutEngine | None, probe_ids: ListOf[ListOf[int]], bound: float
+        self,
+        trainer: Trainer,
+        engine: RolloutEngine | None,
+        image: Path,
+        probe_ids: ListOf[ListOf[int]],
+        bound: float,
     ) -> None:
-        self.trainer, self.engine, self.probe_ids, self.bound = trainer, engine, probe_ids, bound
-        self.image = Path(from_rank0(lambda: f"{backend().image_folder}/cascade-{os.getpid()}.safetensors"))
+        self.trainer, self.engine, self.image = trainer, engine, image
+        self.probe_ids, self.bound = probe_ids, bound
         self.version = -1
 
     def __call__(self, version: int) -> float:
@@ -56,12 +62,13 @@ class Refit:
         scores = from_rank0(lambda: self.engine.score(self.probe_ids) if self.engine else [])
         sequences = [_scored(ids, score.routes) for ids, score in zip(self.probe_ids, scores, strict=True)]
         ours = self.trainer.log_probs(sequences)
-        gap = max(float(np.abs(mine - score.logprobs).max()) for mine, score in zip(ours, scores, strict=True))
+        gaps = [np.abs(mine - score.logprobs).max() for mine, score in zip(ours, scores, strict=True)]
+        gap = float(np.max(gaps))  # NaN if any is
         if not gap <= self.bound:
             raise StaleWeights(
-                f"after the refit to weight version {self.version} trainer and engine differ by {gap:.2e} on the probe "
-                f"sequences, expected at most {self.bound:.0e} (rollout.probe_bound): the engine does not sample from "
-                "the weights that were sent"
+                f"after the refit to weight version {self.version} trainer and engine differ by {gap:.2e} on "
+                f"the probe sequences, expected at most {self.bound:.0e} (rollout.probe_bound): the engine "
+                "does not sample from the weights that were sent"
             )
         return gap
 

@@ -26,7 +26,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling settings; the one object that both the sampler and the trainer's log-probs read (slime#557)."""
+    """Sampling settings, the one object that sampler and trainer's log-probs both read (slime#557)."""
 
     max_new_tokens: int
     temperature: float = 1.0
@@ -51,7 +51,7 @@ class Rollout:
     prompt_ids  int64 [prompt]
     token_ids   int64 [generated], raw sampler ids, the stop token included
     logprobs    float32 [generated], after temperature and top-p
-    routes      int16 [prompt + generated - 1, moe_layers, topk], the experts chosen at each input position, or None
+    routes      int16 [prompt + generated - 1, moe_layers, topk], experts of each input position, or None
     versions    (weight version, index of the first token generated with it) spans
     finish      "stop" or "length"
     """
@@ -63,6 +63,18 @@ class Rollout:
     routes: np.ndarray | None
     versions: tuple[tuple[int, int], ...]
     finish: str
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The sampler's view of a given sequence of n tokens.
+
+    logprobs  float32 [n - 1], at temperature 1
+    routes    int16 [n - 1, moe_layers, topk] that it took, or None
+    """
+
+    logprobs: np.ndarray
+    routes: np.ndarray | None
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,18 @@ def sample(
 ) -> list[Rollout]:
     """One rollout per request, in the order of the requests; rank 0 only.
 
-    An engine that dies is restarted with the same weights, and what it had not finished is drawn again with the same
-    seeds. `finished` is called for each sample, `died` for each death. Raises EngineDied after RESTARTS restarts.
+    An engine that dies, also while it starts, is restarted with the same weights, and what it had not finished
+    is drawn again with the same seeds. `finished` is called for each sample, `died` for each death. Raises
+    EngineDied after RESTARTS restarts.
     """
-    engine.submit(requests)
     rollouts: dict[str, Rollout] = {}
     for restarts in range(RESTARTS + 1):
         try:
+            if restarts == 0:
+                engine.submit(requests)
+            else:
+                engine.restart()
+                refit.send()
             for rollout in engine.results():
                 rollouts[rollout.id] = rollout
                 finished()
@@ -34,6 +39,4 @@ def sample(
             if restarts == RESTARTS:
                 raise
             died(death)
-            engine.restart()
-            refit.send()
     return [rollouts[request.id] for request in requests]

@@ -1,8 +1,8 @@
 """Mamba-2's state-space scan in plain torch, with the state reset at the borders of packed sequences.
 
-Chunked SSD (Dao and Gu, arXiv 2405.21060, section 6): inside a chunk the scan is a masked matrix product, between
-chunks only the state [state, head_dim] of each head travels. Packed rows need no loop over sequences: positions of
-different sequences are masked out of the product, and a state is dropped where its sequence ends.
+Chunked SSD (Dao and Gu, arXiv 2405.21060, section 6): inside a chunk the scan is a masked matrix product,
+between chunks only the state [state, head_dim] of each head travels. Packed rows need no loop over sequences:
+positions of different sequences are masked out of the product, and a state ends with its sequence.
 Letters: b batch, c chunk, l and s positions in a chunk, g group, r heads per group, n state, p head_dim.
 """
 
@@ -28,8 +28,10 @@ def ssd_scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, chunk: int,
     """
     tokens, (heads, head_dim), groups = x.size(1), x.shape[2:], B.size(2)
     seq = _chunked(seq_idx, chunk, value=-1)  # [b, c, l]
-    u = _chunked(x * dt[..., None], chunk).unflatten(3, (groups, -1)).permute(0, 1, 3, 4, 2, 5)  # [b, c, g, r, l, p]
-    decay = _chunked(dt * A, chunk).unflatten(3, (groups, -1)).permute(0, 1, 3, 4, 2).cumsum(-1)  # [b, c, g, r, l]
+    u = _chunked(x * dt[..., None], chunk).unflatten(3, (groups, -1))  # [b, c, l, g, r, p]
+    u = u.permute(0, 1, 3, 4, 2, 5)  # [b, c, g, r, l, p]
+    decay = _chunked(dt * A, chunk).unflatten(3, (groups, -1))  # [b, c, l, g, r]
+    decay = decay.permute(0, 1, 3, 4, 2).cumsum(-1)  # [b, c, g, r, l]
     B = _chunked(B, chunk).transpose(2, 3)  # [b, c, g, l, n]
     C = _chunked(C, chunk).transpose(2, 3)  # [b, c, g, l, n]
 
@@ -102,14 +104,15 @@ def split_conv1d_scan(
     z, xbc, dt = zxbcdt.split([inner, inner + 2 * grouped, heads], -1)
     xbc = F.silu(causal_conv1d(xbc, conv1d_weight, conv1d_bias, seq_idx)).float()
     x, B, C = xbc.split([inner, grouped, grouped], -1)
-    x, B, C = x.unflatten(-1, (heads, headdim)), B.unflatten(-1, (ngroups, -1)), C.unflatten(-1, (ngroups, -1))
+    x = x.unflatten(-1, (heads, headdim))
+    B, C = B.unflatten(-1, (ngroups, -1)), C.unflatten(-1, (ngroups, -1))
     y = ssd_scan(x, F.softplus(dt.float() + dt_bias), A, B, C, chunk_size, seq_idx)
     y = y + x * D.float().view(heads, -1)
     return (y.flatten(-2) * F.silu(z.float())).to(zxbcdt.dtype)
 
 
 class GroupedRMSNorm(torch.nn.Module):
-    """mamba_ssm's RMSNorm over groups of channels, as MambaMixer calls it: the scan has applied the gate already."""
+    """mamba_ssm's RMSNorm over groups of channels, as MambaMixer calls it: the scan has applied the gate."""
 
     def __init__(
         self,
@@ -129,7 +132,9 @@ class GroupedRMSNorm(torch.nn.Module):
         grouped = x.float().unflatten(-1, (-1, self.group_size))
         return (F.rms_norm(grouped, (self.group_size,), eps=self.eps).flatten(-2) * self.weight).to(x.dtype)
 
-    def sharded_state_dict(self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None) -> dict:
+    def sharded_state_dict(
+        self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None
+    ) -> dict:
         assert metadata is not None
         return make_sharded_tensors_for_checkpoint(
             self.state_dict(prefix="", keep_vars=True),

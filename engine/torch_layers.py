@@ -1,7 +1,8 @@
 """Plain-torch twins of the Transformer Engine modules that a layer spec names.
 
-Guarantee: same constructor arguments, same parameter names and shapes, so that one layer spec, one HF name map and one
-checkpoint serve CPU and CUDA. Parallel linears are Megatron's own; only norm, grouped experts and attention are new.
+Guarantee: same constructor arguments, same parameter names and shapes, so that one layer spec, one HF name
+map and one checkpoint serve CPU and CUDA. Parallel linears are Megatron's own; only norm, grouped experts and
+attention are new.
 """
 
 import math
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from megatron.core.models.backends import LocalSpecProvider
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear
+from megatron.core.tensor_parallel.random import get_cuda_rng_tracker, get_expert_parallel_rng_tracker_name
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.moe.experts import GroupedMLPSubmodules, TEGroupedMLP
@@ -22,10 +24,18 @@ from megatron.core.utils import divide, get_pg_rank, get_pg_size
 from torch import Tensor
 
 
+def _mark(parameter: torch.nn.Parameter, **marks: bool | int) -> None:
+    """Attributes by which Megatron's DDP, optimizer and checkpoints know what a parameter is."""
+    for name, mark in marks.items():
+        setattr(parameter, name, mark)
+
+
 class TorchNorm(torch.nn.Module):
     """TENorm: RMSNorm or LayerNorm by config; its parameters are marked for sequence parallelism."""
 
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_te_only: Any) -> None:
+    def __init__(
+        self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_te_only: Any
+    ) -> None:
         super().__init__()
         self.eps, self.zero_centered = eps, config.layernorm_zero_centered_gamma
         initial = torch.zeros if self.zero_centered else torch.ones
@@ -34,7 +44,7 @@ class TorchNorm(torch.nn.Module):
         if config.normalization == "LayerNorm":
             self.bias = torch.nn.Parameter(torch.zeros(hidden_size, dtype=config.params_dtype))
         for parameter in self.parameters():
-            parameter.sequence_parallel = config.sequence_parallel
+            _mark(parameter, sequence_parallel=config.sequence_parallel)
 
     def forward(self, x: Tensor) -> Tensor:
         return normalize(x, self.weight, self.bias, self.eps, self.zero_centered)
@@ -51,7 +61,9 @@ def normalize(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, zero_c
 class TorchLayerNormColumnParallelLinear(ColumnParallelLinear):
     """TELayerNormColumnParallelLinear: layer_norm_weight [, layer_norm_bias], weight [, bias]."""
 
-    def __init__(self, input_size: int, output_size: int, *, config: TransformerConfig, **kwargs: Any) -> None:
+    def __init__(
+        self, input_size: int, output_size: int, *, config: TransformerConfig, **kwargs: Any
+    ) -> None:
         super().__init__(input_size, output_size, config=config, **kwargs)
         norm = TorchNorm(config, input_size, config.layernorm_epsilon)
         self.layer_norm_weight = norm.weight
@@ -64,7 +76,7 @@ class TorchLayerNormColumnParallelLinear(ColumnParallelLinear):
 
 
 class _TorchGroupedLinear(torch.nn.Module):
-    """TEGroupedLinear: one weight per local expert, `weight0 .. weightN-1`, cut by the expert tensor parallel group."""
+    """TEGroupedLinear: a weight per local expert, `weight0 .. weightN-1`, cut by the expert tensor group."""
 
     cut_dim: int
 
@@ -88,7 +100,7 @@ class _TorchGroupedLinear(torch.nn.Module):
         self.num_gemms, self.use_bias, self.groups = num_gemms, bias, pg_collection
         shape = [output_size, input_size]
         shape[self.cut_dim] = divide(shape[self.cut_dim], get_pg_size(pg_collection.expt_tp))
-        # gradients of experts are reduced over the expert data parallel group where that differs from the dense one
+        # gradients of experts are reduced over their own data parallel group where it is not the dense one
         separate = (
             config.expert_model_parallel_size > 1
             or config.expert_tensor_parallel_size != config.tensor_model_parallel_size
@@ -96,10 +108,16 @@ class _TorchGroupedLinear(torch.nn.Module):
         for i in range(num_gemms):
             weight = torch.nn.Parameter(torch.empty(shape, dtype=config.params_dtype))
             if config.perform_initialization:
-                init_method(weight.data)
-            weight.allreduce, weight.tensor_model_parallel = not separate, True
-            weight.partition_dim = self.cut_dim
-            weight.partition_stride = 2 if self.cut_dim == 0 and config.gated_linear_unit else 1
+                # the ranks of an expert parallel group hold different experts, and must draw them differently
+                with get_cuda_rng_tracker().fork(get_expert_parallel_rng_tracker_name()):
+                    init_method(weight.data)
+            _mark(
+                weight,
+                allreduce=not separate,
+                tensor_model_parallel=True,
+                partition_dim=self.cut_dim,
+                partition_stride=2 if self.cut_dim == 0 and config.gated_linear_unit else 1,
+            )
             self.register_parameter(f"weight{i}", weight)
 
     def forward(self, x: Tensor, tokens_per_expert: list[int]) -> tuple[Tensor, None]:
@@ -109,7 +127,9 @@ class _TorchGroupedLinear(torch.nn.Module):
 
     def backward_dw(self) -> None: ...
 
-    def sharded_state_dict(self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None) -> dict:
+    def sharded_state_dict(
+        self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None
+    ) -> dict:
         """Each expert is one row of a global [experts, out, in] tensor, so that any EP layout can load it."""
         assert metadata is not None
         experts = get_pg_size(self.groups.ep) * self.num_gemms
@@ -139,7 +159,7 @@ class TorchRowParallelGroupedLinear(_TorchGroupedLinear):
 
 
 class TorchDotProductAttention(MegatronModule):
-    """TEDotProductAttention for causal attention with grouped queries: [s, b, n, h], or packed THD [t, n, h]."""
+    """TEDotProductAttention, causal, with grouped queries: [s, b, n, h], or packed THD [t, n, h]."""
 
     def __init__(
         self,
@@ -179,7 +199,9 @@ class TorchDotProductAttention(MegatronModule):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         grouped = query.size(1) != key.size(1)
-        return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=self.scale, enable_gqa=grouped)
+        return F.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=self.scale, enable_gqa=grouped
+        )
 
 
 class TorchSpecProvider(LocalSpecProvider):

@@ -1,11 +1,13 @@
 """One policy on this rank: log-probs of sequences, and one optimizer step on a global batch.
 
-The loss contract: losses return sums; the one denominator of the global batch is known before the first forward and
-divides once. Megatron's own scaling by micro-batches and by tokens is switched off, so that the same global batch gives
-the same gradient for any micro-batch, data parallel or pipeline split (facts/peers.md 3.5).
+The loss contract: losses return sums; the one denominator of the global batch is known before the first
+forward and divides once. Megatron's own scaling by micro-batches and by tokens is switched off, so that the
+same global batch gives the same gradient for any micro-batch, data parallel or pipeline split
+(facts/peers.md 3.5).
 """
 
-from collections.abc import Callable, Iterator, Sequence as ListOf
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as ListOf
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
 from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
 from megatron.core.optimizer import get_megatron_optimizer
 from megatron.core.packed_seq_params import PackedSeqParams
@@ -62,7 +68,9 @@ class Trainer:
         self.replay = RouterReplay(self.module, family_of(hf_config).pattern(hf_config))
         self.ddp = DistributedDataParallel(
             config=self.config,
-            ddp_config=DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True),
+            ddp_config=DistributedDataParallelConfig(
+                use_distributed_optimizer=True, grad_reduce_in_fp32=True
+            ),
             module=self.module,
         )
         self.optimizer = get_megatron_optimizer(_adamw(optimizer, self.config.params_dtype), [self.ddp])
@@ -74,7 +82,7 @@ class Trainer:
         self.optimizer.reload_model_params()
 
     def log_probs(self, sequences: ListOf[Sequence]) -> list[np.ndarray]:
-        """Log-prob of every token given its prefix: float32 [n - 1] per sequence, the same list on every rank.
+        """Log-prob of each token given its prefix: float32 [n - 1] per sequence, the same list on every rank.
 
         From logits divided by the sequence's temperature, over the full vocabulary (DESIGN, contract 1).
         """
@@ -89,8 +97,8 @@ class Trainer:
     def update(self, sequences: ListOf[Sequence], loss: Loss, step: int) -> dict[str, float]:
         """One optimizer step on the whole batch; `step` counts from 0. Returns the metrics of the step.
 
-        Metrics are sums over the global batch by the loss's denominator; "loss" is the number that was optimised.
-        Raises FloatingPointError where the gradient norm is not finite; the weights are then unchanged.
+        Metrics are sums over the global batch by the loss's denominator; "loss" is what was optimised.
+        Raises FloatingPointError where the gradient norm is not finite; the parameters are then unchanged.
         """
         lr = learning_rate(step, self.optimizer_config, self.total_steps)
         for group in self.optimizer.param_groups:
@@ -102,14 +110,20 @@ class Trainer:
         self.replay.take_replayed_rows()
         outputs = self._run(batches, partial(self._loss_step, loss, denominator), forward_only=False)
         replayed = self._replayed_fraction(batches)
+        self._require_finite_gradient(step)
         _, grad_norm, _ = self.optimizer.step()
-        if not np.isfinite(float(grad_norm)):
-            raise FloatingPointError(f"gradient norm is {float(grad_norm)} at step {step}")
         means = {name: total / denominator for name, total in _sum_over_batch(outputs).items()}
         return {**means, "grad_norm": float(grad_norm), "lr": lr, "replay_fraction": replayed}
 
+    def _require_finite_gradient(self, step: int) -> None:
+        """Megatron looks for NaN only where a loss scaler does; its step would write it into the weights."""
+        self.optimizer.prepare_grads()
+        grad_norm = float(self.optimizer.get_grad_norm())
+        if not np.isfinite(grad_norm):
+            raise FloatingPointError(f"gradient norm is {grad_norm} at step {step}")
+
     def _local_batches(self, sequences: ListOf[Sequence]) -> list[MicroBatch]:
-        """This data-parallel rank's micro-batches; every rank gets equally many, so that collectives pair up."""
+        """Micro-batches of this data-parallel rank; each gets equally many, so that collectives pair up."""
         multiple = self.parallel.tensor if self.parallel.sequence else 1
         packed = [
             pack(sequences[rank :: _data_ranks()], self.token_budget, multiple_of=multiple)
@@ -132,7 +146,7 @@ class Trainer:
         )
 
     def _hidden(self, batch: MicroBatch, model: Any) -> Tensor:
-        """Hidden states [1, tokens / tp if sequence parallel, hidden], or the stage's output to the next stage."""
+        """Hidden states [1, tokens / tp if sequence parallel, hidden], or what the next stage gets."""
         padding = self._local(batch.targets == IGNORED)
         self.replay.set_target(None if batch.routes is None else self._local(batch.routes))
         return model(
@@ -238,11 +252,14 @@ def _gather(local: Any) -> list[Any]:
     """What the speaking rank of each replica holds, in data-parallel order, on every rank."""
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, (_data_rank(), local) if _speaks() else None)
-    return [held for _, held in sorted((item for item in everyone if item is not None), key=lambda item: item[0])]
+    speakers = (item for item in everyone if item is not None)
+    return [held for _, held in sorted(speakers, key=lambda item: item[0])]
 
 
 def _sum_over_batch(outputs: list[dict[str, Tensor]]) -> dict[str, float]:
     """Sums of each metric over micro-batches and replicas, in a fixed order, on every rank."""
-    local = {name: sum(float(output[name]) for output in outputs) for name in outputs[0]} if _speaks() else None
+    local = None
+    if _speaks():
+        local = {name: sum(float(output[name]) for output in outputs) for name in outputs[0]}
     replicas = _gather(local)
     return {name: sum(replica[name] for replica in replicas) for name in replicas[0]}

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -29,6 +30,14 @@ def _parser() -> argparse.ArgumentParser:
     step.add_argument("run", type=Path, nargs="?", default=DEMO, help=f"run folder ({DEMO})")
     step.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     step.set_defaults(command=_bench_step)
+    parity = commands.add_parser("parity", help="are transformers, Megatron and vLLM one model, on real text")
+    parity.add_argument("folder", type=Path, help="Hugging Face model folder")
+    parity.add_argument("--bound", type=float, default=1e-4, metavar="NATS", help="largest gap of a log-prob (1e-4)")
+    parity.set_defaults(command=_parity)
+    curve = commands.add_parser("curve", help="draws the reward over the steps of an RL stage")
+    curve.add_argument("metrics", type=Path, help="the stage's metrics.jsonl")
+    curve.add_argument("svg", type=Path, help="the picture to write")
+    curve.set_defaults(command=_curve)
     return parser
 
 
@@ -48,9 +57,47 @@ def _bench_step(options: argparse.Namespace) -> int:
             Console(highlight=False).print(phase_table(title, best[stage.config.name].items()))
     if not best:
         raise UserError(f"{options.run}: expected an RL stage with finished steps, found none.")
+    print(f"on {machine()}")
     if options.json:
-        options.json.write_text(json.dumps(best, indent=2) + "\n")
+        options.json.write_text(json.dumps({"machine": machine(), "seconds": best}, indent=2) + "\n")
     return 0
+
+
+def _parity(options: argparse.Namespace) -> int:
+    """Exit code 1 where a gap is beyond the bound."""
+    from cascade_rl.rl_stages.run_stage import quiet_libraries
+
+    quiet_libraries()
+    from cascade_rl.engine.parity import parity
+
+    found = parity(options.folder)
+    agree = max(found.transformers, found.vllm) <= options.bound
+    print(
+        f"{options.folder}: over {found.tokens} tokens of text (mean log-prob {found.mean_logprob:.3f}) Megatron "
+        f"differs by at most {found.transformers:.1e} from transformers and {found.vllm:.1e} from vLLM: "
+        f"{'within' if agree else 'beyond'} the bound of {options.bound:.0e}"
+    )
+    return 0 if agree else 1
+
+
+def _curve(options: argparse.Namespace) -> int:
+    from cascade_rl.rl_stages.curve import curve_svg
+    from cascade_rl.rl_stages.durable_file import JsonLines
+
+    rewards = [row["reward"] for row in JsonLines(options.metrics).rows() if "reward" in row]
+    if not rewards:
+        raise UserError(f"{options.metrics}: expected the metrics.jsonl of an RL stage, found no reward in it.")
+    options.svg.write_text(curve_svg("reward", rewards))
+    return 0
+
+
+def machine() -> str:
+    """Hardware and versions of this machine, for the foot of a measurement; the run may be of another."""
+    from importlib.metadata import version
+
+    models = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "megatron-core", "transformers"))
+    return f"{len(models)} cores of {models[0] if models else 'an unknown processor'}; {libraries}"
 
 
 def _best_phases(steps: list[dict[str, float]]) -> dict[str, float]:

@@ -2,9 +2,9 @@
 
     nemo-run launchers/cascade2_tiny.py
 
-The model is Nemotron-3-Nano's architecture with 1.0 M parameters (Mamba-2, attention, sigmoid-routed squared-ReLU
-experts), made on the spot. Only sizes, step counts and learning rates differ from a 30B run: a model this small and this
-fresh needs far larger steps than the 3e-6 of the papers.
+The model is Nemotron-3-Nano's architecture with 1.0 M parameters (Mamba-2, attention, sigmoid-routed relu² experts),
+made on the spot. Only sizes, step counts and learning rates differ from a 30B run: a model this small and this fresh
+needs far larger steps than the 3e-6 of the papers.
 """
 
 from cascade_rl.engine.config import OptimizerConfig, RolloutConfig
@@ -61,7 +61,7 @@ TOKEN_BUDGET = 2048
 CASCADE = Cascade(
     name="cascade2_tiny",
     base=BaseModel(hf_config=NEMOTRON_H_TINY),
-    rollout=RolloutConfig(max_model_len=256, max_num_seqs=256, kv_cache_mib=64, probe_bound=2e-3),
+    rollout=RolloutConfig(max_model_len=256, max_num_seqs=256, kv_cache_mib=128, probe_bound=2e-3),
     evaluation=Evaluation(
         domains=("instruction_following", "math"), prompts_per_domain=256, max_new_tokens=ANSWER_TOKENS
     ),
@@ -69,14 +69,14 @@ CASCADE = Cascade(
         SftStage(
             name="sft",
             domain="general",
-            data=("generate:instruction_following@0.3", "generate:math@0.3"),
-            steps=240,
-            sequences_per_step=128,
+            data=("generate:instruction_following@0.6", "generate:math@0.6"),
+            steps=640,
+            sequences_per_step=48,
             token_budget=TOKEN_BUDGET,
             optimizer=OptimizerConfig(
                 lr=4e-3, min_lr=4e-4, schedule="cosine", warmup_steps=10, betas=(0.9, 0.98), weight_decay=0.1
             ),
-            checkpoint_every=20,
+            checkpoint_every=40,
         ),
         GrpoStage(
             name="if_rl",
@@ -87,18 +87,18 @@ CASCADE = Cascade(
             rollouts_per_prompt=8,
             sampling=Sampling(max_new_tokens=ANSWER_TOKENS),
             token_budget=TOKEN_BUDGET,
-            optimizer=OptimizerConfig(lr=1e-3),
+            optimizer=OptimizerConfig(lr=6e-4),
         ),
         GrpoStage(
             name="math_rl",
             domain="math",
             data=("generate:math",),
-            steps=25,
+            steps=40,
             prompts_per_step=32,
             rollouts_per_prompt=8,
             sampling=Sampling(max_new_tokens=ANSWER_TOKENS),
             token_budget=TOKEN_BUDGET,
-            optimizer=OptimizerConfig(lr=1e-3),
+            optimizer=OptimizerConfig(lr=6e-4),
         ),
     ),
 )

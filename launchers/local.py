@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.launchers.inputs import check_inputs
 from cascade_rl.rl_stages.config import Cascade
 from cascade_rl.rl_stages.exit_status import USER_ERROR
 from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
@@ -38,7 +38,7 @@ def run_cascade(cascade: Cascade, runs: Path, stage_command: Sequence[str]) -> i
     Raises UserError for bad input, before anything is written.
     """
     console = Console(highlight=False)
-    _check_inputs(cascade)
+    check_inputs(cascade)
     with RunFolder.claim(runs / cascade.name, cascade) as (run, lock):
         for stage in run.stages:
             code = 0 if _skip(stage, console) else _run_stage(run, stage, stage_command, lock, console)
@@ -49,17 +49,6 @@ def run_cascade(cascade: Cascade, runs: Path, stage_command: Sequence[str]) -> i
             console.print(score_table(summary))
         console.print(f"Run folder: {run.root}", soft_wrap=True)
     return 0
-
-
-def _check_inputs(cascade: Cascade) -> None:
-    base = cascade.base.hf
-    if base is not None and not (Path(base) / "config.json").is_file():
-        raise UserError(
-            f"base.hf: expected a Hugging Face folder with a config.json, found none in '{base}'."
-        )
-    for key, source in [(f"{stage.name}.data", source) for stage in cascade.stages for source in stage.data]:
-        if not source.startswith("generate:") and not Path(source).is_file():
-            raise UserError(f"{key}: expected a .jsonl file or generate:<domain>, found no file '{source}'.")
 
 
 def _say(console: Console, stage: StageFolder, text: str | Text) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 class PaddingAwareRouter(TopKRouter):
-    """Megatron 0.19.2 masks its [tokens, experts] counts with a [tokens] mask, which fails for any shape but a lucky one."""
+    """Megatron 0.19.2 masks its [tokens, experts] counts with a [tokens] mask, which fits only by luck."""
 
     def _apply_expert_bias(self, routing_map: Tensor, padding_mask: Tensor | None = None) -> None:
         super()._apply_expert_bias(routing_map, None if padding_mask is None else padding_mask[:, None])

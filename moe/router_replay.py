@@ -1,9 +1,10 @@
 """Router replay: the experts that the sampler chose are the experts that the trainer uses (R3).
 
-Without it, training and sampling disagree on some expert for most tokens, and 3 of 3 baseline 30B-A3B GRPO runs
-collapsed (Megatron-LM#4168). Each router holds one `Replay` where Megatron would hold its RouterReplay: Megatron's own
-keeps its routers in one process-wide list, which mixes the policy with a reference or a teacher, and cannot tell
-whether a target was used (prime-rl#2738). The router still weighs the replayed experts itself and gets their gradient.
+Without it, training and sampling disagree on some expert for most tokens, and 3 of 3 baseline 30B-A3B GRPO
+runs collapsed (Megatron-LM#4168). Each router holds one `Replay` where Megatron would hold its RouterReplay:
+Megatron's own keeps its routers in one process-wide list, which mixes the policy with a reference or a
+teacher, and cannot tell whether a target was used (prime-rl#2738). The router still weighs the replayed
+experts itself and gets their gradient.
 """
 
 from collections.abc import Callable
@@ -30,12 +31,14 @@ class Replay:
         group_topk: int | None = None,
         default_compute_topk: Callable[..., tuple[Tensor, Tensor]] = torch.topk,
     ) -> tuple[Tensor, Tensor]:
-        """The call that Megatron's top-k routing makes: scores [tokens, experts] -> values, indices [tokens, topk]."""
+        """What Megatron's top-k routing calls: scores [tokens, experts] -> values, indices [tokens, topk]."""
         values, indices = default_compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
         if self.target is None:
             return values, indices
         if self.target.shape != indices.shape:
-            raise ValueError(f"routes of shape {tuple(self.target.shape)} replayed for {tuple(indices.shape)} choices")
+            raise ValueError(
+                f"expected routes of shape {tuple(indices.shape)}, found {tuple(self.target.shape)}"
+            )
         captured = (self.target != NOT_CAPTURED).all(-1, keepdim=True)  # [tokens, 1]
         indices = torch.where(captured, self.target, indices)
         self.replayed_rows += captured.sum()
@@ -46,7 +49,7 @@ class RouterReplay:
     """The routers of one model (or of one pipeline stage of it)."""
 
     def __init__(self, model: torch.nn.Module, pattern: str) -> None:
-        """`pattern` is the hybrid layer pattern of the whole model: its n-th E is row n of the captured routes."""
+        """`pattern` is the layer pattern of the whole model: its n-th E is layer n of the captured routes."""
         self.replays: list[tuple[int, Replay]] = []
         for router in _routers(model):
             router.router_replay = Replay()

@@ -65,7 +65,7 @@ def run(session: Session[GrpoStage]) -> None:
     for step in session.steps():
         tasks = prompts.batch(step, stage.prompts_per_step)
         with session.phase("generation"):
-            groups = session.draw(f"step-{step + 1}", tasks, stage.rollouts_per_prompt, stage.sampling)
+            groups = session.draw(f"{stage.name}/{step + 1}", tasks, stage.rollouts_per_prompt, stage.sampling)
         with session.phase("reward"):
             samples = from_rank0(partial(_score, session, tasks, groups))
         sequences = [sample.sequence(stage.sampling.temperature) for sample in samples]
@@ -79,7 +79,8 @@ def run(session: Session[GrpoStage]) -> None:
         with session.phase("refit"):
             probe_gap = session.refit(step + 1)
         records = [_record(*parts) for parts in zip(samples, sequences, train_logprobs, strict=True)]
-        session.record(step + 1, {**_outcomes(samples), **gap, **learned, "probe_gap": probe_gap}, records)
+        metrics = {**_outcomes(samples), **gap, **learned, "probe_gap": probe_gap}
+        session.record(step + 1, metrics, sum(len(sample.rollout.token_ids) for sample in samples), records)
 
 
 def _score(session: Session[GrpoStage], tasks: list[Task], groups: list[list[Rollout]]) -> list[Sample]:
@@ -115,8 +116,8 @@ def _with_reference(session: Session[GrpoStage], sequences: list[Sequence]) -> l
 def _require_replay(fraction: float, step: int) -> None:
     if fraction != 1.0:
         raise Mismatch(
-            f"step {step + 1}: {fraction:.4f} of the experts that the sampler chose were replayed in training, expected "
-            "all. Some samples carry no routes: switch rollout.replay_routes on, and prefix caching off"
+            f"step {step + 1}: {fraction:.4f} of the experts that the sampler chose were replayed in training, "
+            "expected all. Some samples carry no routes: switch rollout.replay_routes on, and prefix caching off"
         )
 
 

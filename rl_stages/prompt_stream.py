@@ -1,4 +1,4 @@
-"""Which prompts a step uses: a function of seed and step alone, so that a resumed run draws what it would have drawn."""
+"""Which prompts a step uses: a function of seed and step alone, so that a resumed run draws what it would have."""
 
 from collections.abc import Sequence
 

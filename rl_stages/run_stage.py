@@ -1,26 +1,39 @@
 """The process of one rank of one stage: `python -m cascade_rl.rl_stages.run_stage RUN_DIR STAGE_NAME`."""
 
+import logging
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from cascade_rl.rl_stages import grpo, sft
 from cascade_rl.rl_stages.exit_status import exit_status
 from cascade_rl.rl_stages.run_folder import RunFolder
-from cascade_rl.rl_stages.session import Session
-
-LOOPS = {"sft": sft.run, "grpo": grpo.run}
 
 
 def run_stage(run: RunFolder, name: str) -> int:
     """Takes the stage from where it stands to its end; returns exit code 0."""
+    from cascade_rl.rl_stages import grpo, sft
+    from cascade_rl.rl_stages.session import Session
+
+    loops: dict[str, Callable[[Any], None]] = {"sft": sft.run, "grpo": grpo.run}
     folder = run.stage(name)
-    with Session(run, folder) as session:
+    with Session[Any](run, folder) as session:
         session.score("before")
-        LOOPS[folder.config.kind](session)
+        loops[folder.config.kind](session)
         session.score("after")
         session.finish()
     return 0
 
 
+def quiet_libraries() -> None:
+    """Torch and Megatron warn, at import and once per layer, of choices that are made on purpose: no Transformer Engine
+    on CPU, torch's optimizer, a synchronous checkpoint. Before they are imported, because some warn then."""
+    warnings.simplefilter("ignore")
+    for library in ("megatron.core", "torch.utils.cpp_extension"):
+        logging.getLogger(library).setLevel(logging.ERROR)
+
+
 if __name__ == "__main__":
+    quiet_libraries()
     sys.exit(exit_status(sys.argv[2], lambda: run_stage(RunFolder.open(Path(sys.argv[1])), sys.argv[2])))

@@ -5,9 +5,11 @@ Rank 0 has the engine, the judge, the run folder and the terminal; the other ran
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence as ListOf
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as ListOf
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -15,17 +17,18 @@ import torch.distributed as dist
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from cascade_rl.engine import checkpoint
-from cascade_rl.engine.backend import initialize_distributed
+from cascade_rl.engine.backend import backend, initialize_distributed
 from cascade_rl.engine.models import export_hf, read_config
 from cascade_rl.engine.ranks import from_rank0, is_rank0
 from cascade_rl.engine.reference import Reference
 from cascade_rl.engine.refit import Refit
 from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
-from cascade_rl.engine.sample import Request, Rollout, Sampling, Sequence
+from cascade_rl.engine.sample import Request, Rollout, Sampling
 from cascade_rl.engine.sampler import sample
 from cascade_rl.engine.trainer import Trainer
 from cascade_rl.rl_stages import base_model
 from cascade_rl.rl_stages.config import Stage
+from cascade_rl.rl_stages.evaluation import evaluate, heldout_tasks
 from cascade_rl.rl_stages.judge import Judge
 from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.sample_record import SampleRecord
@@ -33,7 +36,7 @@ from cascade_rl.rl_stages.step_log import StepLog
 from cascade_rl.rl_stages.task import Split, Task, load_tasks
 from cascade_rl.rl_stages.tokenizer import encode_prompt
 
-PROBES = 4
+PROBES, PROBE_TAIL = 4, 16
 
 
 class Session[S: Stage]:
@@ -58,7 +61,8 @@ class Session[S: Stage]:
             self.engine = self._start_engine()
             self.trainer = self._build_trainer()
             self.first_step = self._restore()
-            self.refit = Refit(self.trainer, self.engine, self._probe_ids(), self.cascade.rollout.probe_bound)
+            bound = self.cascade.rollout.probe_bound
+            self.refit = Refit(self.trainer, self.engine, self._image(), self._probe_ids(), bound)
             self.exits.callback(self.refit.close)
             self.refit(self.first_step)
             self.exits = self.exits.pop_all()
@@ -90,14 +94,17 @@ class Session[S: Stage]:
         `label` names the batch: with the task and the place in the group it gives each sample its id and its seed.
         """
         stops = replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,))
-        requests = [self._request(f"{label}/{task.id}/{i}", task, stops) for task in tasks for i in range(group)]
+        names = [(f"{label}/{position}/{task.id}", task) for position, task in enumerate(tasks)]
+        requests = [self._request(f"{name}/{i}", task, stops) for name, task in names for i in range(group)]
         rollouts = from_rank0(lambda: self._sample(requests))
         return [rollouts[first : first + group] for first in range(0, len(rollouts), group)]
 
-    def record(self, step: int, metrics: Mapping[str, float], records: ListOf[SampleRecord] = ()) -> None:
-        """Ends step `step`, counting from 1."""
+    def record(
+        self, step: int, metrics: Mapping[str, float], tokens: int, records: ListOf[SampleRecord] = ()
+    ) -> None:
+        """Ends step `step`, counting from 1; `tokens` is what it generated, or learned from."""
         if is_rank0():
-            self.log.step(step, metrics, records)
+            self.log.step(step, metrics, tokens, records)
 
     # The frame around a loop.
 
@@ -105,9 +112,7 @@ class Session[S: Stage]:
         """Held-out scores of all domains, taken once "before" and once "after" the stage."""
         if when in from_rank0(self.folder.scores):
             return
-        evaluation = self.cascade.evaluation
-        sampling = Sampling(max_new_tokens=evaluation.max_new_tokens, temperature=evaluation.temperature)
-        scores = {name: self._heldout_score(name, evaluation.prompts_per_domain, sampling) for name in evaluation.domains}
+        scores = evaluate(self)
         if is_rank0():
             self.folder.record_scores(when, scores)
             self.log.progress.say(f"{when}: " + ", ".join(f"{name} {score:.3f}" for name, score in scores.items()))
@@ -125,6 +130,11 @@ class Session[S: Stage]:
             return None
         log = self.folder.logs / "engine.log"
         return self.exits.enter_context(RolloutEngine(self.parent, self.cascade.rollout, self.cascade.seed, log))
+
+    def _image(self) -> Path:
+        """The same file in every attempt, so that a killed one leaves nothing in shared memory for good."""
+        name = zlib.crc32(str(self.folder.root.resolve()).encode())
+        return Path(backend().image_folder) / f"cascade-{name:08x}.safetensors"
 
     def _build_trainer(self) -> Trainer:
         return Trainer(
@@ -156,13 +166,12 @@ class Session[S: Stage]:
 
     def _request(self, name: str, task: Task, sampling: Sampling) -> Request:
         prompt_ids = tuple(encode_prompt(self.tokenizer, task.messages))
-        return Request(name, prompt_ids, sampling, seed=zlib.crc32(f"{self.seed}/{name}".encode()))
+        return Request(name, prompt_ids, sampling, seed=zlib.crc32(f"{self.cascade.seed}/{name}".encode()))
 
     def _sample(self, requests: list[Request]) -> list[Rollout]:
         assert self.engine is not None
         with self.log.progress.phase("generation", len(requests)) as phase:
             rollouts = sample(self.engine, self.refit, requests, finished=phase.advance, died=self._engine_died)
-        self.log.tokens += sum(len(rollout.token_ids) for rollout in rollouts)
         return rollouts
 
     def _engine_died(self, death: EngineDied) -> None:
@@ -171,18 +180,7 @@ class Session[S: Stage]:
 
     def _probe_ids(self) -> list[list[int]]:
         """Held-out prompts followed by random tokens: text that a chat model sees, and text that it does not."""
-        domain = self.cascade.evaluation.domains[0]
-        tasks = load_tasks(f"generate:{domain}", split="heldout", seed=self.seed)[:PROBES]
-        noise = np.random.default_rng(self.seed).integers(0, len(self.tokenizer), (PROBES, 16))
-        return [encode_prompt(self.tokenizer, task.messages) + tail.tolist() for task, tail in zip(tasks, noise, strict=True)]
-
-    def _heldout_score(self, domain: str, count: int, sampling: Sampling) -> float:
-        """Mean score of one answer to each of `count` held-out prompts, the same prompts before and after."""
-        tasks = load_tasks(f"generate:{domain}", split="heldout", seed=self.cascade.seed)[:count]
-        answers = self.draw(f"heldout-{domain}", tasks, 1, sampling)
-
-        def mean_score() -> float:
-            verdicts = [self.judge(task, answer)[1] for task, (answer,) in zip(tasks, answers, strict=True)]
-            return float(np.mean([verdict.score for verdict in verdicts if verdict.score is not None]))
-
-        return from_rank0(mean_score)
+        tasks = heldout_tasks(self.cascade, self.cascade.evaluation.domains[0])[:PROBES]
+        noise = np.random.default_rng(self.seed).integers(0, len(self.tokenizer), (len(tasks), PROBE_TAIL))
+        prompts = [encode_prompt(self.tokenizer, task.messages) for task in tasks]
+        return [prompt + tail.tolist() for prompt, tail in zip(prompts, noise, strict=True)]

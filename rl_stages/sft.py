@@ -17,10 +17,13 @@ def run(session: Session[SftStage]) -> None:
     demonstrations = from_rank0(lambda: _encode_all(session))
     for step in session.steps():
         first = step * stage.sequences_per_step
+        batch = demonstrations[first : first + stage.sequences_per_step]
         with session.phase("update"):
-            metrics = session.trainer.update(demonstrations[first : first + stage.sequences_per_step], SftLoss(), step)
-        session.record(step + 1, metrics)
-    session.refit(stage.steps)
+            metrics = session.trainer.update(batch, SftLoss(), step)
+        del metrics["replay_fraction"]  # no sampler chose the experts of demonstrations
+        session.record(step + 1, metrics, sum(len(sequence.loss_mask) for sequence in batch))
+    if session.first_step < stage.steps:  # otherwise the sampler has had these weights since the session began
+        session.refit(stage.steps)
 
 
 def _encode_all(session: Session[SftStage]) -> list[Sequence]:

@@ -11,12 +11,11 @@ from cascade_rl.rl_stages.sample_record import SampleRecord, write_samples
 
 
 class StepLog:
-    """Rank 0's log of a stage; a context manager. `tokens` is what the caller adds up for the step's speed."""
+    """Rank 0's log of a stage; a context manager."""
 
     def __init__(self, folder: StageFolder) -> None:
         self.folder, self.exits = folder, ExitStack()
         self.seconds: dict[str, float] = {}
-        self.tokens = 0
 
     def __enter__(self) -> Self:
         self.progress = self.exits.enter_context(Progress(self.folder.label, self.folder.config.steps))
@@ -35,12 +34,14 @@ class StepLog:
             yield phase
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
 
-    def step(self, step: int, metrics: Mapping[str, float], records: Sequence[SampleRecord]) -> None:
+    def step(
+        self, step: int, metrics: Mapping[str, float], tokens: int, records: Sequence[SampleRecord]
+    ) -> None:
         """Ends step `step`, counting from 1, and starts the clocks of the next."""
         if records:
             write_samples(self.folder.rollouts(step), records)
-        self.folder.record_step(step, metrics, self.seconds, self.tokens)
+        self.folder.record_step(step, metrics, self.seconds, tokens)
         for name, value in metrics.items():
             self.scalars.add_scalar(name, value, step)
-        self.progress.step(step, metrics, self.seconds, self.tokens)
-        self.seconds, self.tokens = {}, 0
+        self.progress.step(step, metrics, self.seconds, tokens)
+        self.seconds = {}

@@ -41,7 +41,7 @@ def run_ranks[T](world_size: int, fn: Callable[..., T], *args: Any, timeout_s: f
 
     Raises the first exception of any rank, of its own type, with the rank's traceback as a note; `RankFailed`
     if a rank dies, or if `timeout_s` seconds pass (the stack of each rank is then on stderr). Every rank and
-    all that it has started are gone when this returns or raises.
+    all that it has started has been killed when this returns or raises, and every rank reaped.
     """
     environments = _environments(world_size)
     ranks = [_start((fn, args), environment) for environment in environments]
@@ -134,7 +134,7 @@ def _show_stacks(ranks: list[tuple[ForkProcess, Connection]]) -> None:
     for process, _ in ranks:
         assert process.pid is not None
         os.kill(process.pid, signal.SIGUSR1)
-    time.sleep(0.5)  # the ranks write at once, to stderr; they are killed next
+        time.sleep(0.5)  # one writes to stderr at a time, before all are killed
 
 
 def _receive(reader: Connection, rank: int, process: ForkProcess) -> tuple[Any, BaseException | None]:

@@ -63,20 +63,25 @@ def test_a_hang_ends_at_the_timeout_with_grandchildren_and_shows_stacks(tmp_path
             (tmp_path / os.environ["RANK"]).write_text(str(child))
         time.sleep(60)
 
-    with pytest.raises(RankFailed, match=r"ranks \[0, 1\] gave no result within 1\.0 s"):
-        run_ranks(2, hang, timeout_s=1.0)
+    with pytest.raises(RankFailed, match=r"ranks \[0, 1\] gave no result within 3\.0 s"):
+        run_ranks(2, hang, timeout_s=3.0)
     for rank in "01":
-        grandchild = int((tmp_path / rank).read_text())
-        assert not running(grandchild)
+        assert ends(int((tmp_path / rank).read_text()))
     assert capfd.readouterr().err.count("in hang") >= 2
 
 
-def running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"  # a zombie waits for init, which adopted it
+def ends(pid: int, within_s: float = 10.0) -> bool:
+    """A killed process takes its time on a busy machine; a zombie waits for init, which adopted it."""
+    status = Path(f"/proc/{pid}/status")
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            if "State:\tZ" in status.read_text():
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def test_a_pending_traceback_timer_of_the_parent_does_not_block_ranks():

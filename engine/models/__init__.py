@@ -14,7 +14,7 @@ other modules are imported when they are first asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cascade_rl.engine.models.family import Family, family_of
+from cascade_rl.engine.models.family import Family, check_layout, family_of
 from cascade_rl.engine.models.hf_config import HfConfig, read_config
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ __all__ = [
     "HfConfig",
     "HfImage",
     "build_model",
+    "check_layout",
     "export_hf",
     "family_of",
     "head_weight",

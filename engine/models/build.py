@@ -13,9 +13,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from cascade_rl.engine.backend import backend
 from cascade_rl.engine.config import ParallelConfig
-from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.layer_spec import hybrid_stack_spec
-from cascade_rl.engine.models.family import Family, family_of
+from cascade_rl.engine.models.family import Family, check_layout, family_of
 from cascade_rl.engine.models.head import OwnedHead
 from cascade_rl.engine.models.hf_config import HfConfig, read
 from cascade_rl.engine.models.name_map import Cut, Place, equal_ranges, vocabulary
@@ -75,8 +74,8 @@ def build_model(hf: HfConfig, parallel: ParallelConfig, *, seed: int) -> HybridM
     `model(input_ids, position_ids, None, packed_seq_params=...)` gives hidden states (see `OwnedHead`).
     Raises UserError where the layout does not divide the model.
     """
+    check_layout(hf, parallel)
     family, place = family_of(hf), place_of_this_rank()
-    _check_layout(family, hf, parallel, place)
     # other layers on other stages: Megatron's own rule, without which two stages would draw the same weights
     seed += 100 * place.pipeline.rank
     torch.manual_seed(seed)
@@ -98,15 +97,6 @@ def build_model(hf: HfConfig, parallel: ParallelConfig, *, seed: int) -> HybridM
 def staged_pattern(pattern: str, stages: int) -> str:
     """The layer pattern with `|` at the borders of the pipeline stages."""
     return "|".join(pattern[stage.start : stage.stop] for stage in equal_ranges(len(pattern), stages))
-
-
-def _check_layout(family: Family, hf: HfConfig, parallel: ParallelConfig, place: Place) -> None:
-    family.name_map(hf).check(place)
-    if "E" in family.pattern(hf) and parallel.tensor > 1 and not parallel.sequence:
-        raise UserError(
-            "experts under tensor parallelism need sequence parallelism; "
-            f"found tensor = {parallel.tensor}, sequence = False: set `sequence`"
-        )
 
 
 def _transformer_config(family: Family, hf: HfConfig, parallel: ParallelConfig) -> TransformerConfig:

@@ -2,10 +2,11 @@
 
 from typing import Any, Protocol
 
+from cascade_rl.engine.config import ParallelConfig
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.models.hf_config import HfConfig
 from cascade_rl.engine.models.llama import Llama
-from cascade_rl.engine.models.name_map import NameMap
+from cascade_rl.engine.models.name_map import Cut, NameMap, Place
 from cascade_rl.engine.models.nemotron_h import NemotronH
 from cascade_rl.engine.models.qwen3 import Qwen3
 from cascade_rl.engine.models.qwen3_moe import Qwen3Moe
@@ -45,3 +46,16 @@ def family_of(hf: HfConfig) -> Family:
             f"expected an architecture among {', '.join(FAMILIES)}; config.json has {architecture}"
         )
     return FAMILIES[architecture]
+
+
+def check_layout(hf: HfConfig, parallel: ParallelConfig) -> None:
+    """Raises UserError where the model is not supported, or the layout does not divide it. No rank is needed."""
+    family = family_of(hf)
+    family.transformer_config(hf), family.model_kwargs(hf)
+    sizes = ("tensor", "pipeline", "expert", "expert_tensor")
+    family.name_map(hf).check(Place(**{name: Cut(size=getattr(parallel, name)) for name in sizes}))
+    if "E" in family.pattern(hf) and parallel.tensor > 1 and not parallel.sequence:
+        raise UserError(
+            "experts under tensor parallelism need sequence parallelism; "
+            f"found tensor = {parallel.tensor}, sequence = False: set `sequence`"
+        )

@@ -8,8 +8,8 @@ from torch import Tensor
 class OwnedHead(ColumnParallelLinear):
     """Holds the head weight and leaves its use to the caller.
 
-    On the last stage `model(...)` then gives hidden states [1, tokens, hidden], under sequence parallelism those
-    of this rank's tokens.
+    On the last stage `model(...)` then gives hidden states [1, tokens, hidden]; under sequence parallelism,
+    those of this rank's tokens.
     """
 
     def forward(

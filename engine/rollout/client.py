@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from cascade_rl.engine.config import RolloutConfig
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.rollout.process import EngineDied, EngineProcess
@@ -21,7 +19,7 @@ from cascade_rl.engine.rollout.protocol import (
     Submit,
     UpdateWeights,
 )
-from cascade_rl.engine.sample import Request, Rollout
+from cascade_rl.engine.sample import Request, Rollout, Scored
 
 __all__ = ["EngineDied", "RolloutEngine"]
 
@@ -29,13 +27,13 @@ __all__ = ["EngineDied", "RolloutEngine"]
 class RolloutEngine:
     """One vLLM engine in a process of its own; a context manager.
 
-    Guarantees: every submitted id comes out of `results()` exactly once, also across `restart()`; a sample never
-    mixes weight versions without its spans saying so; after `update_weights` returns, no cached key, value or
-    state of older weights is used and the file may be overwritten.
+    Guarantees: every submitted id comes out of `results()` exactly once, also across `restart()`; a sample
+    never mixes weight versions without its spans saying so; after `update_weights` returns, no cached key,
+    value or state of older weights is used and the file may be overwritten.
 
-    The constructor returns at once while the engine starts; `health()` waits for it. The engine starts without
-    weights: the first ones come from `update_weights`, and sampling before is an error. Create it in a thread
-    that outlives it: the server is killed with that thread.
+    The constructor returns at once while the engine starts; `health()` waits for it. The engine starts
+    without weights: the first ones come from `update_weights`, and sampling before is an error. Create it in
+    a thread that outlives it: the server is killed with that thread.
 
     Every method raises `EngineDied` when the server's process is gone.
     """
@@ -44,7 +42,9 @@ class RolloutEngine:
         self._settings = Settings(str(model_dir), config, seed)
         self._log_path = Path(log_path)
         self._vocab_size: int = json.loads((Path(model_dir) / "config.json").read_text())["vocab_size"]
+        self._version: int | None = None
         self._pending: dict[str, Request] = {}
+        self._orphans: tuple[Request, ...] = ()
         self._arrived: deque[Rollout] = deque()
         self._start()
 
@@ -67,8 +67,8 @@ class RolloutEngine:
     def submit(self, requests: Iterable[Request]) -> None:
         """Queue requests. Those of one call enter the engine together, whatever its timing.
 
-        Raises UserError for a request that the engine cannot hold, ValueError for an id that is still pending,
-        RuntimeError before the first weights.
+        Raises UserError for a request that the engine cannot hold, ValueError for an id that is still
+        pending, RuntimeError before the first weights.
         """
         self._require_weights("submit")
         batch = {request.id: request for request in requests}
@@ -101,8 +101,8 @@ class RolloutEngine:
     def update_weights(self, image_path: str | Path, version: int) -> None:
         """Load all weights from a safetensors file in Hugging Face names, also while requests run.
 
-        Running requests go on with the new weights, their caches recomputed. After a `restart` this also sends
-        the pending requests again. Raises ValueError when `version` is not newer than the engine's.
+        Running requests go on with the new weights, their caches recomputed. After a `restart` this also
+        sends the pending requests again. Raises ValueError when `version` is not newer than the engine's.
         """
         if self._version is not None and version <= self._version:
             raise ValueError(f"weight version must grow: expected more than {self._version}, found {version}")
@@ -112,14 +112,15 @@ class RolloutEngine:
             self._send(Submit(self._orphans))
             self._orphans = ()
 
-    def score(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """Log-probs of each token after the first, float32 [n - 1] per sequence, at temperature 1.
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[Scored]:
+        """Log-probs of each token after the first, at temperature 1, and the routes taken.
 
-        Running requests advance meanwhile. Raises RuntimeError before the first weights and on a paused engine.
+        Running requests advance meanwhile. Raises RuntimeError before the first weights and on a paused
+        engine.
         """
         self._require_weights("score")
         if self._paused:
-            raise RuntimeError("expected a running engine to score with, found a paused one: call resume() first")
+            raise RuntimeError("expected a running engine, found a paused one: call resume() before score()")
         return self._call(Score(tuple(tuple(map(int, ids)) for ids in sequences)))
 
     def health(self) -> Health:
@@ -127,7 +128,7 @@ class RolloutEngine:
         return self._call(AskHealth())
 
     def restart(self) -> None:
-        """Replace the server's process, dead or alive. Pending requests are sent again by `update_weights`."""
+        """Replace the server's process, dead or alive. `update_weights` sends pending requests again."""
         self._process.kill()
         while (rollout := self._process.rollout()) is not None:
             self._arrived.append(rollout)
@@ -140,7 +141,7 @@ class RolloutEngine:
     def _start(self) -> None:
         arrived = {rollout.id for rollout in self._arrived}
         self._orphans = tuple(request for request in self._pending.values() if request.id not in arrived)
-        self._version: int | None = None
+        self._version = None
         self._paused = False
         self._process = EngineProcess(self._settings, self._log_path)
 

@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from multiprocessing import Pipe
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from cascade_rl.engine.rollout.protocol import Reply, Settings
@@ -21,6 +23,7 @@ TAIL_LINES, TAIL_COLUMNS = 30, 300
 
 # A rank's own rendezvous would make vLLM join the trainer's process group.
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # a folder `kernels/` where we stand is not the package transformers seeks
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 
@@ -43,19 +46,20 @@ class EngineDied(RuntimeError):
 class EngineProcess:
     """One running server: its own session, killed with the thread that started it, logging to a file.
 
-    Both ends speak over an inherited socket pair: no port, no key, and end of file the moment either side dies.
-    A thread of this process receives, so that the server never waits for a busy trainer.
+    Both ends speak over an inherited socket pair: no port, no key, and end of file the moment either side
+    dies. A thread of this process receives, so that the server never waits for a busy trainer.
     """
 
     def __init__(self, settings: Settings, log_path: Path):
         self.log_path = log_path
         self._rollouts: SimpleQueue[Rollout | None] = SimpleQueue()
         self._replies: SimpleQueue[Reply | None] = SimpleQueue()
+        self._scratch = TemporaryDirectory(prefix="rollout-")
         self._connection, theirs = Pipe()
         with theirs, log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", SERVER, str(theirs.fileno())],
-                env=_environment(),
+                env=_environment() | {"TMPDIR": self._scratch.name},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -75,14 +79,14 @@ class EngineProcess:
         self._connection.send(message)
 
     def rollout(self) -> Rollout | None:
-        """The next finished sample, waited for; None for good once the server is gone and all were handed out."""
+        """The next finished sample, waited for; None, for good, once the server is gone and all are out."""
         rollout = self._rollouts.get()
         if rollout is None:
             self._rollouts.put(None)
         return rollout
 
     def reply(self) -> Reply | None:
-        """The answer to the oldest unanswered command; None from a server that died or said nothing in time."""
+        """The answer to the oldest unanswered command; None from a server that died or kept silent."""
         try:
             return self._replies.get(timeout=REPLY_SECONDS)
         except Empty:
@@ -95,13 +99,12 @@ class EngineProcess:
         self._process.wait()
         self._reader.join()
         self._connection.close()
+        self._scratch.cleanup()
 
     def obituary(self, pending_ids: tuple[str, ...]) -> EngineDied:
         """The error that tells of this server's end; ends it if it merely hangs."""
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(LAST_WORDS_SECONDS)
-        except subprocess.TimeoutExpired:
-            pass
         self.kill()
         lines = self.log_path.read_text(errors="replace").splitlines()[-TAIL_LINES:]
         tail = "\n".join(line[:TAIL_COLUMNS] for line in lines)
@@ -120,4 +123,4 @@ class EngineProcess:
 def _environment() -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
     # Engine and scheduler in the server's own process: one loop, and no second and third process to wake.
-    return inherited | OFFLINE | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    return inherited | SAFE_PATH | OFFLINE | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}

@@ -1,7 +1,7 @@
 """The messages between the trainer's client and the engine's server. A `Rollout` travels back as itself.
 
-Commands are handled in the order in which they were sent, between two engine steps. Every command but `Submit`
-is answered by exactly one `Reply`.
+Commands are handled in the order in which they were sent, between two engine steps. Every command but
+`Submit` is answered by exactly one `Reply`.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class UpdateWeights:
 
 @dataclass(frozen=True)
 class Score:
-    """Log-probs of given sequences, in reply a list of float32 [n - 1]."""
+    """Log-probs of given sequences, in reply a list of `Scored`."""
 
     sequences: tuple[tuple[int, ...], ...]
 

@@ -1,8 +1,9 @@
 """Recording of the experts that vLLM chose, for model runners that cannot return them themselves.
 
-vLLM's model runner V2 returns `routed_experts` with each sample. The CPU has only runner V1, so a `RouteRecorder`
-takes the place of vLLM's connector there: the same field, the same shape, the same rule that the choice made when
-a token was first computed stays, also when its keys and values are recomputed later (verl#6029, #6046).
+vLLM's model runner V2 returns `routed_experts` with each sample. The CPU has only runner V1, so a
+`RouteRecorder` takes the place of vLLM's connector there: the same field, the same shape, the same rule that
+the choice made when a token was first computed stays, also when its keys and values are recomputed later
+(verl#6029, #6046).
 """
 
 from functools import partial

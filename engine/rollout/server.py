@@ -2,8 +2,8 @@
 
     python -m cascade_rl.engine.rollout.server FD
 
-FD is an inherited socket on which a `Settings` comes first. vLLM and torch are imported only after the process
-has its environment.
+FD is an inherited socket on which a `Settings` comes first. vLLM and torch are imported only after the
+process has its environment.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ from cascade_rl.engine.rollout.protocol import (
     Submit,
     UpdateWeights,
 )
-from cascade_rl.engine.sample import Request, Rollout
+from cascade_rl.engine.sample import Request, Rollout, Scored
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -49,7 +49,7 @@ class Server:
         if arguments["enable_return_routed_experts"]:
             self._moe_layers = self._engine.collective_rpc("moe_layers")[0]
             vllm_cpu_patches.record_routes(self._engine)
-        self._scores: dict[str, np.ndarray] = {}
+        self._scores: dict[str, Scored] = {}
         self._version: int | None = None
         self._paused = False
         self._steps = 0
@@ -66,26 +66,25 @@ class Server:
         return not self._paused and self._engine.has_unfinished_requests()
 
     def _handle(self, command: Any) -> None:
+        if isinstance(command, Submit):
+            for request in command.requests:
+                self._add(request.id, request.prompt_ids, _sampling_params(request))
+        else:
+            self._connection.send(Reply(self._answer(command)))
+
+    def _answer(self, command: Any) -> Any:
         match command:
-            case Submit(requests):
-                for request in requests:
-                    self._add(request.id, request.prompt_ids, _sampling_params(request))
-                return
-            case Pause():
-                self._paused = True
-                answer = None
-            case Resume():
-                self._paused = False
-                answer = None
+            case Pause() | Resume():
+                self._paused = isinstance(command, Pause)
             case UpdateWeights(image_path, version):
-                answer = self._update_weights(image_path, version)
+                self._update_weights(image_path, version)
             case Score(sequences):
-                answer = self._score(sequences)
+                return self._score(sequences)
             case AskHealth():
-                answer = self._health()
+                return self._health()
             case _:
                 raise TypeError(f"expected a command of {__package__}.protocol, found {command!r}")
-        self._connection.send(Reply(answer))
+        return None
 
     def _add(self, request_id: str, prompt_ids: Sequence[int], params: "SamplingParams") -> None:
         self._engine.add_request(request_id, {"prompt_token_ids": list(prompt_ids)}, params)
@@ -94,7 +93,7 @@ class Server:
         self._steps += 1
         for output in self._engine.step():
             if output.request_id.startswith(SCORE_PREFIX):
-                self._scores[output.request_id] = np.asarray(output.prompt_logprobs.logprobs, np.float32)
+                self._scores[output.request_id] = self._scored(output)
             else:
                 self._finish(output)
 
@@ -113,6 +112,11 @@ class Server:
             )
         )
 
+    def _scored(self, output: "RequestOutput") -> Scored:
+        logprobs = np.asarray(output.prompt_logprobs.logprobs, np.float32)
+        routes = self._routes(output.outputs[0])
+        return Scored(logprobs, None if routes is None else routes[: len(logprobs)])
+
     def _routes(self, completion: "CompletionOutput") -> np.ndarray | None:
         if not self._moe_layers:
             return None
@@ -128,7 +132,7 @@ class Server:
             raise RuntimeError("vLLM kept cached keys and values of the old weights")
         self._version = version
 
-    def _score(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    def _score(self, sequences: Sequence[Sequence[int]]) -> list[Scored]:
         ids = [f"{SCORE_PREFIX}{index}" for index in range(len(sequences))]
         for request_id, token_ids in zip(ids, sequences, strict=True):
             self._add(request_id, token_ids, _scoring_params())

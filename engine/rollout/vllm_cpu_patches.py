@@ -81,6 +81,7 @@ def refresh_packed(model: "torch.nn.Module") -> None:
         return
     from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 
+    module: Any
     for module in model.modules():
         weight = getattr(module, "weight", None)
         if hasattr(module, "cpu_linear") and weight is not None and weight.ndim == 2 and weight.numel():
@@ -91,8 +92,8 @@ def refresh_packed(model: "torch.nn.Module") -> None:
 
 
 def _repack_experts_on_reload() -> None:
-    """vLLM packs unquantised expert weights only when it first builds the kernel: a second load leaves unpacked
-    weights to a kernel that reads packed ones (log-probs off by 1.5 on average)."""
+    """vLLM packs unquantised expert weights only when it first builds the kernel: a second load leaves
+    unpacked weights to a kernel that reads packed ones (log-probs off by 1.5 on average)."""
     from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 
     process = UnquantizedFusedMoEMethod.process_weights_after_loading

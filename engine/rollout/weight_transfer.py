@@ -1,8 +1,8 @@
 """New weights for a running engine through vLLM's own weight-transfer registry: the backend `cascade_image`.
 
-The trainer fills one memory-mapped safetensors file (`engine/models/hf_image.py`, under /dev/shm when trainer and
-engine share a host); each worker maps the same file and loads its shards in checkpoint format through vLLM's
-layerwise reload. Nothing of the file is referenced afterwards.
+The trainer fills one memory-mapped safetensors file (`engine/models/hf_image.py`, under /dev/shm when trainer
+and engine share a host); each worker maps the same file and loads its shards in checkpoint format through
+vLLM's layerwise reload. Nothing of the file is referenced afterwards.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class ImageUpdate(WeightTransferUpdateInfo):
 
 
 class ImageTransferEngine(WeightTransferEngine[ImageInit, ImageUpdate]):
-    """Worker side. An image that lacks a tensor is an error, not a warning and stale weights (vLLM's own way)."""
+    """Worker side. An image that lacks a tensor is an error; vLLM itself warns and keeps the old weights."""
 
     init_info_cls = ImageInit
     update_info_cls = ImageUpdate
@@ -55,11 +55,11 @@ class ImageTransferEngine(WeightTransferEngine[ImageInit, ImageUpdate]):
 
     def receive_weights(self, update_info: ImageUpdate) -> None:
         with safe_open(update_info.image_path, framework="pt") as image:
-            self.model.load_weights((name, image.get_tensor(name)) for name in image.keys())
+            self.model.load_weights((name, image.get_tensor(name)) for name in image.keys())  # noqa: SIM118
 
     def finish_weight_update(self) -> None:
         if stale := _stale_layers(self.model, self.model_config.hf_text_config.tie_word_embeddings):
-            raise ValueError(f"expected an image of all weights, found none or too few for: {', '.join(stale)}")
+            raise ValueError(f"expected an image of all weights, found too few for: {', '.join(stale)}")
         finalize_layerwise_reload(self.model, self.model_config)
         vllm_cpu_patches.refresh_packed(self.model)
 

@@ -53,9 +53,7 @@ def loss_and_gradients(loss: Loss, batch: list[Sequence], token_budget: int) -> 
     total = torch.zeros(())
     for micro_batch in pack(batch, token_budget, multiple_of=4):
         hidden = embedding[micro_batch.input_ids[0]]
-        logprob, entropy = linear_logprob(
-            hidden, head, micro_batch.targets, micro_batch.temperature, vocab_size=VOCAB
-        )
+        logprob, entropy = linear_logprob(hidden, head, micro_batch.targets, micro_batch.temperature, vocab_size=VOCAB)
         part = loss(logprob, entropy, micro_batch)[0] / denominator
         part.backward()
         total = total + part.detach()
@@ -152,9 +150,7 @@ def test_importance_weights(importance: str, weights: list[float], corrected: in
     expected = [-w * a for w, a in zip(weights, advantages, strict=True)]
     # The weight carries no gradient: d loss / d log p is -w A, not -w A (1 + log p).
     assert logprob.grad.tolist() == pytest.approx([*expected, 0.0], rel=1e-6)
-    assert total.item() == pytest.approx(
-        sum(e * p for e, p in zip(expected, [-1, -2, -0.5, -1.5], strict=True))
-    )
+    assert total.item() == pytest.approx(sum(e * p for e, p in zip(expected, [-1, -2, -0.5, -1.5], strict=True)))
     assert float(metrics["importance_weight"]) == pytest.approx(sum(weights))
     assert int(metrics["importance_corrected"]) == corrected
 

@@ -1,7 +1,7 @@
-"""One global batch, one answer: loss, gradient norm and the weights after a step, in any layout and any packing."""
+"""One global batch, one answer: loss, gradient norm and weights after a step, in any layout and packing."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -139,8 +139,26 @@ def test_checkpoint_continues_with_the_same_steps(model: Path, tmp_path: Path) -
     expected = run_ranks(2, saved_and_continued, model, tmp_path)[0]
     assert run_ranks(2, loaded_and_continued, model, tmp_path, ParallelConfig(expert=2))[0] == expected
     wide = ParallelConfig(tensor=2, expert=2, sequence=True)
-    for found, wanted in zip(run_ranks(2, loaded_and_continued, model, tmp_path, wide)[0], expected, strict=True):
+    resharded = run_ranks(2, loaded_and_continued, model, tmp_path, wide)[0]
+    for found, wanted in zip(resharded, expected, strict=True):
         assert found == pytest.approx(wanted, rel=1e-4)
+
+
+def after_nan(model: Path) -> tuple[list[np.ndarray], list[np.ndarray], dict[str, float]]:
+    initialize_distributed(ParallelConfig(expert=2), seed=1)
+    policy = trainer(model, ParallelConfig(expert=2), 64)
+    before = policy.log_probs(sequences())
+    spoilt = [replace(s, per_token=s.per_token | {"advantage": s.per_token["advantage"] * np.nan}) for s in sequences()]
+    with pytest.raises(FloatingPointError, match="gradient norm is nan at step 0"):
+        policy.update([*sequences()[1:], spoilt[0]], LOSSES["grpo"], 0)
+    return before, policy.log_probs(sequences()), policy.update(sequences(), LOSSES["grpo"], 0)
+
+
+def test_a_gradient_that_is_not_finite_leaves_the_policy_as_it_was(model: Path, one_process: dict[str, Answer]) -> None:
+    """Of two ranks, one has the bad sequence; both stop, and both can go on."""
+    for before, after, metrics in run_ranks(2, after_nan, model):
+        np.testing.assert_allclose(np.concatenate(after), np.concatenate(before), atol=1e-4)
+        assert metrics["loss"] == pytest.approx(one_process["grpo"].metrics["loss"], rel=1e-3)
 
 
 def with_reference(model: Path) -> tuple[list[np.ndarray], ...]:

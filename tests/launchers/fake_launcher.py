@@ -8,16 +8,26 @@ from cascade_rl.engine.sample import Sampling
 from cascade_rl.launchers.cli import launch
 from cascade_rl.rl_stages.config import BaseModel, Cascade, Evaluation, GrpoStage, SftStage
 
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 64,
+}
+
 CASCADE = Cascade(
     name="fake",
     nproc=2,
-    base=BaseModel(
-        hf_config={"architectures": ["NemotronHForCausalLM"], "hidden_size": 64, "norm_eps": 1e-5}
-    ),
+    base=BaseModel(hf_config=LLAMA),
     rollout=RolloutConfig(max_model_len=64),
     evaluation=Evaluation(domains=("instruction_following", "math"), prompts_per_domain=8, max_new_tokens=24),
     stages=(
-        SftStage(name="sft", domain="math", data=("generate:math",), steps=3, token_budget=512),
+        SftStage(name="sft", domain="math", data=("generate:math@0.5",), steps=3, token_budget=512),
         GrpoStage(
             name="math_rl",
             domain="math",

@@ -1,4 +1,4 @@
-"""One engine per family for all tests of this folder: a start costs 9 s of CPU, so the four start side by side."""
+"""One engine per family for all tests of this folder, started side by side: a start costs 10 s of CPU."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,9 +22,9 @@ class Tiny:
         self.family = family
         # vLLM's Mamba kernels on the CPU use approximate exponentials.
         self.tolerance = 2e-3 if family == "nemotron_h" else 1e-4
-        self.engine = RolloutEngine(write_config(family, folder), CONFIG, seed=0, log_path=folder / "engine.log")
+        self.engine = RolloutEngine(write_config(family, folder), CONFIG, seed=0, log_path=folder / "log")
         models = [build(family, seed) for seed in (1, 2)]
-        self.images = [write_image(model, folder / f"{seed}.safetensors") for seed, model in enumerate(models)]
+        self.images = [write_image(model, folder / f"{i}.safetensors") for i, model in enumerate(models)]
         self.references = [Reference(model) for model in models]
 
     def load(self, index: int) -> Reference:

@@ -1,4 +1,4 @@
-"""Tiny random models of the four families, as the engine gets them: a folder with config.json, and an image."""
+"""Tiny random models of the four families, as an engine gets them: a folder with config.json and an image."""
 
 from pathlib import Path
 
@@ -9,14 +9,22 @@ from safetensors.torch import save_file
 from transformers.core_model_loading import revert_weight_conversion
 
 VOCAB = 448
-COMMON = {"vocab_size": VOCAB, "hidden_size": 128, "head_dim": 64, "max_position_embeddings": 512, "eos_token_id": 2}
-ATTENTION = COMMON | {"num_attention_heads": 2, "num_key_value_heads": 1, "initializer_range": 0.1}
+COMMON = {
+    "vocab_size": VOCAB,
+    "eos_token_id": 2,
+    "max_position_embeddings": 512,
+    "hidden_size": 128,
+    "head_dim": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "initializer_range": 0.1,
+}
 
 
 def nemotron_h() -> transformers.PreTrainedConfig:
     """Mamba-2, sigmoid-routed squared-ReLU experts, attention: Nemotron-3-Nano in small."""
     return transformers.NemotronHConfig(
-        **ATTENTION,
+        **COMMON,
         architectures=["NemotronHForCausalLM"],
         hybrid_override_pattern="MEM*E",
         mamba_num_heads=4,
@@ -34,7 +42,7 @@ def nemotron_h() -> transformers.PreTrainedConfig:
 
 def qwen3_moe() -> transformers.PreTrainedConfig:
     return transformers.Qwen3MoeConfig(
-        **ATTENTION,
+        **COMMON,
         architectures=["Qwen3MoeForCausalLM"],
         num_hidden_layers=2,
         intermediate_size=256,
@@ -49,7 +57,7 @@ def qwen3_moe() -> transformers.PreTrainedConfig:
 def qwen3() -> transformers.PreTrainedConfig:
     """With a tied head: its packed copy is one of vLLM's silent defects."""
     return transformers.Qwen3Config(
-        **ATTENTION,
+        **COMMON,
         architectures=["Qwen3ForCausalLM"],
         num_hidden_layers=2,
         intermediate_size=256,
@@ -59,7 +67,7 @@ def qwen3() -> transformers.PreTrainedConfig:
 
 def llama() -> transformers.PreTrainedConfig:
     return transformers.LlamaConfig(
-        **ATTENTION,
+        **COMMON,
         architectures=["LlamaForCausalLM"],
         num_hidden_layers=2,
         intermediate_size=256,
@@ -71,9 +79,10 @@ FAMILIES = {"nemotron_h": nemotron_h, "qwen3_moe": qwen3_moe, "qwen3": qwen3, "l
 
 
 def build(family: str, seed: int) -> transformers.PreTrainedModel:
-    """A float32 model in eval mode; routers and Mamba parameters are randomised too, so that a stale one shows."""
+    """A float32 model in eval mode; what starts constant is randomised too, so that a stale value shows."""
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(FAMILIES[family](), attn_implementation="eager").float()
+    model = transformers.AutoModelForCausalLM.from_config(FAMILIES[family](), attn_implementation="eager")
+    model = model.float()
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
             if name.endswith(("mixer.D", "mixer.dt_bias", "norm.weight", "layernorm.weight")):
@@ -97,8 +106,10 @@ def hub_state(model: transformers.PreTrainedModel) -> dict[str, torch.Tensor]:
     state = revert_weight_conversion(model, model.state_dict())
     if model.config.tie_word_embeddings:
         state.pop("lm_head.weight")
-    renamed = {name.replace("backbone.embedding.", "backbone.embeddings."): value for name, value in state.items()}
-    return {name: value.contiguous() for name, value in renamed.items()}
+    return {
+        name.replace("backbone.embedding.", "backbone.embeddings."): tensor.contiguous()
+        for name, tensor in state.items()
+    }
 
 
 def write_image(model: transformers.PreTrainedModel, path: Path) -> Path:
@@ -107,8 +118,8 @@ def write_image(model: transformers.PreTrainedModel, path: Path) -> Path:
 
 
 class Reference:
-    """transformers in float32 as the oracle. After a call, `router_scores` [tokens, moe layers, experts] holds
-    what each router ranked its experts by."""
+    """transformers in float32 as the oracle. After a call, `router_scores` [tokens, moe layers, experts]
+    holds what each router ranked its experts by."""
 
     def __init__(self, model: transformers.PreTrainedModel):
         self._model = model
@@ -122,8 +133,10 @@ class Reference:
     def router_scores(self) -> np.ndarray:
         return torch.stack(self._scores, dim=1).numpy()
 
-    def __call__(self, token_ids: np.ndarray, temperature: float = 1.0, routes: np.ndarray | None = None) -> np.ndarray:
-        """All log-probs [n - 1, vocab] after temperature; with `routes` [n - 1, moe layers, topk] those experts."""
+    def __call__(
+        self, token_ids: np.ndarray, temperature: float = 1.0, routes: np.ndarray | None = None
+    ) -> np.ndarray:
+        """All log-probs [n - 1, vocab] after temperature, with the experts `routes` [n - 1, layers, topk]."""
         self._scores = []
         self._routes = None if routes is None else torch.from_numpy(routes.astype(np.int64))
         with torch.no_grad():

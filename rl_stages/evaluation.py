@@ -1,0 +1,43 @@
+"""Held-out scores: what each stage does to every domain, its own and the others."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cascade_rl.engine.ranks import from_rank0
+from cascade_rl.engine.sample import Sampling
+from cascade_rl.rl_stages.config import Cascade, GrpoStage
+from cascade_rl.rl_stages.task import Task, load_tasks
+
+if TYPE_CHECKING:
+    from cascade_rl.rl_stages.session import Session
+
+
+def evaluate(session: "Session") -> dict[str, float]:
+    """Mean score of one answer per held-out prompt, by domain; collective.
+
+    The same prompts and seeds for every stage of a run: a stage's scores "before" are its parent's "after", to the bit.
+    Samples without a score (infrastructure failures) are left out.
+    """
+    settings = session.cascade.evaluation
+    sampling = Sampling(max_new_tokens=settings.max_new_tokens, temperature=settings.temperature)
+    return {domain: _score(session, domain, sampling) for domain in settings.domains}
+
+
+def heldout_tasks(cascade: Cascade, domain: str) -> list[Task]:
+    """Held-out split of what the domain's stages train on; of its generator where no stage trains on it."""
+    stages = [stage for stage in cascade.stages if isinstance(stage, GrpoStage) and stage.domain == domain]
+    sources = dict.fromkeys(source for stage in stages for source in stage.data) or {f"generate:{domain}": None}
+    tasks = [task for source in sources for task in load_tasks(source, split="heldout", seed=cascade.seed)]
+    return tasks[: cascade.evaluation.prompts_per_domain]
+
+
+def _score(session: "Session", domain: str, sampling: Sampling) -> float:
+    tasks = heldout_tasks(session.cascade, domain)
+    answers = session.draw(f"heldout-{domain}", tasks, 1, sampling)
+
+    def mean() -> float:
+        verdicts = [session.judge(task, answer)[1] for task, (answer,) in zip(tasks, answers, strict=True)]
+        return float(np.mean([verdict.score for verdict in verdicts if verdict.score is not None]))
+
+    return from_rank0(mean)

@@ -1,0 +1,100 @@
+"""Only the backend knows CPU from CUDA: no other code names a device or asks for one.
+
+The rule, read from the syntax tree, so that comments and docstrings may say what they like. Outside the files of
+`MAY_KNOW`, the packages have
+  * no attribute `cuda` (torch.cuda, tensor.cuda()), `is_cuda`, `is_cpu`, `is_available`, `get_device_name`;
+  * no string that is a device, a device prefix or a process-group backend: "cuda", "cuda:0", "cpu", "nccl", "gloo";
+  * no import of the modules that stand for CUDA ones: cpu_shim, torch_layers, ssm.
+`tensor.cpu()` is allowed: it means "to the host" on both. What Megatron and vLLM call cuda or cpu in names of their
+own (get_cuda_rng_tracker, num_computed_tokens_cpu) is theirs.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("distillation", "engine", "kernels", "launchers", "moe", "rl_stages")
+MAY_KNOW = (
+    "engine/backend.py",
+    "engine/cpu_shim.py",
+    "engine/rollout/vllm_cpu_patches.py",
+    "kernels/",  # Triton where there is a GPU
+)
+ATTRIBUTES = {"cuda", "is_cuda", "is_cpu", "is_available", "get_device_name"}
+DEVICE = re.compile(r"(cuda|cpu)(:\d*)?|nccl|gloo")
+MODULES = re.compile(r"torch\.cuda|cascade_rl\.engine\.(cpu_shim|torch_layers|ssm)")
+
+
+def findings(source: str) -> list[str]:
+    """What breaks the rule, as `line: what`."""
+    return [f"{line}: {what}" for line, what in _found(ast.parse(source))]
+
+
+def _found(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr=name) if name in ATTRIBUTES:
+                yield node.lineno, f".{name}"
+            case ast.Constant(value=str(text)) if DEVICE.fullmatch(text):
+                yield node.lineno, repr(text)
+            case ast.Import(names=names):
+                yield from ((node.lineno, n.name) for n in names if MODULES.fullmatch(n.name))
+            case ast.ImportFrom(module=module, names=names):
+                imported = (module or "", *(f"{module}.{n.name}" for n in names))
+                yield from ((node.lineno, name) for name in imported if MODULES.fullmatch(name))
+
+
+def files() -> list[str]:
+    paths = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return sorted(str(path.relative_to(ROOT)) for path in paths)
+
+
+def test_no_device_outside_the_backend() -> None:
+    outside = [name for name in files() if not name.startswith(MAY_KNOW)]
+    assert len(outside) > 40
+    broken = {name: found for name in outside if (found := findings((ROOT / name).read_text()))}
+    assert broken == {}
+
+
+@pytest.mark.parametrize("name", ["engine/backend.py", "engine/cpu_shim.py"])
+def test_the_exceptions_are_needed(name: str) -> None:
+    assert findings((ROOT / name).read_text())
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\nif torch.cuda.is_available(): pass",
+        "x.cuda()",
+        "x.to('cuda')",
+        "x.to(f'cuda:{rank}')",
+        "torch.zeros(1, device='cpu')",
+        "if x.device.type == 'cpu': pass",
+        "if x.is_cuda: pass",
+        "init_process_group('nccl')",
+        "from torch.cuda import Stream",
+        "from cascade_rl.engine import cpu_shim",
+        "from cascade_rl.engine.torch_layers import TorchNorm",
+        "import cascade_rl.engine.ssm",
+    ],
+)
+def test_the_rule_sees(source: str) -> None:
+    assert findings(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "'''On cuda or cpu.'''\n# torch.cuda\nx.detach().cpu().numpy()",
+        "from megatron.core.tensor_parallel.random import get_cuda_rng_tracker",
+        "from cascade_rl.engine.rollout import vllm_cpu_patches",
+        "from megatron.core.ssm.mamba_layer import MambaLayer",
+        "backend().device",
+    ],
+)
+def test_the_rule_lets_pass(source: str) -> None:
+    assert findings(source) == []

@@ -1,0 +1,20 @@
+"""What a random base model is made with: a tokenizer that knows the words of every stage."""
+
+from cascade_rl.rl_stages.base_model import _train_tokenizer, _with_special_ids
+from tests.rl_stages.tiny_cascade import CASCADE
+
+
+def test_every_word_of_every_stage_is_one_token() -> None:
+    tokenizer = _train_tokenizer(CASCADE)
+    assert len(tokenizer) <= 512
+    for text in ("What is 3 + 4?", "Mia has 5 books", "Describe the garden.", " \\boxed{"):
+        assert len(tokenizer.encode(text, add_special_tokens=False)) <= len(text.split()) + 2
+    assert _train_tokenizer(CASCADE).get_vocab() == tokenizer.get_vocab()
+
+
+def test_the_model_knows_the_tokenizers_special_ids() -> None:
+    tokenizer = _train_tokenizer(CASCADE)
+    config = _with_special_ids({"vocab_size": 512, "eos_token_id": 99}, tokenizer)
+    assert tokenizer.convert_ids_to_tokens(config["eos_token_id"]) == "<|im_end|>"
+    assert tokenizer.convert_ids_to_tokens(config["pad_token_id"]) == "<|endoftext|>"
+    assert config["vocab_size"] == 512

@@ -1,0 +1,154 @@
+"""From finished samples to training sequences: advantages, masks, where the sampler's numbers are put."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cascade_rl.engine.sample import Outcome, Rollout
+from cascade_rl.rl_stages import grpo
+from cascade_rl.rl_stages.grpo import Mismatch, Sample
+from cascade_rl.rl_stages.task import Task
+from cascade_rl.rl_stages.verdict import Verdict
+
+TASK = Task("math-1", "math", ({"role": "user", "content": "?"},), {})
+TRUNCATED = Verdict(Outcome.TRUNCATED, 0.0)
+BROKEN = Verdict.infrastructure_failure("worker died")
+
+
+def rollout(generated: int, prompt: int = 3, name: str = "a") -> Rollout:
+    return Rollout(
+        id=name,
+        prompt_ids=np.arange(10, 10 + prompt),
+        token_ids=np.arange(20, 20 + generated),
+        logprobs=-np.arange(1, generated + 1, dtype=np.float32),
+        routes=np.arange(2 * (prompt + generated - 1), dtype=np.int16).reshape(-1, 1, 2),
+        versions=((0, 0),),
+        finish="stop",
+    )
+
+
+def scored(verdicts: list[Verdict], overlong: str = "penalty") -> list[Sample]:
+    """One group whose answers get these verdicts."""
+    answers = [rollout(2, name=str(i)) for i in range(len(verdicts))]
+    session: Any = SimpleNamespace(
+        stage=SimpleNamespace(overlong=overlong),
+        judge=lambda task, answer: (f"text {answer.id}", verdicts[int(answer.id)]),
+    )
+    return grpo._score(session, [TASK], [answers])
+
+
+def right_and_wrong() -> list[Verdict]:
+    return [Verdict.scored(1.0), Verdict.scored(0.0), Verdict.wrong_format("no box"), Verdict.scored(1.0)]
+
+
+def normalized(rewards: list[float]) -> np.ndarray:
+    values = np.array(rewards)
+    return (values - values.mean()) / (values.std(ddof=1) + 1e-6)
+
+
+def test_position_t_of_a_sequence_predicts_token_t_plus_1() -> None:
+    """3 prompt tokens, 2 answer tokens: the last prompt position predicts the first answer token."""
+    sequence = Sample(TASK, rollout(2), "", Verdict.scored(1.0), 0.5, trained=True).sequence(temperature=0.7)
+    assert sequence.token_ids.tolist() == [10, 11, 12, 20, 21]
+    assert sequence.loss_mask.tolist() == [False, False, True, True]
+    assert sequence.per_token["rollout_logprob"].tolist() == [0, 0, -1, -2]
+    assert sequence.per_token["advantage"].tolist() == [0, 0, 0.5, 0.5]
+    assert all(values.dtype == np.float32 for values in sequence.per_token.values())
+    assert sequence.temperature == 0.7
+
+
+def test_a_route_stays_with_the_position_that_took_it() -> None:
+    answer = rollout(2)
+    sequence = Sample(TASK, answer, "", Verdict.scored(1.0), 0.5, trained=True).sequence(1.0)
+    assert sequence.routes is answer.routes
+    assert len(answer.routes) == len(sequence.token_ids) - 1 == 4
+
+
+def test_an_untrained_sample_has_no_loss_token_and_keeps_its_numbers() -> None:
+    sequence = Sample(TASK, rollout(2), "", BROKEN, 0.0, trained=False).sequence(1.0)
+    assert not sequence.loss_mask.any()
+    assert sequence.per_token["rollout_logprob"].tolist() == [0, 0, -1, -2]
+
+
+def test_advantages_are_normalized_inside_each_group() -> None:
+    samples = scored(right_and_wrong())
+    assert [sample.text for sample in samples] == ["text 0", "text 1", "text 2", "text 3"]
+    assert np.allclose([sample.advantage for sample in samples], normalized([1, 0, 0, 1]))
+    assert all(sample.trained for sample in samples)
+
+
+def test_groups_do_not_mix() -> None:
+    verdicts = {"easy": Verdict.scored(1.0), "hard": Verdict.scored(0.0)}
+    session: Any = SimpleNamespace(
+        stage=SimpleNamespace(overlong="penalty"), judge=lambda task, answer: ("", verdicts[task.id])
+    )
+    tasks = [Task(name, "math", TASK.messages, {}) for name in verdicts]
+    samples = grpo._score(session, tasks, [[rollout(1)] * 3, [rollout(1)] * 3])
+    assert [sample.task.id for sample in samples] == ["easy"] * 3 + ["hard"] * 3
+    assert [sample.advantage for sample in samples] == [0.0] * 6
+
+
+def test_an_infrastructure_failure_is_masked_and_does_not_count_as_reward_0() -> None:
+    samples = scored([*right_and_wrong(), BROKEN])
+    assert [sample.trained for sample in samples] == [True] * 4 + [False]
+    assert samples[4].advantage == 0
+    assert np.allclose([sample.advantage for sample in samples[:4]], normalized([1, 0, 0, 1]))
+    assert grpo._outcomes(samples)["reward"] == 0.5
+    assert grpo._outcomes(samples)["infrastructure_failure_fraction"] == 0.2
+
+
+def test_an_overlong_answer_is_penalized_or_leaves_the_loss() -> None:
+    penalized = scored([*right_and_wrong(), TRUNCATED], overlong="penalty")
+    assert penalized[4].trained
+    assert np.allclose([sample.advantage for sample in penalized], normalized([1, 0, 0, 1, 0]))
+    filtered = scored([*right_and_wrong(), TRUNCATED], overlong="filter")
+    assert not filtered[4].trained
+    assert np.allclose([sample.advantage for sample in filtered], [*normalized([1, 0, 0, 1]), 0])
+
+
+def test_outcomes_are_means_over_the_batch() -> None:
+    metrics = grpo._outcomes(scored([*right_and_wrong(), TRUNCATED]))
+    fractions = {outcome: metrics[f"{outcome}_fraction"] for outcome in Outcome}
+    assert fractions == {"completed": 0.6, "wrong_format": 0.2, "truncated": 0.2, "infrastructure_failure": 0.0}
+    assert metrics["reward"] == 0.4
+    assert metrics["length"] == 2
+    assert metrics["signal_fraction"] == 1.0
+
+
+def test_a_record_is_the_answers_part_of_the_sequence() -> None:
+    sample = scored(right_and_wrong())[0]
+    sequence = sample.sequence(1.0)
+    train_logprobs = np.array([-9, -9, -1.5, -2.5], np.float32)
+    record = grpo._record(sample, sequence, train_logprobs)
+    assert record.token_ids.tolist() == [20, 21]
+    assert record.rollout_logprobs.tolist() == [-1, -2]
+    assert record.train_logprobs.tolist() == [-1.5, -2.5]
+    assert record.loss_mask.tolist() == [True, True]
+    assert (record.reward, record.task_id, record.text) == (1.0, "math-1", "text 0")
+
+
+def test_the_gap_is_measured_on_loss_tokens_and_bounded() -> None:
+    trained, masked = scored([Verdict.scored(1.0), BROKEN])
+    sequences = [trained.sequence(1.0), masked.sequence(1.0)]
+    ours = [sequence.per_token["rollout_logprob"].copy() for sequence in sequences]
+    ours[0][:2] = ours[1][:] = -50  # prompts and masked samples do not matter
+    ours[0][3] += 0.1
+    gap = grpo._require_agreement(sequences, ours, bound=1.06, step=0)
+    assert gap["tme"] == pytest.approx((1 + np.exp(0.1)) / 2, rel=1e-6)
+    with pytest.raises(Mismatch, match=r"step 1: .* is 1\.05\d+, expected at most 1\.05 .*weights are unchanged"):
+        grpo._require_agreement(sequences, ours, bound=1.05, step=0)
+
+
+def test_a_gap_that_is_no_number_is_beyond_the_bound() -> None:
+    (sample, _) = scored([Verdict.scored(1.0), Verdict.scored(0.0)])
+    ours = np.array([0, 0, np.nan, -2], np.float32)
+    with pytest.raises(Mismatch):
+        grpo._require_agreement([sample.sequence(1.0)], [ours], bound=1.001, step=0)
+
+
+def test_a_partly_replayed_step_is_an_error() -> None:
+    grpo._require_replay(1.0, step=4)
+    with pytest.raises(Mismatch, match=r"step 5: 0\.9990 of the experts"):
+        grpo._require_replay(0.999, step=4)

@@ -1,0 +1,69 @@
+"""A sample's text and verdict: the stop token is no text, and an answer that did not end is not looked at."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from cascade_rl.engine.sample import Outcome, Rollout
+from cascade_rl.rl_stages.judge import Judge
+from cascade_rl.rl_stages.task import Task
+from cascade_rl.rl_stages.tokenizer import train_tokenizer
+
+MESSAGE = {"role": "user", "content": "What is 3 + 4?"}
+TOKENIZER = train_tokenizer([[MESSAGE]])
+MATH = Task("math-1", "math", (MESSAGE,), {"expected_answer": "7"})
+
+
+@pytest.fixture
+def judge() -> Iterator[Judge]:
+    with Judge(TOKENIZER) as judge:
+        yield judge
+
+
+def rollout(text: str, finish: str = "stop") -> Rollout:
+    ids = TOKENIZER.encode(text, add_special_tokens=False) + [TOKENIZER.eos_token_id] * (finish == "stop")
+    return Rollout("a", np.array([1]), np.array(ids), np.zeros(len(ids), np.float32), None, ((0, 0),), finish)
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome", "score"),
+    [
+        ("3 + 4 = \\boxed{7}", Outcome.COMPLETED, 1.0),
+        ("3 + 4 = \\boxed{8}", Outcome.COMPLETED, 0.0),
+        ("It is 7", Outcome.WRONG_FORMAT, 0.0),
+        ("", Outcome.WRONG_FORMAT, 0.0),
+    ],
+)
+def test_a_finished_answer_is_verified(judge: Judge, text: str, outcome: Outcome, score: float) -> None:
+    told, verdict = judge(MATH, rollout(text))
+    assert told == text
+    assert (verdict.outcome, verdict.score) == (outcome, score)
+
+
+def test_a_truncated_answer_scores_nothing_even_when_right(judge: Judge) -> None:
+    told, verdict = judge(MATH, rollout("3 + 4 = \\boxed{7}", finish="length"))
+    assert told == "3 + 4 = \\boxed{7}"
+    assert (verdict.outcome, verdict.score) == (Outcome.TRUNCATED, 0.0)
+    assert judge.verifiers == {}
+
+
+def test_each_domain_has_its_own_verifier(judge: Judge) -> None:
+    fields = {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
+    task = Task("if-1", "instruction_following", (MESSAGE,), fields)
+    assert judge(task, rollout("No comma here"))[1].score == 1.0
+    assert judge(task, rollout("One, here"))[1].score == 0.0
+    assert judge(MATH, rollout("\\boxed{7}"))[1].score == 1.0
+    assert set(judge.verifiers) == {"instruction_following", "math"}
+
+
+def test_verifiers_are_closed_with_the_judge() -> None:
+    closed: list[str] = []
+
+    class Closable:
+        def close(self) -> None:
+            closed.append("math")
+
+    with Judge(TOKENIZER) as judge:
+        judge.verifiers["math"] = Closable()  # type: ignore[assignment]
+    assert closed == ["math"]
