@@ -70,7 +70,7 @@ def causal_conv1d(x: Tensor, weight: Tensor, bias: Tensor | None, seq_idx: Tenso
     """
     width = weight.size(1)
     y = x * weight[:, -1]
-    for shift in range(1, width):
+    for shift in range(1, min(width, x.size(1))):  # a row of padding alone is shorter than the convolution
         same = F.pad(seq_idx[:, shift:] == seq_idx[:, :-shift], (shift, 0))  # [b, tokens]
         shifted = F.pad(x[:, :-shift], (0, 0, shift, 0)) * same[..., None]
         y = y + shifted * weight[:, -1 - shift]

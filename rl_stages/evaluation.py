@@ -17,7 +17,7 @@ def evaluate(session: "Session") -> dict[str, float]:
     """Mean score of one answer per held-out prompt, by domain; collective.
 
     The same prompts and seeds for every stage of a run: a stage's scores "before" are its parent's "after", to the bit.
-    Samples without a score (infrastructure failures) are left out.
+    Samples without a score (infrastructure failures) are left out. Raises RuntimeError where none has one.
     """
     settings = session.cascade.evaluation
     sampling = Sampling(max_new_tokens=settings.max_new_tokens, temperature=settings.temperature)
@@ -38,6 +38,9 @@ def _score(session: "Session", domain: str, sampling: Sampling) -> float:
 
     def mean() -> float:
         verdicts = [session.judge(task, answer)[1] for task, (answer,) in zip(tasks, answers, strict=True)]
-        return float(np.mean([verdict.score for verdict in verdicts if verdict.score is not None]))
+        scores = [verdict.score for verdict in verdicts if verdict.score is not None]
+        if not scores:
+            raise RuntimeError(f"no held-out answer of {domain} could be scored: {verdicts[0].detail}")
+        return float(np.mean(scores))
 
     return from_rank0(mean)

@@ -11,6 +11,7 @@ used once. The trainer's log-probs are taken before the update and compared with
 `tme_bound` ends the run before it can harm the weights.
 """
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,6 +26,10 @@ from cascade_rl.rl_stages.sample_record import SampleRecord
 from cascade_rl.rl_stages.session import Session
 from cascade_rl.rl_stages.task import Task
 from cascade_rl.rl_stages.verdict import Verdict
+
+
+class NothingToLearn(RuntimeError):
+    """No sample of a step may be trained on."""
 
 
 class Mismatch(RuntimeError):
@@ -68,6 +73,7 @@ def run(session: Session[GrpoStage]) -> None:
             groups = session.draw(f"{stage.name}/{step + 1}", tasks, stage.rollouts_per_prompt, stage.sampling)
         with session.phase("reward"):
             samples = from_rank0(partial(_score, session, tasks, groups))
+        _require_trained(samples, step)
         sequences = [sample.sequence(stage.sampling.temperature) for sample in samples]
         with session.phase("log-prob"):
             train_logprobs = trainer.log_probs(sequences)
@@ -93,6 +99,16 @@ def _score(session: Session[GrpoStage], tasks: list[Task], groups: list[list[Rol
         advantages = group_advantages(rewards, np.array(trained))
         samples += map(Sample, [task] * len(rollouts), rollouts, texts, verdicts, map(float, advantages), trained)
     return samples
+
+
+def _require_trained(samples: list[Sample], step: int) -> None:
+    if any(sample.trained for sample in samples):
+        return
+    counts = Counter(sample.verdict.outcome.value for sample in samples)
+    raise NothingToLearn(
+        f"step {step + 1}: expected samples to train on, found only {dict(counts)} (last: {samples[-1].verdict.detail}). "
+        "Truncated samples are trained on with overlong=penalty; infrastructure failures never are"
+    )
 
 
 def _is_trained(verdict: Verdict, overlong: str) -> bool:

@@ -10,8 +10,8 @@ from cascade_rl.rl_stages.prompts.lesson import Lesson
 
 NAMES = ("Tom", "Ann", "Sam", "Mia", "Ben", "Eva")
 THINGS = ("apples", "books", "cups", "shells")
-SUMS = tuple((a, "+", b) for a, b in product(range(2, 9), repeat=2))
-DIFFERENCES = tuple((a, "-", b) for a in range(4, 13) for b in range(2, min(a - 1, 10)))
+SUMS = tuple((a, "+", b) for a, b in product(range(2, 7), repeat=2))
+DIFFERENCES = tuple((a, "-", b) for a in range(4, 11) for b in range(2, a - 1))
 PLAIN = ("What is {a} {sign} {b}?", "Compute {a} {sign} {b}.", "Find the value of {a} {sign} {b}.")
 STORIES = {
     "+": (

@@ -11,7 +11,7 @@ from cascade_rl.engine.ssm import GroupedRMSNorm, causal_conv1d, split_conv1d_sc
 
 HEADS, HEAD_DIM, GROUPS, STATE, WIDTH = 4, 3, 2, 5, 4
 # borders inside a chunk, on a chunk's border, of one token, shorter than the convolution, over many chunks
-LENGTHS = {"one sequence": (37,), "packed": (1, 7, 8, 2, 1, 1, 17, 3)}
+LENGTHS = {"one sequence": (37,), "packed": (1, 7, 8, 2, 1, 1, 17, 3), "two tokens": (2,), "one token": (1,)}
 
 
 @dataclass(frozen=True)

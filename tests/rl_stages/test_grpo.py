@@ -8,7 +8,7 @@ import pytest
 
 from cascade_rl.engine.sample import Outcome, Rollout
 from cascade_rl.rl_stages import grpo
-from cascade_rl.rl_stages.grpo import Mismatch, Sample
+from cascade_rl.rl_stages.grpo import Mismatch, NothingToLearn, Sample
 from cascade_rl.rl_stages.task import Task
 from cascade_rl.rl_stages.verdict import Verdict
 
@@ -152,3 +152,10 @@ def test_a_partly_replayed_step_is_an_error() -> None:
     grpo._require_replay(1.0, step=4)
     with pytest.raises(Mismatch, match=r"step 5: 0\.9990 of the experts"):
         grpo._require_replay(0.999, step=4)
+
+
+def test_a_step_without_a_trained_sample_is_an_error_that_counts_why() -> None:
+    samples = scored([BROKEN, BROKEN, TRUNCATED], overlong="filter")
+    with pytest.raises(NothingToLearn, match=r"step 3: .*'infrastructure_failure': 2, 'truncated': 1"):
+        grpo._require_trained(samples, 2)
+    grpo._require_trained(scored([BROKEN, TRUNCATED]), 2)
