@@ -106,8 +106,9 @@ def _require_trained(samples: list[Sample], step: int) -> None:
         return
     counts = Counter(sample.verdict.outcome.value for sample in samples)
     raise NothingToLearn(
-        f"step {step + 1}: expected samples to train on, found only {dict(counts)} (last: {samples[-1].verdict.detail}). "
-        "Truncated samples are trained on with overlong=penalty; infrastructure failures never are"
+        f"step {step + 1}: expected samples to train on, found only {dict(counts)} "
+        f"(last: {samples[-1].verdict.detail}). Truncated samples are trained on with overlong=penalty, "
+        "infrastructure failures never"
     )
 
 
