@@ -25,6 +25,7 @@ setup(
     python_requires=">=3.12",
     packages=[f"cascade_rl.{folder}" for folder in folders],
     package_dir={f"cascade_rl.{folder}": folder for folder in folders if "." not in folder},
+    package_data={"cascade_rl.kernels": ["*.json"]},
     install_requires=runtime_requirements(),
     entry_points={
         "console_scripts": [

@@ -30,6 +30,9 @@ def _parser() -> argparse.ArgumentParser:
     step.add_argument("run", type=Path, nargs="?", default=DEMO, help=f"run folder ({DEMO})")
     step.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     step.set_defaults(command=_bench_step)
+    kernels = benches.add_parser("kernels", help="log-prob and KL ops against baselines, side by side")
+    kernels.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
+    kernels.set_defaults(command=_bench_kernels)
     parity = commands.add_parser("parity", help="are transformers, Megatron and vLLM one model, on real text")
     parity.add_argument("folder", type=Path, help="Hugging Face model folder")
     parity.add_argument("--bound", type=float, default=1e-4, metavar="NATS", help="largest gap of a log-prob (1e-4)")
@@ -39,6 +42,12 @@ def _parser() -> argparse.ArgumentParser:
     curve.add_argument("svg", type=Path, help="the picture to write")
     curve.set_defaults(command=_curve)
     return parser
+
+
+def _bench_kernels(options: argparse.Namespace) -> int:
+    from cascade_rl.kernels import bench
+
+    return bench.run(options.json)
 
 
 def _bench_step(options: argparse.Namespace) -> int:

@@ -1,0 +1,94 @@
+"""The one table of tile shapes: by kernel and architecture, never by the number of tokens, never by trial.
+
+Autotuning picks by time, so that the order of a sum, and with it the last bits of a log-prob, would change from run to
+run and with the batch. Here a token's bits depend on nothing but the token. Every entry compiles in the gate, which
+asserts its registers, spills, shared memory and instructions (`gate.py`).
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Of one program: `rows` tokens by `columns` of the vocabulary, `depth_bytes` of the hidden size at a time."""
+
+    rows: int
+    columns: int
+    depth_bytes: int
+    warps: int
+    stages: int
+    band: int = 8  # tiles of rows that are worked off together, so that weight tiles stay in the L2 cache
+
+    def depth(self, element_size: int) -> int:
+        return self.depth_bytes // element_size
+
+
+@dataclass(frozen=True)
+class Config:
+    """Of one architecture.
+
+    statistics, gradient  tiles of the two passes over [tokens, vocab]
+    divergence, mixture   of the passes that multiply two models' hidden states with their heads; columns divide those
+                          of `statistics`
+    group_tiles           tiles of `statistics` merged before the all-gather, where the vocabulary can be cut so
+    launch_tokens         tokens per launch: bounds the memory of per-tile statistics
+    gradient_bytes        bounds the memory of the gradient of the logits, of which one slab of columns exists at a time
+    row_columns, row_warps  of kernels that stream one row of logits
+    """
+
+    statistics: Tile
+    gradient: Tile
+    divergence: Tile
+    mixture: Tile
+    group_tiles: int
+    launch_tokens: int
+    gradient_bytes: int
+    row_columns: int
+    row_warps: int
+
+    def group_columns(self, vocab_size: int) -> int:
+        """A function of the vocabulary alone, or the sum would change with the number of ranks.
+
+        Vocabularies that 8 ranks cannot cut into whole groups are gathered tile by tile.
+        """
+        group = self.statistics.columns * self.group_tiles
+        return group if vocab_size % (8 * group) == 0 else self.statistics.columns
+
+
+CONFIGS = {
+    "sm90": Config(
+        statistics=Tile(128, 256, 128, warps=8, stages=4),
+        gradient=Tile(128, 256, 128, warps=8, stages=3),
+        divergence=Tile(128, 128, 128, warps=8, stages=4),
+        mixture=Tile(128, 64, 128, warps=8, stages=4),
+        group_tiles=4,
+        launch_tokens=8192,
+        gradient_bytes=512 << 20,
+        row_columns=4096,
+        row_warps=8,
+    ),
+    "sm100": Config(
+        # 128 x 256 spills with the keep threshold on Triton 3.6.0.
+        statistics=Tile(128, 128, 128, warps=4, stages=4),
+        gradient=Tile(128, 128, 128, warps=8, stages=4),
+        divergence=Tile(128, 128, 128, warps=8, stages=4),
+        mixture=Tile(128, 64, 128, warps=8, stages=4),
+        group_tiles=8,
+        launch_tokens=8192,
+        gradient_bytes=512 << 20,
+        row_columns=4096,
+        row_warps=8,
+    ),
+    # Small enough that a test has ragged tiles, several groups, several launches and several slabs.
+    "interpreter": Config(
+        statistics=Tile(16, 32, 64, warps=4, stages=2, band=2),
+        gradient=Tile(16, 32, 64, warps=4, stages=2, band=2),
+        divergence=Tile(16, 32, 64, warps=4, stages=2, band=2),
+        mixture=Tile(16, 16, 64, warps=4, stages=2, band=2),
+        group_tiles=2,
+        launch_tokens=32,
+        gradient_bytes=16 << 10,
+        row_columns=64,
+        row_warps=4,
+    ),
+}

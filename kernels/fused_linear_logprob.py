@@ -1,0 +1,120 @@
+"""Log-prob and entropy of chosen tokens, straight from hidden states and head weight; no [tokens, vocab] tensor."""
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from cascade_rl.kernels import linear_logprob_torch, linear_logprob_triton
+from cascade_rl.kernels.launch import takes_triton_path
+from cascade_rl.kernels.vocabulary import VocabularyShard, check_ids, per_token
+
+
+class LinearLogprob(NamedTuple):
+    """All in nats, float32 (float64 for float64 inputs), differentiable."""
+
+    logprob: Tensor  # [tokens], of the targets
+    entropy: Tensor  # [tokens]
+    log_sum_exp: Tensor  # [tokens], of the logits divided by the temperature
+    candidate_logprob: Tensor  # [tokens, candidates]
+
+
+def fused_linear_logprob(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    temperature: Tensor | float = 1.0,
+    *,
+    vocab_size: int,
+    candidates: Tensor | None = None,
+    keep_logit: Tensor | None = None,
+    tp_group: dist.ProcessGroup | None = None,
+    chunk_tokens: int = 1024,
+) -> LinearLogprob:
+    """Of softmax(hidden @ weight.T / temperature): the log-prob of each target, and the entropy.
+
+    hidden       [tokens, hidden] float, the same on every rank of tp_group
+    weight       [padded vocab / tp, hidden] float, this rank's rows of the head
+    targets      [tokens] int64, ids of the whole vocabulary; IGNORED (-100) gives 0 everywhere and no gradient, and
+                 such a row of `hidden` may hold anything
+    temperature  [tokens] float, or one number; positive
+    vocab_size   columns from here on are padding and take no part
+    candidates   [tokens, candidates] int64: further ids of each token whose log-prob is wanted, a teacher's top k say
+    keep_logit   [tokens] float: columns whose logit, divided by the temperature, is below take no part, the target
+                 excepted; replays top-p sampling, whose log-probs are renormalised over the kept set
+    chunk_tokens of the torch path: memory for logits is [chunk_tokens, vocab / tp]
+
+    Statistics are float32 whatever the input, from float32 products: nothing is rounded to bfloat16 but the gradient
+    of the logits. Under tensor parallelism one all-gather merges the ranks in vocabulary order. Backward returns the
+    gradient of hidden already summed over tp_group, in float32 (do not wrap hidden in
+    copy_to_tensor_model_parallel_region; under sequence parallelism gather it with tensor_parallel_output_grad=False),
+    and the gradient of this rank's weight rows. Ignored tokens cost nothing, nor do tokens with zero gradient in
+    backward.
+
+    Tensors on a GPU take the Triton path: there the same token gives the same bits in any batch and for any number of
+    tensor-parallel ranks, which asks for weight shards of a whole number of column groups (`configs.py`).
+
+    Raises ValueError for a shape, dtype, device, temperature or id out of range.
+    """
+    shard = VocabularyShard.of(weight, vocab_size, tp_group)
+    chosen = _checked(hidden, weight, targets, temperature, candidates, vocab_size, chunk_tokens)
+    tokens = len(targets)
+    inverse_temperature = per_token("temperature", temperature, tokens, hidden).reciprocal()
+    keep = None if keep_logit is None else per_token("keep_logit", keep_logit, tokens, hidden)
+    if takes_triton_path(hidden):
+        apply = linear_logprob_triton.LinearLogprobFunction.apply
+        outputs = apply(hidden, weight, chosen, inverse_temperature, keep, shard)
+    else:
+        apply = linear_logprob_torch.LinearLogprobFunction.apply
+        outputs = apply(hidden, weight, chosen, inverse_temperature, keep, shard, chunk_tokens)
+    logprob, entropy, log_sum_exp = outputs
+    return LinearLogprob(logprob[:, 0], entropy, log_sum_exp, logprob[:, 1:])
+
+
+def _checked(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    temperature: Tensor | float,
+    candidates: Tensor | None,
+    vocab_size: int,
+    chunk_tokens: int,
+) -> Tensor:
+    """Targets and candidates side by side, [tokens, 1 + candidates]."""
+    check_operands(hidden, weight)
+    if targets.shape != hidden.shape[:1] or targets.dtype != torch.int64:
+        raise ValueError(
+            f"expected targets int64 [{hidden.shape[0]}], found {targets.dtype} {list(targets.shape)}"
+        )
+    if chunk_tokens < 1:
+        raise ValueError(f"chunk_tokens must be at least 1, found {chunk_tokens}")
+    if not torch.as_tensor(temperature > 0).all():
+        raise ValueError("temperature must be positive everywhere, found one that is not")
+    check_ids("targets", targets, vocab_size)
+    if candidates is None:
+        return targets[:, None]
+    if candidates.dim() != 2 or len(candidates) != len(targets) or candidates.dtype != torch.int64:
+        raise ValueError(
+            f"expected candidates int64 [{len(targets)}, candidates], found {candidates.dtype} "
+            f"{list(candidates.shape)}"
+        )
+    check_ids("candidates", candidates, vocab_size)
+    return torch.cat([targets[:, None], candidates], 1)
+
+
+def check_operands(hidden: Tensor, weight: Tensor) -> None:
+    """Raises ValueError unless these are hidden states and a head that fit each other."""
+    if hidden.dim() != 2 or weight.dim() != 2 or hidden.shape[1] != weight.shape[1]:
+        raise ValueError(
+            "expected hidden [tokens, hidden] and weight [vocab / tp, hidden], "
+            f"found {list(hidden.shape)} and {list(weight.shape)}"
+        )
+    if not hidden.is_floating_point() or hidden.dtype != weight.dtype:
+        raise ValueError(
+            f"expected hidden and weight of one float dtype, found {hidden.dtype} and {weight.dtype}"
+        )
+    if hidden.device != weight.device:
+        raise ValueError(
+            f"expected hidden and weight on one device, found {hidden.device} and {weight.device}"
+        )

@@ -1,0 +1,143 @@
+"""Runs Triton kernels on CPU tensors: Triton's interpreter, with bfloat16 made right.
+
+The interpreter of Triton 3.6 to 3.9 keeps bfloat16 as its bits in uint16 and then multiplies, compares and rounds
+those bits as integers: dots are garbage without an error, casts truncate. Here a dot of bfloat16 is one of float32, a
+cast rounds to nearest even bit by bit as torch does, and arithmetic on bfloat16 itself is a TypeError, because a
+kernel that computes in bfloat16 is a mistake in this house.
+
+No environment variable is involved: the same kernel object is interpreted here, compiled on a GPU and compiled without
+one by the gate, in one process.
+"""
+
+import contextlib
+import inspect
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.language.semantic import TritonSemantic
+from triton.runtime import interpreter
+from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
+from triton.runtime.jit import JITFunction
+
+PROGRAMS = 3  # of a persistent kernel: few, so that each works off several tiles
+
+_chosen = ContextVar("interpreter_chosen", default=False)
+
+
+def chosen() -> bool:
+    """Whether ops on CPU tensors are to take their Triton path; see `interpreted`."""
+    return _chosen.get()
+
+
+@contextlib.contextmanager
+def interpreted() -> Iterator[None]:
+    """Ops on CPU tensors take their Triton path in this block, and in the backward of what was computed in it."""
+    token = _chosen.set(True)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def run(kernel: JITFunction, grid: tuple[int, ...], arguments: dict[str, Any]) -> None:
+    """All programs of `grid`, one after the other, on CPU tensors; what the kernel raises is raised as it is."""
+    constants = {parameter.name for parameter in kernel.params if parameter.is_constexpr}
+    program = _rewritten(kernel)
+    builder = interpreter.interpreter_builder
+    with _language(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of numpy, for what is infinite or NaN: a GPU is silent too
+        values = {
+            name: value if name in constants else interpreter._implicit_cvt(value)
+            for name, value in inspect.getcallargs(program, **arguments).items()
+        }
+        full_grid = (*grid, 1, 1)[:3]
+        builder.set_grid_dim(*full_grid)
+        for index in itertools.product(*map(range, full_grid)):
+            builder.set_grid_idx(*index)
+            program(**values)
+
+
+def to_float32(bits: np.ndarray) -> np.ndarray:
+    """bfloat16, as uint16 bits, to float32: exact."""
+    return (np.ascontiguousarray(bits).astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """float32 to bfloat16, as uint16 bits: to nearest, ties to even; NaN stays NaN."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    ties_to_even = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    rounded = ((bits + ties_to_even) >> np.uint32(16)).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+
+
+class _Builder(InterpreterBuilder):
+    def cast_impl(self, source: TensorHandle, target: tl.dtype) -> TensorHandle:
+        before, after = source.dtype.scalar, target.scalar
+        if before == after or tl.bfloat16 not in (before, after):
+            return super().cast_impl(source, target)
+        if after == tl.bfloat16:
+            return TensorHandle(to_bfloat16(source.data.astype(np.float32)), after)
+        return super().cast_impl(TensorHandle(to_float32(source.data), tl.float32), target)
+
+    def create_fp_to_fp(self, source: TensorHandle, target: tl.dtype, rounding_mode: Any) -> TensorHandle:
+        if tl.bfloat16 in (source.dtype.scalar, target.scalar):
+            return self.cast_impl(source, target)
+        return super().create_fp_to_fp(source, target, rounding_mode)
+
+    def create_dot(self, a: TensorHandle, b: TensorHandle, sum: TensorHandle, *hints: Any) -> TensorHandle:
+        return super().create_dot(_widened(a), _widened(b), sum, *hints)
+
+    def binary_op(self, lhs: TensorHandle, rhs: TensorHandle, op: Callable) -> TensorHandle:
+        _refuse_bfloat16(op, lhs, rhs)
+        return super().binary_op(lhs, rhs, op)
+
+    def unary_op(self, value: TensorHandle, op: Callable) -> TensorHandle:
+        _refuse_bfloat16(op, value)
+        return super().unary_op(value, op)
+
+    def create_fma(self, x: TensorHandle, y: TensorHandle, z: TensorHandle) -> TensorHandle:
+        _refuse_bfloat16("fma", x, y, z)
+        return super().create_fma(x, y, z)
+
+
+def _widened(handle: TensorHandle) -> TensorHandle:
+    if handle.dtype.scalar != tl.bfloat16:
+        return handle
+    return TensorHandle(to_float32(handle.data), tl.float32)
+
+
+def _refuse_bfloat16(op: Any, *operands: TensorHandle) -> None:
+    if any(operand.dtype.scalar == tl.bfloat16 for operand in operands):
+        raise TypeError(f"{op} on bfloat16: cast to float32 right after the load")
+
+
+# Rewritten kernels and the patched language look these up in Triton's module.
+interpreter.interpreter_builder = _Builder()
+interpreter.interpreter_semantic = TritonSemantic(interpreter.interpreter_builder)
+
+
+@contextlib.contextmanager
+def _language() -> Iterator[None]:
+    """`triton.language` acts on arrays in this block.
+
+    Triton patches it again for each function that a kernel calls, which costs more than the arithmetic, and leaves it
+    patched, so that nothing compiles afterwards. Here both modules that hold the language are patched once.
+    """
+    scope = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+    scope.set_attr(
+        JITFunction, "__call__", lambda function, *args, **kwargs: _rewritten(function)(*args, **kwargs)
+    )
+    try:
+        yield
+    finally:
+        scope.restore()
+
+
+def _rewritten(function: JITFunction) -> Callable:
+    return InterpretedFunction(function.fn).rewrite()

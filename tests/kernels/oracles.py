@@ -1,0 +1,80 @@
+"""Float64, everything materialised: what every kernel is compared with."""
+
+import contextlib
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+
+from cascade_rl.kernels.interpreter import interpreted
+from cascade_rl.kernels.vocabulary import IGNORED
+
+PATHS = ("torch", "triton")
+
+
+def on_path(path: str) -> AbstractContextManager:
+    """Ops on CPU tensors take this path in the block."""
+    return interpreted() if path == "triton" else contextlib.nullcontext()
+
+
+def leaf(tensor: Tensor) -> Tensor:
+    return tensor.detach().double().requires_grad_()
+
+
+def log_softmax(
+    hidden: Tensor, weight: Tensor, temperature: Tensor | float = 1.0, keep: Tensor | None = None
+) -> Tensor:
+    """[tokens, vocab]; columns where `keep` is false have -1e300, finite so that gradients are too."""
+    if isinstance(temperature, Tensor):
+        temperature = temperature.double()[:, None]
+    logits = hidden.double() @ weight.double().T / temperature
+    return torch.log_softmax(logits if keep is None else logits.where(keep, -1e300), -1)
+
+
+def entropy(log_p: Tensor) -> Tensor:
+    return -(log_p.exp() * log_p.clamp_min(-1e4)).sum(-1)
+
+
+def linear_logprob(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    temperature: Tensor | float,
+    candidates: Tensor,
+    keep_logit: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """logprob, entropy, log_sum_exp [tokens], candidate_logprob [tokens, candidates]; zero for ignored targets."""
+    t = temperature.double()[:, None] if isinstance(temperature, Tensor) else temperature
+    logits = hidden.double() @ weight.double().T / t
+    chosen = torch.cat([targets[:, None], candidates], 1)
+    kept = logits
+    if keep_logit is not None:
+        keep = logits >= keep_logit.double()[:, None]
+        keep.scatter_(1, targets.clamp_min(0)[:, None], True)
+        kept = logits.where(keep, -1e300)
+    log_sum_exp = kept.logsumexp(1)
+    logprob = logits.gather(1, chosen.clamp_min(0)) - log_sum_exp[:, None]
+    logprob = logprob.masked_fill(chosen == IGNORED, 0)
+    seen = targets != IGNORED
+    outputs = logprob[:, 0], entropy(kept - log_sum_exp[:, None]), log_sum_exp, logprob[:, 1:]
+    return tuple(x.where(seen if x.dim() == 1 else seen[:, None], 0) for x in outputs)
+
+
+def gradients(outputs: Sequence[Tensor], leaves: Sequence[Tensor], seed: int = 7) -> tuple[Tensor, ...]:
+    """Of a fixed random combination of all elements of the outputs."""
+    generator = torch.Generator().manual_seed(seed)
+    combination = sum(
+        (output * torch.randn(output.shape, generator=generator).to(output.dtype)).sum() for output in outputs
+    )
+    return torch.autograd.grad(combination, leaves)
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    """In the Frobenius norm."""
+    found, expected = found.detach().double(), expected.detach().double()
+    return float((found - expected).norm() / expected.norm().clamp_min(1e-30))
+
+
+def largest_error(found: Tensor, expected: Tensor) -> float:
+    return float((found.detach().double() - expected.detach().double()).abs().max()) if found.numel() else 0.0

@@ -1,0 +1,76 @@
+"""Every kernel compiles for Hopper and Blackwell as the committed table says, and as the rules ask."""
+
+import inspect
+from dataclasses import asdict, replace
+
+import pytest
+import triton
+
+from cascade_rl.kernels import fused_linear_kl, gate, logprob_from_logits, policy_loss, vocabulary_tiles
+from cascade_rl.kernels.configs import CONFIGS
+
+CASES = [case for arch in gate.CAPABILITIES for case in gate.cases(arch)]
+MODULES = (fused_linear_kl, logprob_from_logits, policy_loss, vocabulary_tiles)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.arch}-{case.name}")
+def test_a_kernel_compiles_to_what_the_table_says(case: gate.Case):
+    found = gate.measure(case)
+    assert gate.faults(case, found) + gate.differences(case, found, gate.load_table()) == []
+
+
+def test_a_regression_names_the_kernel_and_the_number():
+    case = CASES[0]
+    expected = gate.Resources(**gate.load_table()[triton.__version__][case.arch][case.name])
+    worse = replace(expected, spill_bytes=444, mma_sync=8, warps=4)
+    assert gate.faults(case, worse) == [
+        "sm90 tile_statistics: 444 bytes of spills",
+        "sm90 tile_statistics: 4 warps, asked for 8",
+        "sm90 tile_statistics: 8 mma.sync",
+    ]
+    assert gate.differences(case, worse, gate.load_table())[0] == "sm90 tile_statistics: spill_bytes 444, was 0"
+    assert gate.differences(case, expected, {}) == [
+        f"sm90 tile_statistics: not in the table of Triton {triton.__version__}; run gate --write"
+    ]
+
+
+def test_a_spilling_tile_is_caught():
+    """128 x 256 with three stages spilled 224 bytes with the keep threshold."""
+    case = next(case for case in CASES if case.name == "tile_statistics/keep")
+    found = gate.measure(replace(case, stages=3))
+    assert found.spill_bytes > 0
+    assert gate.faults(case, found) != []
+
+
+def test_the_gate_knows_every_kernel():
+    launched = {
+        name
+        for module in MODULES
+        for name, value in vars(module).items()
+        if isinstance(value, triton.runtime.jit.JITFunction) and any(p.name.endswith("_ptr") for p in value.params)
+    }
+    assert {case.kernel.fn.__name__ for case in CASES} == launched
+
+
+def test_kernels_follow_the_rules_of_the_house():
+    for module in MODULES:
+        source = inspect.getsource(module)
+        for forbidden in ("autotune", "libdevice", "atomic_", "inline_asm"):
+            assert forbidden not in source, f"{module.__name__} has {forbidden}"
+    for case in CASES:
+        sizes = {p.name for p in case.kernel.params} & {"tokens", "columns", "rows", "width", "parts", "sequences"}
+        specialised = {p.name for p in case.kernel.params if not p.do_not_specialize}
+        assert not sizes & specialised, f"{case.name} compiles anew for another batch"
+
+
+def test_tiles_of_one_architecture_fit_each_other():
+    for config in CONFIGS.values():
+        for tile in (config.divergence, config.mixture):
+            assert config.statistics.columns % tile.columns == 0
+
+
+def test_groups_depend_on_the_vocabulary_alone():
+    config = CONFIGS["sm90"]
+    assert config.group_columns(131072) == 1024
+    assert config.group_columns(151936) == 256
+    assert asdict(config)["group_tiles"] * config.statistics.columns == 1024
