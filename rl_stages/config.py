@@ -182,7 +182,8 @@ class GrpoStage(Stage):
         _at_least(1, f"{self.name}.sampling", self.sampling, "max_new_tokens")
         heat, top_p = self.sampling.temperature, self.sampling.top_p
         _require(heat > 0, f"{self.name}.sampling.temperature", "more than 0", heat)
-        _require(0 < top_p <= 1, f"{self.name}.sampling.top_p", "a value in (0, 1]", top_p)
+        # the sampler's log-probs are renormalised over the kept set; the trainer's are over the whole vocabulary
+        _require(top_p == 1, f"{self.name}.sampling.top_p", "1 (a kept set is not replayed in training yet)", top_p)
         low, high = self.importance_low, self.importance_high
         _require(0 <= low <= 1, f"{self.name}.importance_low", "a value in [0, 1]", low)
         _require(high >= 1, f"{self.name}.importance_high", "1 or more", high)

@@ -112,6 +112,7 @@ def test_settings_that_need_each_other_come_in_any_order() -> None:
         ("if_rl.importance=clip", "if_rl.importance: expected one of truncated, masked, off, found 'clip'."),
         ("if_rl.rollouts_per_prompt=1", "if_rl.rollouts_per_prompt: expected at least 2, found 1."),
         ("if_rl.sampling.temperature=0", "if_rl.sampling.temperature: expected more than 0, found 0.0."),
+        ("if_rl.sampling.top_p=0.9", "if_rl.sampling.top_p: expected 1 (a kept set is not replayed in training yet)"),
         ("if_rl.sampling.max_new_tokens=64", "expected less than rollout.max_model_len = 64"),
         (
             "if_rl.domain=code",
