@@ -24,6 +24,8 @@ def start(folder: Path, *arguments: str | Path, **env: str) -> "subprocess.Popen
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # a shell makes its background jobs, and a CI run may be one, ignore Ctrl-C
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
