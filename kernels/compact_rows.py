@@ -16,7 +16,7 @@ def compact_rows(rows: Tensor, mask: Tensor) -> Tensor:
     Backward puts each row's gradient in its place and zero elsewhere, without the atomic adds of indexing's own
     backward. Raises ValueError for a mask of another shape or dtype.
     """
-    _check(rows, mask)
+    check_mask(mask, len(rows))
     return _Compact.apply(rows, mask.nonzero()[:, 0])
 
 
@@ -66,6 +66,7 @@ class _Restore(torch.autograd.Function):
         return grad.index_select(0, index), None, None
 
 
-def _check(rows: Tensor, mask: Tensor) -> None:
-    if mask.dtype != torch.bool or mask.shape != rows.shape[:1]:
-        raise ValueError(f"expected mask bool [{len(rows)}], found {mask.dtype} {list(mask.shape)}")
+def check_mask(mask: Tensor, tokens: int) -> None:
+    """Raises ValueError unless mask is bool [tokens]."""
+    if mask.dtype != torch.bool or mask.shape != (tokens,):
+        raise ValueError(f"expected mask bool [{tokens}], found {mask.dtype} {list(mask.shape)}")

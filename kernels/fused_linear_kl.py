@@ -20,12 +20,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from cascade_rl.kernels.compact_rows import scatter_rows
+from cascade_rl.kernels.compact_rows import check_mask, scatter_rows
 from cascade_rl.kernels.fused_linear_logprob import check_operands
 from cascade_rl.kernels.launch import (
     column_blocks,
     config_for,
     launch,
+    merge,
     programs,
     row_blocks,
     takes_triton_path,
@@ -224,7 +225,6 @@ class _TritonPath(torch.autograd.Function):
 
 _LOG2_E = 1.4426950408889634
 _LN_2 = tl.constexpr(0.6931471805599453)
-_MERGE_ROWS = 128
 _STATISTICS = 5
 
 
@@ -299,10 +299,11 @@ class _Pair:
                 log_rest=math.log2(1 - problem.beta),
                 QUANTITY=quantity,
             )
-            _merge(tiles, mine[:, :, chunk], group_columns // tile.columns, quantity)
+            fan = group_columns // tile.columns
+            merge(merge_divergence, tiles, mine[:, :, chunk], fan, QUANTITY=quantity)
         gathered = shard.gather(mine.flatten(0, 1)).view(-1, _STATISTICS, tokens)
         merged = self.scale.new_empty(1, _STATISTICS, tokens)
-        _merge(gathered, merged, len(gathered), quantity)
+        merge(merge_divergence, gathered, merged, len(gathered), QUANTITY=quantity)
         return merged[0]
 
     def gradients(
@@ -355,23 +356,6 @@ class _Pair:
             "warps": tile.warps,
             "stages": tile.stages,
         }
-
-
-def _merge(parts: Tensor, merged: Tensor, fan: int, quantity: str) -> None:
-    launch(
-        merge_divergence,
-        (triton.cdiv(parts.shape[2], _MERGE_ROWS), len(merged)),
-        parts.device,
-        parts_ptr=parts,
-        merged_ptr=merged,
-        tokens=parts.shape[2],
-        parts=len(parts),
-        out_stride=merged.stride(1),
-        FAN=fan,
-        QUANTITY=quantity,
-        BM=_MERGE_ROWS,
-        warps=4,
-    )
 
 
 @triton.jit
@@ -584,8 +568,8 @@ def _check(
         raise ValueError(f"kind must be one of {get_args(Kind)}, found {kind!r}")
     if not 0 < beta < 1:
         raise ValueError(f"beta must lie inside (0, 1), found {beta}")
-    if mask is not None and (mask.dtype != torch.bool or mask.shape != hidden.shape[:1]):
-        raise ValueError(f"expected mask bool [{len(hidden)}], found {mask.dtype} {list(mask.shape)}")
+    if mask is not None:
+        check_mask(mask, len(hidden))
     if chunk_tokens < 1:
         raise ValueError(f"chunk_tokens must be at least 1, found {chunk_tokens}")
     if not torch.as_tensor(temperature > 0).all():

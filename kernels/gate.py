@@ -26,6 +26,7 @@ from triton.runtime.jit import JITFunction
 
 from cascade_rl.kernels import fused_linear_kl, logprob_from_logits, policy_loss, vocabulary_tiles
 from cascade_rl.kernels.configs import CONFIGS, Tile
+from cascade_rl.kernels.launch import MERGE_ROWS
 
 TABLE = Path(__file__).with_name("gate_table.json")
 CAPABILITIES = {"sm90": 90, "sm100": 100}
@@ -67,7 +68,7 @@ def cases(arch: str) -> Iterator[Case]:
     yield from _tiled_cases(arch)
     config = CONFIGS[arch]
     rows = {"BN": config.row_columns}
-    merge = {"FAN": config.group_tiles, "BM": 128}
+    merge = {"FAN": config.group_tiles, "BM": MERGE_ROWS}
     loss = {"SURROGATE": "gspo", "DUAL": True, "IMPORTANCE": "masked", "KL": "k3", "BLOCK": 1024}
     for name, kernel, constants, warps in (
         ("merge_statistics", vocabulary_tiles.merge_statistics, merge, 4),

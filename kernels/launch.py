@@ -13,6 +13,7 @@ from cascade_rl.kernels.configs import CONFIGS, Config, Tile
 
 _TRITON_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _TMA_BYTES = 16
+MERGE_ROWS = 128  # tokens of one program that merges
 
 
 def takes_triton_path(tensor: Tensor) -> bool:
@@ -38,6 +39,24 @@ def launch(
         kernel[grid](**arguments, num_warps=warps, num_stages=stages)
     else:
         interpreter.run(kernel, grid, arguments)
+
+
+def merge(kernel: JITFunction, parts: Tensor, merged: Tensor, fan: int, **constants: Any) -> None:
+    """parts [parts, n, tokens] in groups of `fan`, in order, into merged [groups, n, tokens], rows of any stride."""
+    launch(
+        kernel,
+        (-(-parts.shape[2] // MERGE_ROWS), len(merged)),
+        parts.device,
+        parts_ptr=parts,
+        merged_ptr=merged,
+        tokens=parts.shape[2],
+        parts=len(parts),
+        out_stride=merged.stride(1),
+        FAN=fan,
+        BM=MERGE_ROWS,
+        warps=4,
+        **constants,
+    )
 
 
 def programs(device: torch.device, tiles: int) -> int:

@@ -64,14 +64,11 @@ class LinearLogprobFunction(torch.autograd.Function):
         grad_hidden = torch.zeros_like(hidden, dtype=log_sum_exp.dtype) if ctx.needs_input_grad[0] else None
         # Held transposed: [hidden, rows] @ [rows, vocab] is the faster layout of this product on a CPU.
         grad_weight = log_sum_exp.new_zeros(weight.shape[::-1]).T if ctx.needs_input_grad[1] else None
-        if grad_logprob is None:
-            grad_logprob = torch.zeros_like(chosen, dtype=log_sum_exp.dtype)
-        grad_logprob = grad_logprob.masked_fill(chosen == IGNORED, 0)
+        grad_logprob, active = arriving(chosen, log_sum_exp.dtype, grad_logprob, grad_entropy, grad_log_sum_exp)
         pull = grad_logprob.sum(1)  # what every column is pulled down by, in proportion to its probability
         if grad_log_sum_exp is not None:
             pull = pull - grad_log_sum_exp
 
-        active = rows_with_gradient(chosen, grad_logprob, grad_entropy, grad_log_sum_exp)
         for rows in active.split(ctx.chunk_tokens):
             scale = inverse_temperature[rows, None]
             scaled = hidden.index_select(0, rows) * scale  # [rows, hidden]
@@ -100,13 +97,21 @@ class LinearLogprobFunction(torch.autograd.Function):
         return grad_hidden, grad_weight, None, None, None, None, None
 
 
-def rows_with_gradient(chosen: Tensor, grad_logprob: Tensor, *grads: Tensor | None) -> Tensor:
-    """Rows that are not ignored and that some gradient [tokens, ids] or [tokens] arrives at."""
+def arriving(
+    chosen: Tensor, dtype: torch.dtype, grad_logprob: Tensor | None, *grads: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """grad_logprob [tokens, ids], zero for IGNORED ids or if there is none; the rows that any gradient arrives at.
+
+    `grads` are [tokens]; nothing arrives at a row that is ignored.
+    """
+    if grad_logprob is None:
+        grad_logprob = torch.zeros_like(chosen, dtype=dtype)
+    grad_logprob = grad_logprob.masked_fill(chosen == IGNORED, 0)
     active = (grad_logprob != 0).any(1)
     for grad in grads:
         if grad is not None:
             active = active | (grad != 0)
-    return (active & (chosen[:, 0] != IGNORED)).nonzero()[:, 0]
+    return grad_logprob, (active & (chosen[:, 0] != IGNORED)).nonzero()[:, 0]
 
 
 def _empty_statistics(chosen: Tensor, like: Tensor) -> Tensor:

@@ -12,8 +12,16 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from cascade_rl.kernels.compact_rows import scatter_rows
 from cascade_rl.kernels.configs import Config
-from cascade_rl.kernels.launch import column_blocks, config_for, launch, programs, row_blocks, tma_operand
-from cascade_rl.kernels.linear_logprob_torch import rows_with_gradient
+from cascade_rl.kernels.launch import (
+    column_blocks,
+    config_for,
+    launch,
+    merge,
+    programs,
+    row_blocks,
+    tma_operand,
+)
+from cascade_rl.kernels.linear_logprob_torch import arriving
 from cascade_rl.kernels.slabs import slab_products
 from cascade_rl.kernels.vocabulary import IGNORED, VocabularyShard
 from cascade_rl.kernels.vocabulary_tiles import (
@@ -26,7 +34,6 @@ from cascade_rl.kernels.vocabulary_tiles import (
 LOG2_E = 1 / math.log(2)
 LN_2 = math.log(2)
 
-_MERGE_ROWS = 128  # tokens of one program that merges
 _DOT_IDS, _DOT_LANES = 4, 512
 _NO_PART = -1e4  # log2 of a probability that is zero
 
@@ -79,10 +86,7 @@ class LinearLogprobFunction(torch.autograd.Function):
         hidden, weight, chosen, inverse_temperature, keep_logit, *saved = ctx.saved_tensors
         forward_rows, log_sum_exp, entropy, log_p = saved
         shard: VocabularyShard = ctx.shard
-        if grad_logprob is None:
-            grad_logprob = torch.zeros_like(chosen, dtype=torch.float32)
-        grad_logprob = grad_logprob.masked_fill(chosen == IGNORED, 0)
-        rows = rows_with_gradient(chosen, grad_logprob, grad_entropy, grad_log_sum_exp)
+        grad_logprob, rows = arriving(chosen, torch.float32, grad_logprob, grad_entropy, grad_log_sum_exp)
         among = torch.searchsorted(forward_rows, rows)  # where forward kept them
         log_sum_exp, entropy, log_p = log_sum_exp[among], entropy[among], log_p[among]
 
@@ -136,7 +140,7 @@ def _gathered_statistics(
     gathered = shard.gather(mine)
     parts = gathered[:, : 3 * groups].contiguous().view(-1, 3, tokens)
     merged = scale.new_empty(1, 3, tokens)
-    _merge(parts, merged, fan=len(parts))
+    merge(merge_statistics, parts, merged, fan=len(parts))
     return torch.cat([merged[0], gathered[:, 3 * groups :].amax(0)])
 
 
@@ -182,24 +186,7 @@ def _local_statistics(
             warps=tile.warps,
             stages=tile.stages,
         )
-        _merge(tiles, out[:, :, chunk], fan=group_columns // tile.columns)
-
-
-def _merge(parts: Tensor, merged: Tensor, fan: int) -> None:
-    """parts [parts, 3, tokens] in groups of `fan` into merged [groups, 3, tokens], rows of any stride."""
-    launch(
-        merge_statistics,
-        (triton.cdiv(parts.shape[2], _MERGE_ROWS), len(merged)),
-        parts.device,
-        parts_ptr=parts,
-        merged_ptr=merged,
-        tokens=parts.shape[2],
-        parts=len(parts),
-        out_stride=merged.stride(1),
-        FAN=fan,
-        BM=_MERGE_ROWS,
-        warps=4,
-    )
+        merge(merge_statistics, tiles, out[:, :, chunk], fan=group_columns // tile.columns)
 
 
 def _chosen_logits(rows: Tensor, weight: Tensor, local: Tensor, scale: Tensor, out: Tensor) -> None:
