@@ -15,9 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from cascade_rl.engine.backend import initialize_distributed
 from cascade_rl.engine.config import OptimizerConfig, ParallelConfig, RolloutConfig
 from cascade_rl.engine.models import read_config
-from cascade_rl.engine.refit import Refit
+from cascade_rl.engine.refit import Refit, whole_sequence
 from cascade_rl.engine.rollout.client import RolloutEngine
-from cascade_rl.engine.sample import Sequence
 from cascade_rl.engine.trainer import Trainer
 
 SENTENCES = (
@@ -53,7 +52,7 @@ def parity(folder: Path) -> Parity:
         hf_config, ParallelConfig(), OptimizerConfig(), total_steps=1, token_budget=TOKEN_BUDGET, seed=SEED
     )
     trainer.load_hf(folder)
-    megatron = np.concatenate(trainer.log_probs([_sequence(ids) for ids in texts]))
+    megatron = np.concatenate(trainer.log_probs([whole_sequence(ids) for ids in texts]))
     reference = np.concatenate(_transformers(folder, texts))
     vllm_gap = _vllm_gap(folder, trainer, texts)
     dist.destroy_process_group()
@@ -91,7 +90,3 @@ def _vllm_gap(folder: Path, trainer: Trainer, texts: ListOf[ListOf[int]]) -> flo
             return refit(0)
         finally:
             refit.close()
-
-
-def _sequence(ids: ListOf[int]) -> Sequence:
-    return Sequence(token_ids=np.array(ids), loss_mask=np.ones(len(ids) - 1, np.bool_))

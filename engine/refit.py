@@ -60,7 +60,7 @@ class Refit:
 
     def _probe(self) -> float:
         scores = from_rank0(lambda: self.engine.score(self.probe_ids) if self.engine else [])
-        sequences = [_scored(ids, score.routes) for ids, score in zip(self.probe_ids, scores, strict=True)]
+        sequences = [whole_sequence(ids, score.routes) for ids, score in zip(self.probe_ids, scores, strict=True)]
         ours = self.trainer.log_probs(sequences)
         gaps = [np.abs(mine - score.logprobs).max() for mine, score in zip(ours, scores, strict=True)]
         gap = float(np.max(gaps))  # NaN if any is
@@ -73,5 +73,6 @@ class Refit:
         return gap
 
 
-def _scored(ids: ListOf[int], routes: np.ndarray | None) -> Sequence:
+def whole_sequence(ids: ListOf[int], routes: np.ndarray | None = None) -> Sequence:
+    """A sequence all of whose tokens count, as probes are compared."""
     return Sequence(token_ids=np.array(ids), loss_mask=np.ones(len(ids) - 1, np.bool_), routes=routes)

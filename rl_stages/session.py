@@ -93,10 +93,7 @@ class Session[S: Stage]:
 
         `label` names the batch: with the task and the place in the group it gives each sample its id and its seed.
         """
-        stops = replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,))
-        names = [(f"{label}/{position}/{task.id}", task) for position, task in enumerate(tasks)]
-        requests = [self._request(f"{name}/{i}", task, stops) for name, task in names for i in range(group)]
-        rollouts = from_rank0(lambda: self._sample(requests))
+        rollouts = from_rank0(lambda: self._sample(self._requests(label, tasks, group, sampling)))
         return [rollouts[first : first + group] for first in range(0, len(rollouts), group)]
 
     def record(
@@ -164,15 +161,22 @@ class Session[S: Stage]:
         if is_rank0():
             self.folder.commit_checkpoint(step)
 
-    def _request(self, name: str, task: Task, sampling: Sampling) -> Request:
-        prompt_ids = tuple(encode_prompt(self.tokenizer, task.messages))
-        return Request(name, prompt_ids, sampling, seed=zlib.crc32(f"{self.cascade.seed}/{name}".encode()))
+    def _requests(self, label: str, tasks: ListOf[Task], group: int, sampling: Sampling) -> list[Request]:
+        stops = replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,))
+        requests: list[Request] = []
+        for position, task in enumerate(tasks):
+            prompt_ids = tuple(encode_prompt(self.tokenizer, task.messages))
+            names = [f"{label}/{position}/{task.id}/{i}" for i in range(group)]
+            requests += [Request(name, prompt_ids, stops, self._request_seed(name)) for name in names]
+        return requests
+
+    def _request_seed(self, name: str) -> int:
+        return zlib.crc32(f"{self.cascade.seed}/{name}".encode())
 
     def _sample(self, requests: list[Request]) -> list[Rollout]:
         assert self.engine is not None
         with self.log.progress.phase("generation", len(requests)) as phase:
-            rollouts = sample(self.engine, self.refit, requests, finished=phase.advance, died=self._engine_died)
-        return rollouts
+            return sample(self.engine, self.refit, requests, finished=phase.advance, died=self._engine_died)
 
     def _engine_died(self, death: EngineDied) -> None:
         self.log.progress.say(f"{death}; starting it again")
