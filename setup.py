@@ -25,7 +25,11 @@ setup(
     python_requires=">=3.12",
     packages=[f"cascade_rl.{folder}" for folder in folders],
     package_dir={f"cascade_rl.{folder}": folder for folder in folders if "." not in folder},
-    package_data={"cascade_rl.kernels": ["*.json"]},
+    package_data={
+        "cascade_rl.engine.models": ["published/*/config.json"],
+        "cascade_rl.kernels": ["*.json"],
+        "cascade_rl.launchers": ["*.json"],
+    },
     install_requires=runtime_requirements(),
     entry_points={
         "console_scripts": [

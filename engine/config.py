@@ -3,20 +3,63 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from cascade_rl.engine.errors import UserError
+
 
 @dataclass(frozen=True)
 class ParallelConfig:
     """How one model is cut. Data parallelism is what remains of the world size.
 
-    Expert tensor parallelism defaults to 1, not to the tensor parallel size: experts of a fine-grained MoE
-    are too narrow to cut.
+    pipeline          ranks in a pipeline
+    virtual_pipeline  model chunks on each of them; stage s is chunk s // pipeline of rank s % pipeline
+    pipeline_layers   layers of each stage (a symbol of the hybrid pattern each); None: numbers that differ by one
+    context           ranks that share the tokens of each sequence
+    expert_tensor     defaults to 1, not to `tensor`: experts of a fine-grained MoE are too narrow to cut
+    sequence          activations between the cut layers are cut by tokens over the tensor parallel ranks
     """
 
     tensor: int = 1
     pipeline: int = 1
+    virtual_pipeline: int = 1
+    pipeline_layers: tuple[int, ...] | None = None
+    context: int = 1
     expert: int = 1
     expert_tensor: int = 1
     sequence: bool = False
+
+    @property
+    def stages(self) -> int:
+        return self.pipeline * self.virtual_pipeline
+
+
+@dataclass(frozen=True)
+class RouterConfig:
+    """The routers of a mixture of experts in training. Their scores are float32, and no loss balances the load.
+
+    trained           False: the gates get no gradient and no optimizer state. NVIDIA's recipes for the 30B-A3B
+                      model of both papers freeze the gates in RL and go on moving the bias by 1e-3 (facts/paper.md 5.2)
+    bias_update_rate  step of each expert's selection bias per update, up if it had fewer tokens than the mean, down
+                      if more, in families that have one; None: 1e-3 if trained, otherwise 0, which keeps the bias
+    dispatcher        "alltoall": each token goes to its experts' ranks; "allgather": every token to every rank, which
+                      pads micro-batches to the whole token budget; "flex": DeepEP, needs CUDA
+    """
+
+    trained: bool = True
+    bias_update_rate: float | None = None
+    dispatcher: Literal["allgather", "alltoall", "flex"] = "alltoall"
+
+    def __post_init__(self) -> None:
+        if self.bias_update_rate is not None and self.bias_update_rate < 0:
+            raise UserError(f"router.bias_update_rate: expected 0 or more, found {self.bias_update_rate}.")
+
+    @property
+    def bias_step(self) -> float:
+        if self.bias_update_rate is not None:
+            return self.bias_update_rate
+        return 1e-3 if self.trained else 0.0
+
+
+DEFAULT_ROUTER = RouterConfig()
 
 
 @dataclass(frozen=True)
@@ -37,11 +80,25 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """One vLLM engine."""
+    """The vLLM engines of a stage, all alike, on the host of rank 0.
 
+    engines       engines that share the requests
+    tensor        tensor parallel workers of each; `engines * tensor` CUDA devices, or CPU processes of one thread
+    max_num_seqs  requests that one engine works on at once; kv_cache_mib is for one worker too
+    sleep         engines give their device memory back while the trainer works; needs CUDA
+    """
+
+    engines: int = 1
+    tensor: int = 1
     max_model_len: int = 4096
     max_num_seqs: int = 64
     kv_cache_mib: int = 64
     dtype: Literal["float32", "bfloat16"] = "float32"
     replay_routes: bool = True
     probe_bound: float = 1e-4
+    sleep: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("engines", "tensor"):
+            if getattr(self, name) < 1:
+                raise UserError(f"rollout.{name}: expected at least 1, found {getattr(self, name)}.")

@@ -8,6 +8,7 @@ facts/megatron_cpu.md, section 2.
 import contextlib
 from collections.abc import Callable
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -51,9 +52,7 @@ TORCH_CUDA: dict[str, tuple[Any, str]] = {
 class CudaToCpu(TorchFunctionMode):
     """Redirects Megatron's CUDA literals: device="cuda", pin_memory, Tensor.cuda(), Tensor.type()."""
 
-    def __torch_function__(
-        self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         if str(kwargs.get("device", "")).startswith("cuda"):
             kwargs = {**kwargs, "device": CPU}
@@ -130,10 +129,14 @@ def _patch_checkpoint_writer() -> None:
 
 
 def _patch_mamba() -> None:
-    """mamba-ssm and causal-conv1d have no CPU build: the mixer's kernels are our plain-torch scan."""
-    from megatron.core.ssm import mamba_mixer
+    """mamba-ssm and causal-conv1d have no CPU build: the mixer's kernels are our plain-torch scan.
+
+    Under context parallelism the mixer asks Transformer Engine which tokens of a packed row a rank holds.
+    """
+    from megatron.core.ssm import mamba_context_parallel, mamba_mixer
 
     from cascade_rl.engine import ssm
+    from cascade_rl.engine.context_parallel import zigzag
 
     mamba_mixer.HAVE_MAMBA_SSM = True
     mamba_mixer.mamba_split_conv1d_scan_combined = ssm.split_conv1d_scan
@@ -141,6 +144,10 @@ def _patch_mamba() -> None:
     mamba_mixer._check_mamba_sequence_packing_support = lambda for_inference_not_training=True: (
         not for_inference_not_training,
         "the plain-torch scan serves training only",
+    )
+    mamba_context_parallel.is_te_min_version = lambda *_, **__: True
+    mamba_context_parallel.tex = SimpleNamespace(
+        thd_get_partitioned_indices=lambda cu_seqlens, _tokens, size, rank: zigzag(cu_seqlens, size, rank)
     )
 
 

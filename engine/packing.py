@@ -1,12 +1,14 @@
 """Sequences of different lengths laid end to end (THD) into micro-batches, and values per token laid back.
 
 Everything that belongs to a token rides in the same record: log-probs of other models, advantages, expert
-routes (slime#1135: teacher log-probs that were sliced on their own went out of step). Padding is a segment of
-its own, so that cumulative lengths always end at the number of tokens (Megatron-LM#4494).
+routes (slime#1135: teacher log-probs that were sliced on their own went out of step). A sequence's padding is the
+end of its own segment, where causal layers keep it from every real token. What pads the micro-batch is a segment
+of its own, so that cumulative lengths always end at the number of tokens (Megatron-LM#4494).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -26,13 +28,13 @@ class MicroBatch:
     input_ids     int64 [1, tokens]
     position_ids  int64 [1, tokens], from 0 in each segment
     targets       int64 [tokens], the next token at every real position, IGNORED (-100) at padding
-    loss_mask     bool [tokens]
-    cu_seqlens    int32 [segments + 1]; the segments are the sequences and, last, the padding if there is any
+    loss_mask     bool [tokens], False at padding
+    cu_seqlens    int32 [segments + 1]; the segments are the padded sequences and, last, the tail if there is one
     max_seqlen    length of the longest segment
     temperature   float32 [tokens], 1 at padding
     per_token     float32 [tokens] each, 0 at padding
     routes        int64 [tokens, moe_layers, topk], NOT_CAPTURED (-1) at padding; None where routers choose
-    index         where each sequence stood in the list that was packed; padding has no entry
+    index         where each sequence stands in the global batch; the tail has no entry
     """
 
     input_ids: Tensor
@@ -59,63 +61,44 @@ def _to(value: Any, device: torch.device) -> Any:
 
 
 def pack(
-    sequences: Sequence[sample.Sequence], token_budget: int, *, multiple_of: int = 1
+    sequences: Sequence[sample.Sequence],
+    micro_batches: Sequence[Sequence[int]],
+    *,
+    segment_multiple: int = 1,
+    padded_to: int | None = None,
 ) -> list[MicroBatch]:
-    """First-fit-decreasing into micro-batches of at most `token_budget` tokens, padding included.
+    """Micro-batches of the global batch `sequences`, each given by the indices of its sequences.
 
-    The same list gives the same micro-batches. Each is padded at its tail to a multiple of `multiple_of`.
+    Each sequence is padded to a multiple of `segment_multiple`, and each micro-batch to `padded_to` tokens where
+    that is given. One without sequences is padding alone: a pass that keeps other ranks company.
 
-    Raises UserError for a sequence longer than the budget, or a budget that is no multiple of `multiple_of`;
-    ValueError for a sequence whose arrays disagree in length, or with those of the others in what they hold.
+    Raises UserError if `padded_to` is no multiple of `segment_multiple`; ValueError for a sequence whose arrays
+    disagree in length, or with those of the others in what they hold.
     """
-    if token_budget % multiple_of:
+    if padded_to and padded_to % segment_multiple:
         raise UserError(
-            f"token_budget must be a multiple of {multiple_of}, to which micro-batches are padded; "
-            f"found {token_budget}: set it to {token_budget + -token_budget % multiple_of}"
+            f"token_budget must be a multiple of {segment_multiple}, to which sequences are padded; "
+            f"found {padded_to}: set it to {padded_to + -padded_to % segment_multiple}"
         )
     for position, sequence in enumerate(sequences):
         _check(position, sequence, sequences[0])
-    lengths = [len(sequence.loss_mask) for sequence in sequences]
-    return [
-        _micro_batch(sequences, index, -sum(lengths[i] for i in index) % multiple_of)
-        for index in _first_fit_decreasing(lengths, token_budget)
-    ]
+    return [_micro_batch(sequences, index, segment_multiple, padded_to) for index in micro_batches]
 
 
-def pad_count(
-    micro_batches: list[MicroBatch], count: int, like: MicroBatch, *, multiple_of: int = 1
-) -> list[MicroBatch]:
-    """Appends micro-batches of `multiple_of` padding tokens, built like `like`, up to `count`.
+def unpack(values: Sequence[Tensor], micro_batches: Sequence[MicroBatch]) -> dict[int, np.ndarray]:
+    """The inverse of `pack`: one value per token, [tokens] of each micro-batch -> index: [n - 1] of each sequence.
 
-    Data-parallel ranks must run equally many passes: experts are shared by them, and a rank without a pass
-    would leave the others waiting. Raises ValueError if there are more than `count`.
-    """
-    if len(micro_batches) > count:
-        raise ValueError(f"expected at most {count} micro-batches, found {len(micro_batches)}")
-    return micro_batches + [_padding_only(like, multiple_of)] * (count - len(micro_batches))
-
-
-def unpack(values: Sequence[Tensor], micro_batches: Sequence[MicroBatch], count: int) -> list[np.ndarray]:
-    """The inverse of `pack`: one value per token, [tokens] of each micro-batch -> [n - 1] of each sequence.
-
-    `count` is the length of the list that was packed. Raises ValueError if values, micro-batches and count do
-    not fit together.
+    Raises ValueError if values and micro-batches do not fit together.
     """
     unpacked: dict[int, np.ndarray] = {}
     for value, micro_batch in zip(values, micro_batches, strict=True):
         if value.shape != micro_batch.targets.shape:
             raise ValueError(f"expected {list(micro_batch.targets.shape)} values, found {list(value.shape)}")
-        segments = np.split(value.detach().cpu().numpy(), micro_batch.cu_seqlens[1:-1].tolist())
-        unpacked.update(zip(micro_batch.index, segments, strict=False))  # the padding, last, has no index
-    if sorted(unpacked) != list(range(count)):
-        raise ValueError(f"expected the micro-batches of {count} sequences, found {len(unpacked)}")
-    return [unpacked[i] for i in range(count)]
-
-
-def packing_efficiency(micro_batches: Sequence[MicroBatch], token_budget: int) -> float:
-    """Real tokens divided by what these micro-batches could have held."""
-    real = sum(int((micro_batch.targets != IGNORED).sum()) for micro_batch in micro_batches)
-    return real / (token_budget * len(micro_batches))
+        bounds = pairwise(micro_batch.cu_seqlens.tolist())
+        real = micro_batch.targets != IGNORED
+        for i, (start, end) in zip(micro_batch.index, bounds, strict=False):  # the tail has no index
+            unpacked[i] = value[start:end][real[start:end]].detach().cpu().numpy()
+    return unpacked
 
 
 def _check(position: int, sequence: sample.Sequence, first: sample.Sequence) -> None:
@@ -138,59 +121,31 @@ def _layout(sequence: sample.Sequence) -> tuple[list[str], tuple[int, ...] | Non
     return sorted(sequence.per_token), None if sequence.routes is None else sequence.routes.shape[1:]
 
 
-def _first_fit_decreasing(lengths: list[int], token_budget: int) -> list[list[int]]:
-    bins: list[list[int]] = []
-    room: list[int] = []
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if lengths[i] > token_budget:
-            raise UserError(
-                f"sequence {i} has {lengths[i]} positions, more than token_budget = {token_budget}: "
-                "raise token_budget or shorten the sequences"
-            )
-        fit = next((b for b, free in enumerate(room) if free >= lengths[i]), len(bins))
-        if fit == len(bins):
-            bins.append([])
-            room.append(token_budget)
-        bins[fit].append(i)
-        room[fit] -= lengths[i]
-    return bins
+def _micro_batch(
+    sequences: Sequence[sample.Sequence], index: Sequence[int], segment_multiple: int, padded_to: int | None
+) -> MicroBatch:
+    packed, like = [sequences[i] for i in index], sequences[0]
+    segments = [n + -n % segment_multiple for n in (len(s.loss_mask) for s in packed)]
+    tokens = padded_to or sum(segments) or segment_multiple
+    segments += [tokens - sum(segments)] * (tokens != sum(segments))
+    starts = np.cumsum([0, *segments], dtype=np.int32)
 
+    def lay(arrays: list[np.ndarray], dtype: type, fill: int = 0, row: tuple[int, ...] = ()) -> Tensor:
+        rows: np.ndarray = np.full((tokens, *row), fill, dtype)
+        for start, array in zip(starts, arrays, strict=False):
+            rows[start : start + len(array)] = array
+        return torch.from_numpy(rows)
 
-def _micro_batch(sequences: Sequence[sample.Sequence], index: list[int], padding: int) -> MicroBatch:
-    packed = [sequences[i] for i in index]
-    temperatures = [np.full(len(s.loss_mask), s.temperature) for s in packed]
-    names = packed[0].per_token
     routes = [s.routes for s in packed if s.routes is not None]
-    segments = [len(s.loss_mask) for s in packed] + [padding] * (padding > 0)
-
-    def join(arrays: list[np.ndarray], dtype: type, fill: int = 0) -> Tensor:
-        tail: np.ndarray = np.full((padding, *arrays[0].shape[1:]), fill, dtype)
-        return torch.from_numpy(np.concatenate([*arrays, tail], dtype=dtype))
-
     return MicroBatch(
-        input_ids=join([s.token_ids[:-1] for s in packed], np.int64)[None],
+        input_ids=lay([s.token_ids[:-1] for s in packed], np.int64)[None],
         position_ids=torch.from_numpy(np.concatenate([np.arange(n) for n in segments]))[None],
-        targets=join([s.token_ids[1:] for s in packed], np.int64, IGNORED),
-        loss_mask=join([s.loss_mask for s in packed], np.bool_),
-        cu_seqlens=torch.from_numpy(np.cumsum([0, *segments], dtype=np.int32)),
+        targets=lay([s.token_ids[1:] for s in packed], np.int64, IGNORED),
+        loss_mask=lay([s.loss_mask for s in packed], np.bool_),
+        cu_seqlens=torch.from_numpy(starts),
         max_seqlen=max(segments),
-        temperature=join(temperatures, np.float32, 1),
-        per_token={name: join([s.per_token[name] for s in packed], np.float32) for name in names},
-        routes=join(routes, np.int64, NOT_CAPTURED) if routes else None,
+        temperature=lay([np.full(len(s.loss_mask), s.temperature) for s in packed], np.float32, 1),
+        per_token={name: lay([s.per_token[name] for s in packed], np.float32) for name in like.per_token},
+        routes=None if like.routes is None else lay(routes, np.int64, NOT_CAPTURED, like.routes.shape[1:]),
         index=tuple(index),
-    )
-
-
-def _padding_only(like: MicroBatch, tokens: int) -> MicroBatch:
-    return MicroBatch(
-        input_ids=torch.zeros(1, tokens, dtype=torch.int64),
-        position_ids=torch.arange(tokens)[None],
-        targets=torch.full((tokens,), IGNORED),
-        loss_mask=torch.zeros(tokens, dtype=torch.bool),
-        cu_seqlens=torch.tensor([0, tokens], dtype=torch.int32),
-        max_seqlen=tokens,
-        temperature=torch.ones(tokens),
-        per_token={name: torch.zeros(tokens) for name in like.per_token},
-        routes=None if like.routes is None else torch.full((tokens, *like.routes.shape[1:]), NOT_CAPTURED),
-        index=(),
     )

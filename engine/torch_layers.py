@@ -6,6 +6,7 @@ attention are new.
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from megatron.core.models.backends import LocalSpecProvider
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear
+from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker, get_expert_parallel_rng_tracker_name
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.module import MegatronModule
@@ -22,6 +24,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from megatron.core.utils import divide, get_pg_rank, get_pg_size
 from torch import Tensor
+
+from cascade_rl.engine.context_parallel import in_order, zigzag
 
 
 def _mark(parameter: torch.nn.Parameter, **marks: bool | int) -> None:
@@ -33,9 +37,7 @@ def _mark(parameter: torch.nn.Parameter, **marks: bool | int) -> None:
 class TorchNorm(torch.nn.Module):
     """TENorm: RMSNorm or LayerNorm by config; its parameters are marked for sequence parallelism."""
 
-    def __init__(
-        self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_te_only: Any
-    ) -> None:
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_te_only: Any) -> None:
         super().__init__()
         self.eps, self.zero_centered = eps, config.layernorm_zero_centered_gamma
         initial = torch.zeros if self.zero_centered else torch.ones
@@ -61,9 +63,7 @@ def normalize(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, zero_c
 class TorchLayerNormColumnParallelLinear(ColumnParallelLinear):
     """TELayerNormColumnParallelLinear: layer_norm_weight [, layer_norm_bias], weight [, bias]."""
 
-    def __init__(
-        self, input_size: int, output_size: int, *, config: TransformerConfig, **kwargs: Any
-    ) -> None:
+    def __init__(self, input_size: int, output_size: int, *, config: TransformerConfig, **kwargs: Any) -> None:
         super().__init__(input_size, output_size, config=config, **kwargs)
         norm = TorchNorm(config, input_size, config.layernorm_epsilon)
         self.layer_norm_weight = norm.weight
@@ -127,9 +127,7 @@ class _TorchGroupedLinear(torch.nn.Module):
 
     def backward_dw(self) -> None: ...
 
-    def sharded_state_dict(
-        self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None
-    ) -> dict:
+    def sharded_state_dict(self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None) -> dict:
         """Each expert is one row of a global [experts, out, in] tensor, so that any EP layout can load it."""
         assert metadata is not None
         experts = get_pg_size(self.groups.ep) * self.num_gemms
@@ -159,7 +157,10 @@ class TorchRowParallelGroupedLinear(_TorchGroupedLinear):
 
 
 class TorchDotProductAttention(MegatronModule):
-    """TEDotProductAttention, causal, with grouped queries: [s, b, n, h], or packed THD [t, n, h]."""
+    """TEDotProductAttention, causal, with grouped queries: [s, b, n, h], or packed THD [t, n, h].
+
+    Under context parallelism, which is for packed rows, the keys and values of all ranks are gathered.
+    """
 
     def __init__(
         self,
@@ -174,7 +175,8 @@ class TorchDotProductAttention(MegatronModule):
         **_te_only: Any,
     ) -> None:
         super().__init__(config=config)
-        assert attn_mask_type == AttnMaskType.causal and config.context_parallel_size == 1
+        assert attn_mask_type == AttnMaskType.causal
+        self.context: Any = pg_collection.cp if config.context_parallel_size > 1 else None
         self.scale = softmax_scale or 1.0 / math.sqrt(config.kv_channels)
 
     def forward(
@@ -191,17 +193,37 @@ class TorchDotProductAttention(MegatronModule):
         if packed_seq_params is None:
             heads_first = [x.permute(1, 2, 0, 3) for x in (query, key, value)]  # [b, n, s, h]
             return self._attend(*heads_first).permute(2, 0, 1, 3).flatten(2)
+        borders = packed_seq_params.cu_seqlens_q
+        lengths = borders.diff().tolist()
+        masks: Sequence[Tensor | None] = [None] * len(lengths)
+        if self.context:
+            key, value = (self._gathered(x, borders) for x in (key, value))
+            masks = self._visible(borders)
         packed = [x.transpose(0, 1).unsqueeze(0) for x in (query, key, value)]  # [1, n, t, h]
-        lengths = packed_seq_params.cu_seqlens_q.diff().tolist()
-        sequences = zip(*(x.split(lengths, dim=2) for x in packed), strict=True)
-        attended = torch.cat([self._attend(*sequence) for sequence in sequences], dim=2)
+        held = [length * query.size(0) // key.size(0) for length in lengths]  # of each sequence, by this rank
+        queries, keys, values = (x.split(parts, 2) for x, parts in zip(packed, (held, lengths, lengths), strict=True))
+        attended = torch.cat([*map(self._attend, queries, keys, values, masks)], dim=2)
         return attended.squeeze(0).transpose(0, 1).flatten(1)
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None = None) -> Tensor:
         grouped = query.size(1) != key.size(1)
         return F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=self.scale, enable_gqa=grouped
+            query, key, value, visible, is_causal=visible is None, scale=self.scale, enable_gqa=grouped
         )
+
+    def _gathered(self, x: Tensor, borders: Tensor) -> Tensor:
+        """[t / context, n, h] -> [t, n, h] in the order of the packed row; the gradient is summed over the ranks."""
+        whole = gather_from_sequence_parallel_region(x, tensor_parallel_output_grad=True, group=self.context)
+        return in_order(whole, borders, self.context.size())
+
+    def _visible(self, borders: Tensor) -> list[Tensor]:
+        """For each sequence, which keys the queries of this rank see: bool [length / context, length]."""
+        held = zigzag(borders, self.context.size(), self.context.rank())
+        row = torch.arange(int(borders[-1]), device=held.device)
+        lengths = borders.diff()
+        queries = held.split((lengths // self.context.size()).tolist())
+        keys = row.split(lengths.tolist())
+        return [key[None] <= query[:, None] for query, key in zip(queries, keys, strict=True)]
 
 
 class TorchSpecProvider(LocalSpecProvider):

@@ -28,14 +28,20 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor
 
+from cascade_rl.engine import context_parallel
 from cascade_rl.engine.backend import backend
-from cascade_rl.engine.config import OptimizerConfig, ParallelConfig
+from cascade_rl.engine.config import DEFAULT_ROUTER, OptimizerConfig, ParallelConfig, RouterConfig
+from cascade_rl.engine.flops import sequence_cost
 from cascade_rl.engine.losses import Loss
 from cascade_rl.engine.models import build_model, family_of, head_weight, load_hf
-from cascade_rl.engine.packing import MicroBatch, pack, pad_count, unpack
+from cascade_rl.engine.models.build import chunks_of
+from cascade_rl.engine.models.layout import token_multiple
+from cascade_rl.engine.packing import MicroBatch, pack, unpack
+from cascade_rl.engine.planner import plan_micro_batches
 from cascade_rl.engine.sample import Sequence
 from cascade_rl.engine.schedule import learning_rate
 from cascade_rl.kernels.linear_logprob import IGNORED, linear_logprob
+from cascade_rl.moe.balance import Balance, balance_metrics
 from cascade_rl.moe.padding import ignore_padding
 from cascade_rl.moe.router_replay import RouterReplay
 
@@ -58,23 +64,25 @@ class Trainer:
         total_steps: int,
         token_budget: int,
         seed: int,
+        router: RouterConfig = DEFAULT_ROUTER,
     ) -> None:
         self.hf_config, self.parallel = hf_config, parallel
         self.optimizer_config, self.total_steps, self.token_budget = optimizer, total_steps, token_budget
-        self.module = build_model(hf_config, parallel, seed=seed)
-        self.config = self.module.config
-        self.config.finalize_model_grads_func = _finalize_without_scaling
+        self.module = build_model(hf_config, parallel, seed=seed, router=router).to(backend().device)
+        self.chunks = chunks_of(self.module)
+        self.config = self.chunks[0].config
         ignore_padding(self.module)
-        self.replay = RouterReplay(self.module, family_of(hf_config).pattern(hf_config))
-        self.ddp = DistributedDataParallel(
-            config=self.config,
-            ddp_config=DistributedDataParallelConfig(
-                use_distributed_optimizer=True, grad_reduce_in_fp32=True
-            ),
-            module=self.module,
+        pattern = family_of(hf_config).pattern(hf_config)
+        self.replay = RouterReplay(self.module, pattern)
+        self.balance = Balance(self.module, pattern, self.config.num_moe_experts or 0, backend().device)
+        reduce = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
+        self.ddp = [DistributedDataParallel(chunk.config, reduce, chunk) for chunk in self.chunks]
+        self.optimizer = get_megatron_optimizer(
+            _adamw(optimizer, self.config.params_dtype), self.ddp, use_gloo_process_groups=False
         )
-        self.optimizer = get_megatron_optimizer(_adamw(optimizer, self.config.params_dtype), [self.ddp])
-        self.config.grad_scale_func = self.optimizer.scale_loss
+        for chunk in self.chunks:
+            chunk.config.finalize_model_grads_func = _finalize_without_scaling
+            chunk.config.grad_scale_func = self.optimizer.scale_loss
 
     def load_hf(self, folder: Path) -> None:
         """Takes the weights of a Hugging Face checkpoint. Collective. Raises UserError as `load_hf` does."""
@@ -86,34 +94,37 @@ class Trainer:
 
         From logits divided by the sequence's temperature, over the full vocabulary (DESIGN, contract 1).
         """
-        mine = sequences[_data_rank() :: _data_ranks()]
         batches = self._local_batches(sequences)
         with torch.no_grad():
-            outputs = self._run(batches, self._logprob_step, forward_only=True)
-        local = unpack(outputs, batches, len(mine)) if _speaks() else None
-        replicas = _gather(local)
-        return [replicas[i % _data_ranks()][i // _data_ranks()] for i in range(len(sequences))]
+            outputs = self._run(self._held(batches), self._logprob_step, forward_only=True)
+        local = unpack(outputs, batches) if _speaks() else None
+        found = {index: values for replica in _gather(local) for index, values in replica.items()}
+        return [found[index] for index in range(len(sequences))]
 
     def update(self, sequences: ListOf[Sequence], loss: Loss, step: int) -> dict[str, float]:
         """One optimizer step on the whole batch; `step` counts from 0. Returns the metrics of the step.
 
-        Metrics are sums over the global batch by the loss's denominator; "loss" is what was optimised.
+        Metrics are sums over the global batch by the loss's denominator; "loss" is what was optimised. How many
+        tokens each expert got is afterwards in `expert_tokens`, int64 [expert layers, experts].
         Raises FloatingPointError where the gradient norm is not finite; the parameters are then unchanged.
         """
         lr = learning_rate(step, self.optimizer_config, self.total_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         denominator = loss.denominator(sequences)
-        batches = self._local_batches(sequences)
-        self.ddp.zero_grad_buffer()
+        batches = self._held(self._local_batches(sequences))
+        for chunk in self.ddp:
+            chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
         self.replay.take_replayed_rows()
         outputs = self._run(batches, partial(self._loss_step, loss, denominator), forward_only=False)
         replayed = self._replayed_fraction(batches)
+        self.expert_tokens = self.balance.take()
         self._require_finite_gradient(step)
         _, grad_norm, _ = self.optimizer.step()
         means = {name: total / denominator for name, total in _sum_over_batch(outputs).items()}
-        return {**means, "grad_norm": float(grad_norm), "lr": lr, "replay_fraction": replayed}
+        balance = balance_metrics(self.expert_tokens)
+        return {**means, **balance, "grad_norm": float(grad_norm), "lr": lr, "replay_fraction": replayed}
 
     def _require_finite_gradient(self, step: int) -> None:
         """Megatron looks for NaN only where a loss scaler does; its step would write it into the weights."""
@@ -124,20 +135,31 @@ class Trainer:
 
     def _local_batches(self, sequences: ListOf[Sequence]) -> list[MicroBatch]:
         """Micro-batches of this data-parallel rank; each gets equally many, so that collectives pair up."""
-        multiple = self.parallel.tensor if self.parallel.sequence else 1
-        packed = [
-            pack(sequences[rank :: _data_ranks()], self.token_budget, multiple_of=multiple)
-            for rank in range(_data_ranks())
-        ]
-        count = max(len(batches) for batches in packed)
-        padded = pad_count(packed[_data_rank()], count, packed[0][0], multiple_of=multiple)
-        return [batch.to(backend().device) for batch in padded]
+        multiple = token_multiple(self.parallel)
+        plan = plan_micro_batches(
+            [len(sequence.loss_mask) for sequence in sequences],
+            self.token_budget,
+            sequence_cost(self.hf_config),
+            ranks=_data_ranks(),
+            segment_multiple=multiple,
+            # interleaved stages take turns in rounds of that many
+            slot_multiple=self.parallel.pipeline if self.parallel.virtual_pipeline > 1 else 1,
+        )
+        padded_to = None if self.config.variable_seq_lengths else self.token_budget
+        packed = pack(sequences, plan[_data_rank()], segment_multiple=multiple, padded_to=padded_to)
+        return [batch.to(backend().device) for batch in packed]
+
+    def _held(self, batches: list[MicroBatch]) -> list[MicroBatch]:
+        """This context parallel rank's tokens of each."""
+        rank = parallel_state.get_context_parallel_rank()
+        return [context_parallel.shard(batch, self.parallel.context, rank) for batch in batches]
 
     def _run(self, batches: list[MicroBatch], step: ForwardStep, *, forward_only: bool) -> list:
-        self.ddp.train(not forward_only)
+        for chunk in self.ddp:
+            chunk.train(not forward_only)
         return get_forward_backward_func()(
             forward_step_func=step,
-            data_iterator=iter(batches),
+            data_iterator=[iter(batches) for _ in self.ddp],
             model=self.ddp,
             num_microbatches=len(batches),
             seq_length=self.token_budget,
@@ -153,7 +175,7 @@ class Trainer:
             batch.input_ids,
             batch.position_ids,
             None,
-            packed_seq_params=_packed(batch),
+            packed_seq_params=_packed(batch, self.parallel.context),
             padding_mask=padding[None] if self.config.num_moe_experts else None,
         )
 
@@ -171,7 +193,7 @@ class Trainer:
             rows = gather_from_sequence_parallel_region(rows, tensor_parallel_output_grad=False)
         return linear_logprob(
             rows,
-            head_weight(self.module),
+            head_weight(self.chunks[-1]),
             batch.targets,
             batch.temperature,
             vocab_size=self.hf_config["vocab_size"],
@@ -183,7 +205,8 @@ class Trainer:
 
         def collect(hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             logprob, _ = self._logprob(batch, hidden)
-            return logprob.sum(), torch.tensor(1, dtype=torch.int), logprob
+            whole = context_parallel.gather(logprob, batch.cu_seqlens, parallel_state.get_context_parallel_group())
+            return logprob.sum(), torch.tensor(1, dtype=torch.int), whole
 
         return self._hidden(batch, model), collect
 
@@ -222,7 +245,7 @@ def _adamw(config: OptimizerConfig, params_dtype: torch.dtype) -> MegatronOptimi
     )
 
 
-def _packed(batch: MicroBatch) -> PackedSeqParams:
+def _packed(batch: MicroBatch, context: int) -> PackedSeqParams:
     return PackedSeqParams(
         qkv_format="thd",
         cu_seqlens_q=batch.cu_seqlens,
@@ -231,7 +254,7 @@ def _packed(batch: MicroBatch) -> PackedSeqParams:
         cu_seqlens_kv_padded=batch.cu_seqlens,
         max_seqlen_q=batch.max_seqlen,
         max_seqlen_kv=batch.max_seqlen,
-        total_tokens=batch.input_ids.numel(),
+        total_tokens=batch.input_ids.numel() * context,
     )
 
 
@@ -244,14 +267,15 @@ def _data_rank() -> int:
 
 
 def _speaks() -> bool:
-    """One rank per data-parallel replica holds the results: the first TP rank of the last pipeline stage."""
+    """The ranks that hold results, each for its tokens: the first TP ranks of the last pipeline stage."""
     return parallel_state.is_pipeline_last_stage() and parallel_state.get_tensor_model_parallel_rank() == 0
 
 
 def _gather(local: Any) -> list[Any]:
-    """What the speaking rank of each replica holds, in data-parallel order, on every rank."""
+    """What the speaking ranks of each replica hold, in data, then context parallel order, on every rank."""
     everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, (_data_rank(), local) if _speaks() else None)
+    place = _data_rank(), parallel_state.get_context_parallel_rank()
+    dist.all_gather_object(everyone, (place, local) if _speaks() else None)
     speakers = (item for item in everyone if item is not None)
     return [held for _, held in sorted(speakers, key=lambda item: item[0])]
 

@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
-from cascade_rl.engine.config import ParallelConfig
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.models import check_layout, read_config
-from cascade_rl.rl_stages.config import BaseModel, Cascade, SftStage, Stage
+from cascade_rl.engine.rollout.layout import check_rollout
+from cascade_rl.rl_stages.config import Cascade, SftStage, Stage
 from cascade_rl.rl_stages.domains import domain_named
 from cascade_rl.rl_stages.task import GENERATE, load_demonstrations, load_tasks
 
 
 def check_inputs(cascade: Cascade) -> None:
     """Raises UserError for a model, a layout, a domain or a row of data that would end the run later."""
-    _check_model(cascade.base, cascade.parallel)
+    _check_model(cascade)
     for domain in cascade.evaluation.domains:
         domain_named(domain)
     for stage in cascade.stages:
@@ -20,13 +20,16 @@ def check_inputs(cascade: Cascade) -> None:
             _check_source(stage, source)
 
 
-def _check_model(base: BaseModel, parallel: ParallelConfig) -> None:
+def _check_model(cascade: Cascade) -> None:
+    base = cascade.base
     if base.hf is not None and not (Path(base.hf) / "config.json").is_file():
         raise UserError(
             f"base.hf: expected a Hugging Face folder with a config.json, found none in '{base.hf}'. "
             "Put the checkpoint there first; the launcher file says where it comes from."
         )
-    check_layout(dict(base.hf_config or {}) if base.hf is None else read_config(base.hf), parallel)
+    hf_config = dict(base.hf_config or {}) if base.hf is None else read_config(base.hf)
+    check_layout(hf_config, cascade.parallel, cascade.nproc)
+    check_rollout(hf_config, cascade.rollout)
 
 
 def _check_source(stage: Stage, source: str) -> None:

@@ -4,6 +4,8 @@ import torch
 from megatron.core.transformer.moe.router import TopKRouter
 from torch import Tensor
 
+from cascade_rl.moe.router import routers
+
 
 class PaddingAwareRouter(TopKRouter):
     """Megatron 0.19.2 masks its [tokens, experts] counts with a [tokens] mask, which fits only by luck."""
@@ -14,6 +16,5 @@ class PaddingAwareRouter(TopKRouter):
 
 def ignore_padding(model: torch.nn.Module) -> None:
     """Makes every router of the model heed the padding mask that its forward is given."""
-    for module in model.modules():
-        if isinstance(module, TopKRouter):
-            module.__class__ = PaddingAwareRouter
+    for router in routers(model):
+        router.__class__ = PaddingAwareRouter

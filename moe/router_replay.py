@@ -8,10 +8,11 @@ experts itself and gets their gradient.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from cascade_rl.moe.router import expert_layer, routers
 
 NOT_CAPTURED = -1
 
@@ -36,9 +37,7 @@ class Replay:
         if self.target is None:
             return values, indices
         if self.target.shape != indices.shape:
-            raise ValueError(
-                f"expected routes of shape {tuple(indices.shape)}, found {tuple(self.target.shape)}"
-            )
+            raise ValueError(f"expected routes of shape {tuple(indices.shape)}, found {tuple(self.target.shape)}")
         captured = (self.target != NOT_CAPTURED).all(-1, keepdim=True)  # [tokens, 1]
         indices = torch.where(captured, self.target, indices)
         self.replayed_rows += captured.sum()
@@ -51,9 +50,9 @@ class RouterReplay:
     def __init__(self, model: torch.nn.Module, pattern: str) -> None:
         """`pattern` is the layer pattern of the whole model: its n-th E is layer n of the captured routes."""
         self.replays: list[tuple[int, Replay]] = []
-        for router in _routers(model):
+        for router in routers(model):
             router.router_replay = Replay()
-            self.replays.append((pattern[: router.layer_number - 1].count("E"), router.router_replay))
+            self.replays.append((expert_layer(router, pattern), router.router_replay))
 
     def set_target(self, routes: Tensor | None) -> None:
         """routes [tokens of this rank, moe_layers, topk] int64, or None to let every router choose."""
@@ -66,9 +65,3 @@ class RouterReplay:
         for _, replay in self.replays:
             replay.replayed_rows.zero_()
         return total
-
-
-def _routers(model: torch.nn.Module) -> list[Any]:
-    from megatron.core.transformer.moe.router import TopKRouter
-
-    return [module for module in model.modules() if isinstance(module, TopKRouter)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, ClassVar, Literal, Self
 
-from cascade_rl.engine.config import OptimizerConfig, ParallelConfig, RolloutConfig
+from cascade_rl.engine.config import DEFAULT_ROUTER, OptimizerConfig, ParallelConfig, RolloutConfig, RouterConfig
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.sample import Sampling
 
@@ -93,6 +93,7 @@ class Stage(Node):
 
     data          sources, joined: a .jsonl path, or `generate:<domain>` (see rl_stages/task.py)
     token_budget  tokens per packed micro-batch; the longest sequence must fit
+    router        what trains in the routers of a mixture of experts
     checkpoint_every, keep_checkpoints   steps between checkpoints, and how many complete ones stay on disk
     """
 
@@ -104,6 +105,7 @@ class Stage(Node):
     steps: int
     token_budget: int
     optimizer: OptimizerConfig
+    router: RouterConfig = DEFAULT_ROUTER
     checkpoint_every: int = 1
     keep_checkpoints: int = 2
 
@@ -235,11 +237,11 @@ class Cascade(Node):
 
     def _check_layout(self) -> None:
         cut = self.parallel
-        dense = cut.tensor * cut.pipeline
+        dense = cut.tensor * cut.pipeline * cut.context
         _require(
             self.nproc % dense == 0,
             "nproc",
-            f"a multiple of {dense} (parallel.tensor {cut.tensor} x pipeline {cut.pipeline})",
+            f"a multiple of {dense} (parallel.tensor {cut.tensor} x pipeline {cut.pipeline} x context {cut.context})",
             self.nproc,
         )
         experts = cut.expert * cut.expert_tensor * cut.pipeline

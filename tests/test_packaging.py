@@ -47,7 +47,11 @@ def test_every_module_is_below_the_import_name(wheel):
         if (path.parent / "__init__.py").exists()
     }
     new = {"cascade_rl/engine/found/__init__.py", "cascade_rl/engine/found/deeper/__init__.py"}
-    data = {"cascade_rl/kernels/gate_table.json"}
+    published = (ROOT / "engine" / "models" / "published").rglob("*.json")
+    data = {f"cascade_rl/{path.relative_to(ROOT)}" for path in published} | {
+        "cascade_rl/kernels/gate_table.json",
+        "cascade_rl/launchers/recorded_lengths.json",
+    }
     assert modules == expected | new | data
 
 

@@ -3,19 +3,21 @@
 name_map     rules and blocks: the declarative map, in pure numbers
 layers       the Megatron parameters of each kind of layer, as rules
 llama, qwen3, qwen3_moe, nemotron_h, family     what each family adds, and which family a config.json means
+layout       whether a layout divides a model and its ranks, and the nearest that do
 hf_image     one memory-mapped safetensors file that many processes fill
 build, head  the Megatron model of this rank
 conversion   import and export: the blocks of a map, copied
 
-All up to `family` is free of torch, so that a launcher can check a layout or count parameters; names of the
+All up to `layout` is free of torch, so that a launcher can check a layout or count parameters; names of the
 other modules are imported when they are first asked for.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cascade_rl.engine.models.family import Family, check_layout, family_of
+from cascade_rl.engine.models.family import Family, family_of
 from cascade_rl.engine.models.hf_config import HfConfig, read_config
+from cascade_rl.engine.models.layout import check_layout, check_world
 
 if TYPE_CHECKING:
     from cascade_rl.engine.models.build import build_model, padded_vocab
@@ -29,6 +31,7 @@ __all__ = [
     "HfImage",
     "build_model",
     "check_layout",
+    "check_world",
     "export_hf",
     "family_of",
     "head_weight",

@@ -11,13 +11,15 @@ from megatron.core.models.hybrid.hybrid_model import HybridModel
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from cascade_rl.engine.backend import backend
-from cascade_rl.engine.config import ParallelConfig
+from cascade_rl.engine.backend import backend, layout
+from cascade_rl.engine.config import DEFAULT_ROUTER, ParallelConfig, RouterConfig
 from cascade_rl.engine.layer_spec import hybrid_stack_spec
-from cascade_rl.engine.models.family import Family, check_layout, family_of
+from cascade_rl.engine.models.family import Family, family_of
 from cascade_rl.engine.models.head import OwnedHead
 from cascade_rl.engine.models.hf_config import HfConfig, read
-from cascade_rl.engine.models.name_map import Cut, Place, equal_ranges, vocabulary
+from cascade_rl.engine.models.layout import check_layout
+from cascade_rl.engine.models.name_map import Cut, Place, stage_layers, vocabulary
+from cascade_rl.moe import router as routing
 
 ACTIVATIONS: dict[str, Callable] = {"silu": F.silu, "relu2": squared_relu}
 
@@ -41,19 +43,21 @@ EXPERTS: dict[str, Any] = {
     "moe_router_load_balancing_type": "none",
 }
 
+# A pipeline of two sends both ways between the same ranks at once: batched, activations and gradients arrive swapped
+# and the losses are silently wrong (facts/megatron_cpu.md 3). Megatron does not forbid it.
+INTERLEAVED: dict[str, Any] = {"overlap_p2p_comm": True, "batch_p2p_comm": False}
+
 
 def place_of_this_rank() -> Place:
     """Where this rank sits in Megatron's process groups."""
-    state = parallel_state
+    state, parallel = parallel_state, layout()
     return Place(
+        virtual_pipeline=parallel.virtual_pipeline,
+        pipeline_layers=parallel.pipeline_layers,
         tensor=Cut(state.get_tensor_model_parallel_rank(), state.get_tensor_model_parallel_world_size()),
-        pipeline=Cut(
-            state.get_pipeline_model_parallel_rank(), state.get_pipeline_model_parallel_world_size()
-        ),
+        pipeline=Cut(state.get_pipeline_model_parallel_rank(), state.get_pipeline_model_parallel_world_size()),
         expert=Cut(state.get_expert_model_parallel_rank(), state.get_expert_model_parallel_world_size()),
-        expert_tensor=Cut(
-            state.get_expert_tensor_parallel_rank(), state.get_expert_tensor_parallel_world_size()
-        ),
+        expert_tensor=Cut(state.get_expert_tensor_parallel_rank(), state.get_expert_tensor_parallel_world_size()),
         data=Cut(
             state.get_data_parallel_rank(with_context_parallel=True),
             state.get_data_parallel_world_size(with_context_parallel=True),
@@ -68,47 +72,87 @@ def padded_vocab(hf: HfConfig, tensor: int) -> int:
     return rule.shard_shape(tensor)[0] * tensor
 
 
-def build_model(hf: HfConfig, parallel: ParallelConfig, *, seed: int) -> HybridModel:
-    """This rank's part of the model, freshly initialized from `seed`; process groups must exist.
+class ModelChunks(torch.nn.ModuleList):
+    """The chunks of a rank under interleaved pipelining, named as `NameMap.shards` does."""
 
-    `model(input_ids, position_ids, None, packed_seq_params=...)` gives hidden states (see `OwnedHead`).
-    Raises UserError where the layout does not divide the model.
+    def sharded_state_dict(self, **kwargs: Any) -> dict[str, Any]:
+        chunks: list[HybridModel] = list(self)
+        return {
+            f"{number}.{name}": tensor
+            for number, chunk in enumerate(chunks)
+            for name, tensor in chunk.sharded_state_dict(**kwargs).items()
+        }
+
+
+type RankModel = HybridModel | ModelChunks
+
+
+def chunks_of(model: RankModel) -> list[HybridModel]:
+    """In the order of the layers."""
+    return list(model) if isinstance(model, ModelChunks) else [model]
+
+
+def build_model(
+    hf: HfConfig, parallel: ParallelConfig, *, seed: int, router: RouterConfig = DEFAULT_ROUTER
+) -> RankModel:
+    """This rank's part of the model, freshly initialized from `seed`, where torch makes tensors; process groups must
+    exist.
+
+    Each chunk's `(input_ids, position_ids, None, packed_seq_params=...)` gives hidden states (see `OwnedHead`).
+    Raises UserError where the layout does not divide the model, or the machine lacks the dispatcher.
     """
     check_layout(hf, parallel)
-    family, place = family_of(hf), place_of_this_rank()
+    chunks = [_build_chunk(hf, parallel, seed, router, number) for number in range(parallel.virtual_pipeline)]
+    return ModelChunks(chunks) if len(chunks) > 1 else chunks[0]
+
+
+def _build_chunk(hf: HfConfig, parallel: ParallelConfig, seed: int, router: RouterConfig, chunk: int) -> HybridModel:
+    family, pattern = family_of(hf), family_of(hf).pattern(hf)
+    stage = chunk * parallel.pipeline + parallel_state.get_pipeline_model_parallel_rank()
     # other layers on other stages: Megatron's own rule, without which two stages would draw the same weights
-    seed += 100 * place.pipeline.rank
+    seed += 100 * stage
     torch.manual_seed(seed)
     model_parallel_cuda_manual_seed(seed)
     model = HybridModel(
-        config=_transformer_config(family, hf, parallel),
+        config=_transformer_config(family, hf, parallel, router),
         hybrid_stack_spec=hybrid_stack_spec(backend().spec_provider(), qk_layernorm=family.qk_layernorm),
         vocab_size=padded_vocab(hf, parallel.tensor),
-        hybrid_layer_pattern=staged_pattern(family.pattern(hf), parallel.pipeline),
-        pre_process=place.pipeline.rank == 0,
-        post_process=place.pipeline.rank == place.pipeline.size - 1,
+        hybrid_layer_pattern=staged_pattern(
+            pattern, stage_layers(len(pattern), parallel.stages, parallel.pipeline_layers)
+        ),
+        pre_process=stage == 0,
+        post_process=stage == parallel.stages - 1,
+        vp_stage=chunk if parallel.virtual_pipeline > 1 else None,
         **family.model_kwargs(hf),
     )
     if model.post_process:
         model.output_layer.__class__ = OwnedHead
-    return model.to(backend().device)
+    if not router.trained:
+        routing.freeze_gates(model)
+    return model
 
 
-def staged_pattern(pattern: str, stages: int) -> str:
+def staged_pattern(pattern: str, stages: list[range]) -> str:
     """The layer pattern with `|` at the borders of the pipeline stages."""
-    return "|".join(pattern[stage.start : stage.stop] for stage in equal_ranges(len(pattern), stages))
+    return "|".join(pattern[stage.start : stage.stop] for stage in stages)
 
 
-def _transformer_config(family: Family, hf: HfConfig, parallel: ParallelConfig) -> TransformerConfig:
+def _transformer_config(
+    family: Family, hf: HfConfig, parallel: ParallelConfig, router: RouterConfig
+) -> TransformerConfig:
     model = family.transformer_config(hf)
     model["activation_func"] = ACTIVATIONS[model["activation_func"]]
-    experts = EXPERTS if "num_moe_experts" in model else {}
-    layout = {
+    is_moe = "num_moe_experts" in model
+    experts = EXPERTS | routing.transformer_fields(router, backend().device.type) if is_moe else {}
+    cuts = {
         "tensor_model_parallel_size": parallel.tensor,
         "pipeline_model_parallel_size": parallel.pipeline,
+        "context_parallel_size": parallel.context,
         "expert_model_parallel_size": parallel.expert,
         "expert_tensor_parallel_size": parallel.expert_tensor,
         "sequence_parallel": parallel.sequence,
         "pipeline_dtype": torch.float32,
     }
-    return TransformerConfig(**(COMMON | model | experts | layout | backend().config_overrides))
+    interleaved = INTERLEAVED | {"virtual_pipeline_model_parallel_size": parallel.virtual_pipeline}
+    chunks = interleaved if parallel.virtual_pipeline > 1 else {}
+    return TransformerConfig(**(COMMON | model | experts | cuts | chunks | backend().config_overrides))

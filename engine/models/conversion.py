@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
-from megatron.core.models.hybrid.hybrid_model import HybridModel
 from torch import Tensor
 
 from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.models.build import place_of_this_rank
+from cascade_rl.engine.models.build import RankModel, place_of_this_rank
 from cascade_rl.engine.models.family import family_of
 from cascade_rl.engine.models.hf_config import HfConfig, export_dtype, read_config
 from cascade_rl.engine.models.hf_image import HfImage, TensorSpec, read_checkpoint
@@ -32,7 +31,7 @@ NAMED_PER_ERROR = 4
 
 
 @torch.no_grad()
-def load_hf(model: HybridModel, folder: str | Path) -> None:
+def load_hf(model: RankModel, folder: str | Path) -> None:
     """Reads this rank's shards out of a Hugging Face model folder; padding rows become zero.
 
     Raises UserError, before anything is loaded, that names every missing, extra or misshapen tensor.
@@ -49,7 +48,7 @@ def load_hf(model: HybridModel, folder: str | Path) -> None:
 
 
 @torch.no_grad()
-def write_hf(model: HybridModel, hf: HfConfig, path: str | Path) -> None:
+def write_hf(model: RankModel, hf: HfConfig, path: str | Path) -> None:
     """Writes all weights into a new `HfImage` at `path`. All ranks call it; it returns when all have written.
 
     Of ranks that hold the same numbers, one writes them. Dtypes are those of `image_tensors`.
@@ -74,7 +73,7 @@ def image_tensors(hf: HfConfig) -> dict[str, TensorSpec]:
 
 
 def export_hf(
-    model: HybridModel, hf: HfConfig, folder: str | Path, tokenizer_from: str | Path | None = None
+    model: RankModel, hf: HfConfig, folder: str | Path, tokenizer_from: str | Path | None = None
 ) -> None:
     """Writes `folder`, loadable by transformers and vLLM: weights, config.json, tokenizer (a copy).
 
@@ -91,7 +90,7 @@ def export_hf(
         HfImage.read(partial / "model.safetensors").sync()
         (partial / "config.json").write_text(json.dumps(hf, indent=2))
         if tokenizer_from is not None:
-            _copy_tokenizer(Path(tokenizer_from), partial)
+            copy_tokenizer(Path(tokenizer_from), partial)
         shutil.rmtree(folder, ignore_errors=True)
         os.rename(partial, folder)
     torch.distributed.barrier()
@@ -116,7 +115,7 @@ def _shorten(names: list[str]) -> str:
     return ", ".join(names[:NAMED_PER_ERROR]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _bound_shards(model: HybridModel, name_map: NameMap) -> Iterator[tuple[Shard, Tensor]]:
+def _bound_shards(model: RankModel, name_map: NameMap) -> Iterator[tuple[Shard, Tensor]]:
     """Each shard of this rank with the model's tensor that holds it.
 
     Raises UserError where the model is not the one that the map describes.
@@ -131,7 +130,8 @@ def _bound_shards(model: HybridModel, name_map: NameMap) -> Iterator[tuple[Shard
     return ((shard, tensors[name]) for name, shard in shards.items())
 
 
-def _copy_tokenizer(source: Path, target: Path) -> None:
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """What belongs to a model folder besides weights and config.json: tokenizer, chat template, sampling defaults."""
     for name in TOKENIZER_FILES:
         if (source / name).is_file():
             shutil.copy(source / name, target)

@@ -2,11 +2,10 @@
 
 from typing import Any, Protocol
 
-from cascade_rl.engine.config import ParallelConfig
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.models.hf_config import HfConfig
 from cascade_rl.engine.models.llama import Llama
-from cascade_rl.engine.models.name_map import Cut, NameMap, Place
+from cascade_rl.engine.models.name_map import NameMap
 from cascade_rl.engine.models.nemotron_h import NemotronH
 from cascade_rl.engine.models.qwen3 import Qwen3
 from cascade_rl.engine.models.qwen3_moe import Qwen3Moe
@@ -33,29 +32,12 @@ class Family(Protocol):
     def name_map(self, hf: HfConfig) -> NameMap: ...
 
 
-FAMILIES: dict[str, Family] = {
-    family.architecture: family for family in (NemotronH(), Qwen3(), Qwen3Moe(), Llama())
-}
+FAMILIES: dict[str, Family] = {family.architecture: family for family in (NemotronH(), Qwen3(), Qwen3Moe(), Llama())}
 
 
 def family_of(hf: HfConfig) -> Family:
     """The family of `architectures[0]`. Raises UserError, naming the known ones, for any other."""
     architecture = (hf.get("architectures") or ["none"])[0]
     if architecture not in FAMILIES:
-        raise UserError(
-            f"expected an architecture among {', '.join(FAMILIES)}; config.json has {architecture}"
-        )
+        raise UserError(f"expected an architecture among {', '.join(FAMILIES)}; config.json has {architecture}")
     return FAMILIES[architecture]
-
-
-def check_layout(hf: HfConfig, parallel: ParallelConfig) -> None:
-    """Raises UserError where the model is not supported, or the layout does not divide it. No rank is needed."""
-    family = family_of(hf)
-    family.transformer_config(hf), family.model_kwargs(hf)
-    sizes = ("tensor", "pipeline", "expert", "expert_tensor")
-    family.name_map(hf).check(Place(**{name: Cut(size=getattr(parallel, name)) for name in sizes}))
-    if "E" in family.pattern(hf) and parallel.tensor > 1 and not parallel.sequence:
-        raise UserError(
-            "experts under tensor parallelism need sequence parallelism; "
-            f"found tensor = {parallel.tensor}, sequence = False: set `sequence`"
-        )

@@ -25,12 +25,14 @@ Rules = dict[str, Rule]
 
 def attention(prefix: str, norm: str, *, hidden: int, heads: int, groups: int, width: int) -> Rules:
     """A `*` layer: `heads` query heads that share `groups` key/value heads of `width` channels."""
-    query = Part(f"{prefix}.q_proj.weight", heads, width)
-    key, value = (Part(f"{prefix}.{name}_proj.weight", groups, width) for name in "kv")
+    query = Part(f"{prefix}.q_proj.weight", heads, width, pieces="query heads")
+    key, value = (Part(f"{prefix}.{name}_proj.weight", groups, width, pieces="key/value heads") for name in "kv")
     return {
         "self_attention.linear_qkv.layer_norm_weight": replicated(norm, hidden),
         "self_attention.linear_qkv.weight": interleaved(query, key, value, units=groups, others=(hidden,)),
-        "self_attention.linear_proj.weight": row(Part(f"{prefix}.o_proj.weight", heads, width), hidden),
+        "self_attention.linear_proj.weight": row(
+            Part(f"{prefix}.o_proj.weight", heads, width, pieces="query heads"), hidden
+        ),
     }
 
 
@@ -47,16 +49,19 @@ def mamba(
 ) -> Rules:
     """An `M` layer. HF's in_proj stacks z, x, B, C, dt and its conv1d x, B, C; each is cut by itself."""
     inner, states = heads * width, groups * state
+    mamba_heads, state_groups = "Mamba heads", "state groups"
 
     def per_head(name: str) -> Rule:
-        return column(Part(f"{prefix}.{name}", heads))
+        return column(Part(f"{prefix}.{name}", heads, pieces=mamba_heads))
 
     def stacked(name: str, first: int, *others: int) -> tuple[Part, ...]:
         x, b, c = first, first + inner, first + inner + states
-        return (Part(name, heads, width, x), Part(name, groups, state, b), Part(name, groups, state, c))
+        grouped = (Part(name, groups, state, start, state_groups) for start in (b, c))
+        return (Part(name, heads, width, x, mamba_heads), *grouped)
 
     projection = f"{prefix}.in_proj.weight"
-    z, dt = Part(projection, heads, width), Part(projection, heads, 1, 2 * inner + 2 * states)
+    z = Part(projection, heads, width, pieces=mamba_heads)
+    dt = Part(projection, heads, 1, 2 * inner + 2 * states, mamba_heads)
     return {
         "mixer.in_proj.layer_norm_weight": replicated(norm, hidden),
         "mixer.in_proj.weight": column(z, *stacked(projection, inner), dt, others=(hidden,)),
@@ -65,8 +70,8 @@ def mamba(
         "mixer.A_log": per_head("A_log"),
         "mixer.D": per_head("D"),
         "mixer.dt_bias": per_head("dt_bias"),
-        "mixer.norm.weight": column(Part(f"{prefix}.norm.weight", groups, inner // groups)),
-        "mixer.out_proj.weight": row(Part(f"{prefix}.out_proj.weight", heads, width), hidden),
+        "mixer.norm.weight": column(Part(f"{prefix}.norm.weight", groups, inner // groups, pieces=state_groups)),
+        "mixer.out_proj.weight": row(Part(f"{prefix}.out_proj.weight", heads, width, pieces=mamba_heads), hidden),
     }
 
 

@@ -10,6 +10,8 @@ knows how a tensor is cut.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Literal
 
 from cascade_rl.engine.errors import UserError
@@ -34,13 +36,14 @@ class Block:
 class Part:
     """`count` pieces of an HF tensor along the cut axis, each `width` long, from `start` on.
 
-    A piece is what must stay whole on a rank: a head, a state group, one channel.
+    A piece is what must stay whole on a rank: a head, a state group, one channel; `pieces` says which.
     """
 
     hf_name: str
     count: int
     width: int = 1
     start: int = 0
+    pieces: str = "channels"
 
     @property
     def length(self) -> int:
@@ -88,12 +91,13 @@ class Rule:
     def broken_part(self, size: int) -> Part | None:
         """The first part whose pieces `size` ranks would have to break, or None.
 
-        Interleaved units may be fewer than the ranks: Megatron then gathers the key/value heads at run time.
+        Interleaved units may be fewer than the ranks: Megatron then gathers the key/value heads, which follow the
+        queries, at run time.
         """
         if self.multiple > 1:
             return None
-        for part in self.parts:
-            gathered = part.count == self.units and size % part.count == 0
+        for position, part in enumerate(self.parts):
+            gathered = self.units is not None and position > 0 and size % part.count == 0
             if part.count % size and not gathered:
                 return part
         return None
@@ -158,10 +162,16 @@ class Cut:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank sits. Plain numbers: a plan can be made for the ranks of any process, or of none."""
+    """Where a rank sits. Plain numbers: a plan can be made for the ranks of any process, or of none.
+
+    virtual_pipeline and pipeline_layers are those of `ParallelConfig`; context parallel ranks hold the same
+    weights and count as `data`.
+    """
 
     tensor: Cut = Cut()
     pipeline: Cut = Cut()
+    virtual_pipeline: int = 1
+    pipeline_layers: tuple[int, ...] | None = None
     expert: Cut = Cut()
     expert_tensor: Cut = Cut()
     data: Cut = Cut()
@@ -194,7 +204,7 @@ class Parameter:
 class Shard:
     """What one rank holds of one parameter.
 
-    name     this rank's Megatron name, with local indices
+    name     this rank's Megatron name, with local indices; behind the number of its model chunk if it has several
     exports  of all ranks that hold the same numbers, this is the one that writes them
     """
 
@@ -216,6 +226,14 @@ class HfTensor:
 def equal_ranges(total: int, count: int) -> list[range]:
     """0 .. total in `count` ranges whose lengths differ by at most one: pipeline stages, a rank's experts."""
     return [range(i * total // count, (i + 1) * total // count) for i in range(count)]
+
+
+def stage_layers(total: int, stages: int, pipeline_layers: tuple[int, ...] | None) -> list[range]:
+    """The layers of each pipeline stage, in the model's order."""
+    if pipeline_layers is None:
+        return equal_ranges(total, stages)
+    ends = list(accumulate(pipeline_layers))
+    return [range(end - length, end) for length, end in zip(pipeline_layers, ends, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -241,31 +259,58 @@ class NameMap:
 
     def check(self, place: Place) -> None:
         """Raises UserError, naming the first tensor that the layout of `place` does not divide."""
-        if place.pipeline.size > self.layers:
-            raise UserError(
-                f"pipeline parallel size must be at most {self.layers}, one layer per stage; "
-                f"found {place.pipeline.size}: lower `pipeline`"
-            )
+        self._check_stages(place)
         if place.expert.size > 1 and (not self.experts or self.experts % place.expert.size):
-            needed = (
-                f"divide the {self.experts} experts" if self.experts else "be 1 in a model without experts"
-            )
+            needed = f"divide the {self.experts} experts" if self.experts else "be 1 in a model without experts"
             raise UserError(f"expert parallel size must {needed}; found {place.expert.size}: change `expert`")
-        for parameter in self.parameters:
+        for parameter in self._cut_alike:
             self._check_cut(parameter, place)
+
+    def chunks(self, place: Place) -> list[range]:
+        """The layers of each model chunk of the rank at `place`: every `pipeline`-th stage is its."""
+        stages = place.pipeline.size * place.virtual_pipeline
+        return stage_layers(self.layers, stages, place.pipeline_layers)[place.pipeline.rank :: place.pipeline.size]
 
     def shards(self, place: Place) -> list[Shard]:
         """What the rank at `place` holds. Raises UserError where the layout does not divide the model."""
         self.check(place)
-        stage = equal_ranges(self.layers, place.pipeline.size)[place.pipeline.rank]
         experts = equal_ranges(self.experts, place.expert.size)[place.expert.rank]
         return [
-            _shard(parameter, place, stage.start, experts.start)
+            _shard(parameter, place, chunk, layers.start, experts.start)
+            for chunk, layers in enumerate(self.chunks(place))
             for parameter in self.parameters
-            if parameter.layer in stage
+            if parameter.layer in layers
             and (parameter.expert is None or parameter.expert in experts)
             and not (parameter.tied and place.pipeline.size == 1)
         ]
+
+    @cached_property
+    def _cut_alike(self) -> list[Parameter]:
+        """One parameter of all that the same numbers limit: a layer, or an expert, is much like the next."""
+        alike: dict[tuple, Parameter] = {}
+        for parameter in self.parameters:
+            rule = parameter.rule
+            numbers = ((part.count, part.pieces) for part in rule.parts)
+            alike.setdefault((rule.over, rule.units, rule.multiple, *numbers), parameter)
+        return list(alike.values())
+
+    def _check_stages(self, place: Place) -> None:
+        stages, layers = place.pipeline.size * place.virtual_pipeline, place.pipeline_layers
+        if stages > self.layers:
+            raise UserError(
+                f"pipeline parallel size must be at most {self.layers}, one layer per stage; found {stages} stages "
+                f"(pipeline {place.pipeline.size} x virtual_pipeline {place.virtual_pipeline}): lower `pipeline`"
+            )
+        if place.virtual_pipeline > 1 and place.pipeline.size == 1:
+            raise UserError(
+                f"virtual_pipeline = {place.virtual_pipeline} interleaves the stages of several ranks; found "
+                "pipeline = 1: raise `pipeline`, or leave out `virtual_pipeline`"
+            )
+        if layers and (len(layers) != stages or sum(layers) != self.layers or min(layers) < 1):
+            raise UserError(
+                f"pipeline_layers must be {stages} numbers from 1 on whose sum is {self.layers}, the layers of the "
+                f"model; found {layers}, whose sum is {sum(layers)}: change `pipeline_layers`"
+            )
 
     def _check_cut(self, parameter: Parameter, place: Place) -> None:
         over = parameter.rule.over
@@ -273,20 +318,22 @@ class NameMap:
             return
         cut: Cut = getattr(place, over)
         if part := parameter.rule.broken_part(cut.size):
+            fit = "divide, or be a multiple of," if part.pieces == "key/value heads" else "divide"
             raise UserError(
-                f"{over.replace('_', ' ')} parallel size must divide the {part.count} heads, groups or "
-                f"channels of {part.hf_name} ({parameter}); found {cut.size}: change `{over}`"
+                f"{over.replace('_', ' ')} parallel size must {fit} the {part.count} {part.pieces} of "
+                f"{part.hf_name} ({parameter}); found {cut.size}: change `{over}`"
             )
 
 
-def _shard(parameter: Parameter, place: Place, first_layer: int, first_expert: int) -> Shard:
+def _shard(parameter: Parameter, place: Place, chunk: int, first_layer: int, first_expert: int) -> Shard:
     rule = parameter.rule
     cut = getattr(place, rule.over) if rule.over else Cut()
     expert = None if parameter.expert is None else parameter.expert - first_expert
     replicas = place.data if parameter.expert is None else place.expert_data
     first_copy = replicas.rank == 0 and (rule.over is not None or place.tensor.rank == 0)
+    prefix = f"{chunk}." if place.virtual_pipeline > 1 else ""
     return Shard(
-        name=parameter.name.format(layer=parameter.layer - first_layer, expert=expert),
+        name=prefix + parameter.name.format(layer=parameter.layer - first_layer, expert=expert),
         parameter=parameter,
         shape=rule.shard_shape(cut.size),
         blocks=rule.blocks(cut.rank, cut.size),

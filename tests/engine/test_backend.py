@@ -33,10 +33,10 @@ def test_backends(monkeypatch: pytest.MonkeyPatch, cuda: bool, device: str, grou
 @pytest.mark.parametrize(
     ("world", "parallel", "message"),
     [
-        (1, ParallelConfig(tensor=2), "tensor x pipeline parallel size 2 must divide .* found 1 ranks"),
-        (2, ParallelConfig(tensor=2, pipeline=2), "tensor x pipeline parallel size 4 .* found 2 ranks"),
-        (1, ParallelConfig(expert=2), "expert_tensor x expert x pipeline parallel size 2 .* found 1 ranks"),
-        (2, ParallelConfig(expert=2, expert_tensor=2), "x pipeline parallel size 4 .* found 2 ranks"),
+        (1, ParallelConfig(tensor=2), r"multiple of 2 \(tensor 2 x pipeline 1 x context 1\), found 1 ranks"),
+        (2, ParallelConfig(tensor=2, pipeline=2), "multiple of 4 .* found 2 ranks"),
+        (1, ParallelConfig(expert=2), r"multiple of 2 \(expert 2 x expert_tensor 1 x pipeline 1\), found 1 ranks"),
+        (2, ParallelConfig(expert=2, expert_tensor=2), "multiple of 4 .* found 2 ranks"),
     ],
 )
 def test_a_world_that_does_not_fit(world: int, parallel: ParallelConfig, message: str) -> None:

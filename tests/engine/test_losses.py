@@ -6,12 +6,15 @@ import torch
 from torch import Tensor
 
 from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.flops import SequenceCost
 from cascade_rl.engine.losses import GrpoLoss, Loss, SftLoss, group_advantages, k3, mismatch
 from cascade_rl.engine.packing import MicroBatch, pack
+from cascade_rl.engine.planner import plan_micro_batches
 from cascade_rl.engine.sample import Sequence
 from cascade_rl.kernels.linear_logprob import linear_logprob
 
 VOCAB, HIDDEN = 23, 8
+COST = SequenceCost(per_token=1.0, per_pair=0.0)
 ALL_LOSSES = [
     SftLoss(),
     GrpoLoss("off"),
@@ -41,7 +44,7 @@ def sequences(count: int = 9) -> list[Sequence]:
 
 def batch_of(mask: list[bool], **per_token: list[float]) -> MicroBatch:
     values = {name: np.array(value, np.float32) for name, value in per_token.items()}
-    return pack([Sequence(np.arange(len(mask) + 1), np.array(mask), per_token=values)], 64)[0]
+    return pack([Sequence(np.arange(len(mask) + 1), np.array(mask), per_token=values)], [[0]])[0]
 
 
 def loss_and_gradients(loss: Loss, batch: list[Sequence], token_budget: int) -> tuple[Tensor, ...]:
@@ -51,7 +54,8 @@ def loss_and_gradients(loss: Loss, batch: list[Sequence], token_budget: int) -> 
     head = torch.randn(VOCAB, HIDDEN, requires_grad=True)
     denominator = loss.denominator(batch)
     total = torch.zeros(())
-    for micro_batch in pack(batch, token_budget, multiple_of=4):
+    (plan,) = plan_micro_batches([len(s.loss_mask) for s in batch], token_budget, COST, segment_multiple=4)
+    for micro_batch in pack(batch, plan, segment_multiple=4):
         hidden = embedding[micro_batch.input_ids[0]]
         logprob, entropy = linear_logprob(hidden, head, micro_batch.targets, micro_batch.temperature, vocab_size=VOCAB)
         part = loss(logprob, entropy, micro_batch)[0] / denominator

@@ -1,4 +1,4 @@
-"""One global batch, one answer: loss, gradient norm and weights after a step, in any layout and packing."""
+"""A policy that learns, replays routes, goes on from a checkpoint, and refuses a gradient that is not finite."""
 
 import json
 from dataclasses import dataclass, replace
@@ -70,34 +70,12 @@ def step(model: Path, parallel: ParallelConfig, token_budget: int, loss: Loss) -
     return Answer(metrics, before, policy.log_probs(sequences()))
 
 
-LAYOUTS = {
-    "small micro-batches": (1, ParallelConfig(), 32),
-    "DP2": (2, ParallelConfig(), 64),
-    "PP2": (2, ParallelConfig(pipeline=2), 64),
-    "TP2 EP2": (2, ParallelConfig(tensor=2, expert=2, sequence=True), 64),
-    "DP2 EP2": (2, ParallelConfig(expert=2), 64),
-    "TP2 PP2 EP2": (4, ParallelConfig(tensor=2, pipeline=2, expert=2, sequence=True), 64),
-}
 LOSSES = {"sft": SftLoss(), "grpo": GrpoLoss("truncated", kl_coefficient=0.1)}
 
 
 @pytest.fixture(scope="module")
 def one_process(model: Path) -> dict[str, Answer]:
     return {name: run_ranks(1, step, model, ParallelConfig(), 512, loss)[0] for name, loss in LOSSES.items()}
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_layout_gives_the_answer_of_one_process(
-    layout: str, loss: str, model: Path, one_process: dict[str, Answer]
-) -> None:
-    ranks, parallel, token_budget = LAYOUTS[layout]
-    for answer in run_ranks(ranks, step, model, parallel, token_budget, LOSSES[loss]):
-        expected = one_process[loss]
-        assert answer.metrics == pytest.approx(expected.metrics, rel=1e-5, abs=1e-7)
-        assert answer.metrics["replay_fraction"] == 1.0
-        np.testing.assert_allclose(np.concatenate(answer.before), np.concatenate(expected.before), atol=1e-5)
-        np.testing.assert_allclose(np.concatenate(answer.after), np.concatenate(expected.after), atol=1e-4)
 
 
 def test_update_moves_the_policy(one_process: dict[str, Answer]) -> None:

@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
         (["sft.data=generate:math@2"], "expected generate:math@<fraction that is right, in [0, 1]>; found '2'"),
         (["evaluation.domains=math,code"], "expected a domain among instruction_following, math; found 'code'"),
         (["base.hf_config=null", "base.hf=gpt2"], "LlamaForCausalLM; config.json has GPT2LMHeadModel"),
-        (["nproc=3", "parallel.tensor=3"], "tensor parallel size must divide the 4 heads, groups or channels of "),
+        (["nproc=3", "parallel.tensor=3"], "tensor parallel size must divide the 4 query heads of "),
         (["parallel.expert=2"], "expert parallel size must be 1 in a model without experts; found 2"),
         (["nproc=3", "parallel.pipeline=2"], "nproc: expected a multiple of 2"),
     ],

@@ -119,7 +119,7 @@ def test_settings_that_need_each_other_come_in_any_order() -> None:
             "if_rl.domain: expected one of evaluation.domains (instruction_following, math)",
         ),
         ("parallel.sequence=yes", "parallel.sequence: expected true or false, found 'yes'."),
-        ("parallel.tensor=2", "nproc: expected a multiple of 2 (parallel.tensor 2 x pipeline 1), found 1."),
+        ("parallel.tensor=2", "nproc: expected a multiple of 2 (parallel.tensor 2 x pipeline 1 x context 1), found 1."),
         ("parallel.expert=2", "nproc: expected a multiple of 2 (parallel.expert 2"),
         ("base.hf=model", "base: expected exactly one of hf and hf_config, found 'hf and hf_config'."),
         ("rollout=3", "rollout holds other keys"),

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -152,6 +153,8 @@ def test_key_value_heads_may_be_fewer_than_ranks_but_query_heads_may_not() -> No
     assert rule.broken_part(4) is None
     assert rule.broken_part(8) == Part("q", 4, 3)
     assert rule.broken_part(3) == Part("q", 4, 3)
+    every_head_its_own = interleaved(*(Part(name, 2, 3) for name in "qkv"), units=2, others=())
+    assert every_head_its_own.broken_part(4) == Part("q", 2, 3)
 
 
 @pytest.mark.parametrize("total", [1, 5, 8])
@@ -224,6 +227,32 @@ def test_every_number_is_exported_exactly_once_under_any_layout(hf: dict, layout
             for block in shard.blocks if shard.exports else ():
                 written[block.hf_name][block.hf_index] += 1
     assert all((count == 1).all() for count in written.values())
+
+
+@pytest.mark.parametrize("pipeline_layers", [None, (1, 1, 1, 2), (2, 1, 1, 1)])
+def test_stages_of_a_rank_are_exported_once_and_named_by_chunk(pipeline_layers: tuple[int, ...] | None) -> None:
+    whole = name_map(TINY_NEMOTRON)
+    parts = [
+        replace(place, virtual_pipeline=2, pipeline_layers=pipeline_layers) for place in places(2, 2, 2, 1, 1)
+    ]
+    written = {name: np.zeros(tensor.shape, int) for name, tensor in whole.hf_tensors().items()}
+    for place in parts:
+        shards = whole.shards(place)
+        assert len({shard.name for shard in shards}) == len(shards)
+        for shard in shards:
+            for block in shard.blocks if shard.exports else ():
+                written[block.hf_name][block.hf_index] += 1
+    assert all((count == 1).all() for count in written.values())
+
+
+def test_every_second_stage_is_a_chunk_of_a_rank() -> None:
+    whole = name_map(TINY_NEMOTRON)
+    place = Place(pipeline=Cut(1, 2), virtual_pipeline=2, pipeline_layers=(1, 2, 1, 1))
+    assert whole.chunks(place) == [range(1, 3), range(4, 5)]
+    names = {str(shard.parameter): shard.name for shard in whole.shards(place)}
+    assert names["decoder.layers.2.mlp.linear_fc1.weight"] == "0.decoder.layers.1.mlp.linear_fc1.weight"
+    assert names["decoder.layers.4.mlp.router.weight"] == "1.decoder.layers.0.mlp.router.weight"
+    assert names["output_layer.weight"] == "1.output_layer.weight"
 
 
 def test_blocks_of_a_shard_never_overlap_and_leave_only_padding() -> None:
