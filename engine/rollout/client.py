@@ -1,14 +1,16 @@
-"""The trainer's side of a rollout engine."""
+"""The trainer's side of its rollout engines."""
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Self
 
 from cascade_rl.engine.config import RolloutConfig
 from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.rollout.process import EngineDied, EngineProcess
+from cascade_rl.engine.rollout.placement import place, tokens
+from cascade_rl.engine.rollout.process import Arrivals, EngineDied, EngineProcess
 from cascade_rl.engine.rollout.protocol import (
     AskHealth,
     Health,
@@ -16,6 +18,7 @@ from cascade_rl.engine.rollout.protocol import (
     Resume,
     Score,
     Settings,
+    Sleep,
     Submit,
     UpdateWeights,
 )
@@ -25,28 +28,31 @@ __all__ = ["EngineDied", "RolloutEngine"]
 
 
 class RolloutEngine:
-    """One vLLM engine in a process of its own; a context manager.
+    """`config.engines` vLLM engines, each in a process of its own, behind one interface; a context manager.
 
     Guarantees: every submitted id comes out of `results()` exactly once, also across `restart()`; a sample
     never mixes weight versions without its spans saying so; after `update_weights` returns, no cached key,
-    value or state of older weights is used and the file may be overwritten.
+    value or state of older weights is used and the file may be overwritten. Which engine draws a sample
+    follows from what was submitted and collected before, and its seed is its own.
 
-    The constructor returns at once while the engine starts; `health()` waits for it. The engine starts
-    without weights: the first ones come from `update_weights`, and sampling before is an error. Create it in
-    a thread that outlives it: the server is killed with that thread.
+    The constructor returns at once while the engines start; `health()` waits for them. They start without
+    weights: the first ones come from `update_weights`, and sampling before is an error. Create it in a thread
+    that outlives it: the servers are killed with that thread. Engine 0 logs to `log_path`, engine i to the
+    same name with `-i` before its suffix.
 
-    Every method raises `EngineDied` when the server's process is gone.
+    Every method raises `EngineDied` when a server that it needs is gone; the others go on meanwhile.
     """
 
     def __init__(self, model_dir: str | Path, config: RolloutConfig, seed: int, log_path: str | Path):
         self._settings = Settings(str(model_dir), config, seed)
         self._log_path = Path(log_path)
         self._vocab_size: int = json.loads((Path(model_dir) / "config.json").read_text())["vocab_size"]
-        self._version: int | None = None
         self._pending: dict[str, Request] = {}
-        self._orphans: tuple[Request, ...] = ()
+        self._engine_of: dict[str, int] = {}  # the same keys
+        self._orphans: dict[int, tuple[Request, ...]] = {}
+        self._arrivals: Arrivals = SimpleQueue()
         self._arrived: deque[Rollout] = deque()
-        self._start()
+        self._processes = [self._start(index) for index in range(config.engines)]
 
     def __enter__(self) -> Self:
         return self
@@ -56,18 +62,19 @@ class RolloutEngine:
 
     @property
     def version(self) -> int | None:
-        """Version of the weights that the engine samples from; None before the first."""
-        return self._version
+        """Version of the weights that all engines sample from; None before the first, and until they agree."""
+        versions = {process.version for process in self._processes}
+        return versions.pop() if len(versions) == 1 else None
 
     @property
-    def pid(self) -> int:
-        """Process id, which is also the process group id, of the server."""
-        return self._process.pid
+    def pids(self) -> list[int]:
+        """Process id, which is also the process group id, of each server."""
+        return [process.pid for process in self._processes]
 
     def submit(self, requests: Iterable[Request]) -> None:
-        """Queue requests. Those of one call enter the engine together, whatever its timing.
+        """Queue requests. Those of one call that go to one engine enter it together, whatever its timing.
 
-        Raises UserError for a request that the engine cannot hold, ValueError for an id that is still
+        Raises UserError for a request that an engine cannot hold, ValueError for an id that is still
         pending, RuntimeError before the first weights.
         """
         self._require_weights("submit")
@@ -76,94 +83,158 @@ class RolloutEngine:
             raise ValueError(f"request ids must be new, found pending ones: {sorted(taken)[:8]}")
         for request in batch.values():
             self._check(request)
+        self._engine_of |= zip(batch, place(list(batch.values()), self._loads()), strict=True)
         self._pending |= batch
-        self._send(Submit(tuple(batch.values())))
+        self._send(list(batch.values()))
 
     def results(self) -> Iterator[Rollout]:
         """Finished samples in finishing order, until none is pending. Waits for ever on a paused engine."""
         while self._pending:
-            rollout = self._arrived.popleft() if self._arrived else self._process.rollout()
-            if rollout is None:
-                raise self._died()
-            del self._pending[rollout.id]
+            rollout = self._arrived.popleft() if self._arrived else self._next()
+            del self._pending[rollout.id], self._engine_of[rollout.id]
             yield rollout
+        self._rest()
 
     def pause(self) -> None:
         """Stop between two steps; running requests keep their place. On return nothing runs."""
-        self._call(Pause())
-        self._paused = True
+        self._set_paused(True)
 
     def resume(self) -> None:
         """Undo `pause`."""
-        self._call(Resume())
-        self._paused = False
+        self._set_paused(False)
 
     def update_weights(self, image_path: str | Path, version: int) -> None:
         """Load all weights from a safetensors file in Hugging Face names, also while requests run.
 
-        Running requests go on with the new weights, their caches recomputed. After a `restart` this also
-        sends the pending requests again. Raises ValueError when `version` is not newer than the engine's.
+        All engines load at once. Running requests go on with the new weights, their caches recomputed. After a
+        `restart` only engines without these weights load them, and get their pending requests again. Raises
+        ValueError when `version` is not newer than the engines'.
         """
-        if self._version is not None and version <= self._version:
-            raise ValueError(f"weight version must grow: expected more than {self._version}, found {version}")
-        self._call(UpdateWeights(str(image_path), version))
-        self._version = version
-        if self._orphans:
-            self._send(Submit(self._orphans))
-            self._orphans = ()
+        behind = [process for process in self._processes if process.version != version]
+        newest = max((p.version for p in self._processes if p.version is not None), default=-1)
+        if version < newest or not behind:
+            raise ValueError(f"weight version must grow: expected more than {newest}, found {version}")
+        self._ask(dict.fromkeys(behind, UpdateWeights(str(image_path), version)))
+        for process in behind:
+            process.version = version
+        orphans = [request for process in behind for request in self._orphans.pop(process.index, ())]
+        self._send(orphans)
+        self._rest()
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[Scored]:
         """Log-probs of each token after the first, at temperature 1, and the routes taken.
 
-        Running requests advance meanwhile. Raises RuntimeError before the first weights and on a paused
-        engine.
+        Sequence i is scored by engine i modulo their number. Running requests advance meanwhile. Raises
+        RuntimeError before the first weights and on a paused engine.
         """
         self._require_weights("score")
-        if self._paused:
+        if any(process.paused for process in self._processes):
             raise RuntimeError("expected a running engine, found a paused one: call resume() before score()")
-        return self._call(Score(tuple(tuple(map(int, ids)) for ids in sequences)))
+        count = len(self._processes)
+        ids = [tuple(map(int, sequence)) for sequence in sequences]
+        shares = {process: Score(tuple(ids[process.index :: count])) for process in self._processes[: len(ids)]}
+        scores = self._ask(shares)
+        self._rest()
+        return [scores[i % count][i // count] for i in range(len(ids))]
 
     def health(self) -> Health:
-        """State of the engine, once it has started and between two of its steps."""
-        return self._call(AskHealth())
+        """State of the engines, once they have started and between two of their steps; counts are summed."""
+        states: list[Health] = self._ask(dict.fromkeys(self._processes, AskHealth()))
+        versions = {state.version for state in states}
+        return Health(
+            version=versions.pop() if len(versions) == 1 else None,
+            unfinished=sum(state.unfinished for state in states),
+            paused=any(state.paused for state in states),
+            steps=sum(state.steps for state in states),
+            generated_tokens=sum(state.generated_tokens for state in states),
+        )
 
     def restart(self) -> None:
-        """Replace the server's process, dead or alive. `update_weights` sends pending requests again."""
-        self._process.kill()
-        while (rollout := self._process.rollout()) is not None:
-            self._arrived.append(rollout)
-        self._start()
+        """Replace the servers that are dead. `update_weights` sends them their pending requests again."""
+        dead = [process for process in self._processes if not process.alive]
+        for process in dead:
+            process.kill()
+            self._processes[process.index] = self._start(process.index)
+        self._drain()
+        arrived = {rollout.id for rollout in self._arrived}
+        for process in dead:
+            self._orphans[process.index] = tuple(r for r in self._pending_on(process) if r.id not in arrived)
 
     def close(self) -> None:
-        """End the server's process. Pending requests are lost."""
-        self._process.kill()
+        """End the servers. Pending requests are lost."""
+        for process in self._processes:
+            process.kill()
 
-    def _start(self) -> None:
-        arrived = {rollout.id for rollout in self._arrived}
-        self._orphans = tuple(request for request in self._pending.values() if request.id not in arrived)
-        self._version = None
-        self._paused = False
-        self._process = EngineProcess(self._settings, self._log_path)
+    def _start(self, index: int) -> EngineProcess:
+        path = self._log_path
+        log_path = path.with_stem(f"{path.stem}-{index}") if index else path
+        return EngineProcess(self._settings, index, log_path, self._arrivals)
 
-    def _send(self, message: Any) -> None:
-        try:
-            self._process.send(message)
-        except OSError as gone:
-            raise self._died() from gone
+    def _set_paused(self, paused: bool) -> None:
+        for process in self._processes:
+            process.paused = paused
+        self._ask(dict.fromkeys(self._processes, Pause() if paused else Resume()))
 
-    def _call(self, message: Any) -> Any:
-        self._send(message)
-        reply = self._process.reply()
-        if reply is None:
-            raise self._died()
-        return reply.value
+    def _rest(self) -> None:
+        """The engines hold device memory only from a call that needs it to the last sample."""
+        if self._settings.config.sleep and not self._pending:
+            self._ask(dict.fromkeys(self._processes, Sleep()))
 
-    def _died(self) -> EngineDied:
-        return self._process.obituary(tuple(self._pending))
+    def _loads(self) -> list[int]:
+        """Tokens that each engine may still draw."""
+        loads = [0] * len(self._processes)
+        for request_id, request in self._pending.items():
+            loads[self._engine_of[request_id]] += tokens(request)
+        return loads
+
+    def _pending_on(self, process: EngineProcess) -> list[Request]:
+        return [r for r in self._pending.values() if self._engine_of[r.id] == process.index]
+
+    def _next(self) -> Rollout:
+        """The next finished sample, waited for."""
+        while True:
+            process, rollout = self._arrivals.get()
+            if rollout is not None:
+                return rollout
+            if process in self._processes and self._pending_on(process):
+                self._arrivals.put((process, None))  # until it is replaced
+                raise self._died(process)
+
+    def _drain(self) -> None:
+        """Take what has arrived, and forget the ends of servers that were replaced."""
+        for _ in range(self._arrivals.qsize()):
+            process, rollout = self._arrivals.get()
+            if rollout is not None:
+                self._arrived.append(rollout)
+            elif process in self._processes:
+                self._arrivals.put((process, None))
+
+    def _send(self, requests: Sequence[Request]) -> None:
+        """Give each engine its share."""
+        homes = [
+            (process, [r for r in requests if self._engine_of[r.id] == process.index]) for process in self._processes
+        ]
+        dead = [process for process, share in homes if share and not process.send(Submit(tuple(share)))]
+        if dead:
+            raise self._died(dead[0])
+
+    def _ask(self, commands: Mapping[EngineProcess, Any]) -> list[Any]:
+        """The answers of several servers, which work at the same time."""
+        asked = [process for process, command in commands.items() if process.send(command)]
+        replies = {process: process.reply() for process in asked}
+        values = []
+        for process in commands:
+            if (reply := replies.get(process)) is None:
+                raise self._died(process)
+            values.append(reply.value)
+        return values
+
+    def _died(self, process: EngineProcess) -> EngineDied:
+        return process.obituary(tuple(request.id for request in self._pending_on(process)))
 
     def _require_weights(self, action: str) -> None:
-        if self._version is None:
-            raise RuntimeError(f"cannot {action}: the engine has no weights yet, call update_weights() first")
+        if self.version is None:
+            raise RuntimeError(f"cannot {action}: an engine has no weights yet, call update_weights() first")
 
     def _check(self, request: Request) -> None:
         limit = self._settings.config.max_model_len

@@ -51,6 +51,11 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Sleep:
+    """Give device memory back, the weights to the host; the next command that needs them brings them back."""
+
+
+@dataclass(frozen=True)
 class AskHealth:
     """Answered by a `Health`."""
 

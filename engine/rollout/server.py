@@ -6,8 +6,6 @@ FD is an inherited socket on which a `Settings` comes first. vLLM and torch are 
 process has its environment.
 """
 
-import ctypes
-import signal
 import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from cascade_rl.engine.rollout import vllm_cpu_patches
+from cascade_rl.engine.rollout.process import die_with_parent
 from cascade_rl.engine.rollout.protocol import (
     AskHealth,
     Health,
@@ -24,6 +23,7 @@ from cascade_rl.engine.rollout.protocol import (
     Resume,
     Score,
     Settings,
+    Sleep,
     Submit,
     UpdateWeights,
 )
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from vllm.outputs import CompletionOutput, RequestOutput
     from vllm.v1.engine.llm_engine import LLMEngine
 
-PR_SET_PDEATHSIG = 1
 SCORE_PREFIX = "score/"
 
 
@@ -45,6 +44,8 @@ class Server:
         self._connection = connection
         arguments = _engine_arguments(settings)
         self._engine = _build_engine(arguments)
+        self._engine.collective_rpc("use_trainer_logprob")
+        self._engine.collective_rpc(vllm_cpu_patches.unlink_shared_memory)
         self._moe_layers: list[int] = []
         if arguments["enable_return_routed_experts"]:
             self._moe_layers = self._engine.collective_rpc("moe_layers")[0]
@@ -52,6 +53,7 @@ class Server:
         self._scores: dict[str, Scored] = {}
         self._version: int | None = None
         self._paused = False
+        self._asleep = False
         self._steps = 0
         self._generated_tokens = 0
 
@@ -66,6 +68,9 @@ class Server:
         return not self._paused and self._engine.has_unfinished_requests()
 
     def _handle(self, command: Any) -> None:
+        if self._asleep and isinstance(command, Submit | Score | UpdateWeights):
+            self._engine.wake_up()
+            self._asleep = False
         if isinstance(command, Submit):
             for request in command.requests:
                 self._add(request.id, request.prompt_ids, _sampling_params(request))
@@ -76,6 +81,9 @@ class Server:
         match command:
             case Pause() | Resume():
                 self._paused = isinstance(command, Pause)
+            case Sleep():
+                self._engine.sleep(level=1)
+                self._asleep = True
             case UpdateWeights(image_path, version):
                 self._update_weights(image_path, version)
             case Score(sequences):
@@ -159,7 +167,12 @@ def _engine_arguments(settings: Settings) -> dict[str, Any]:
         "max_model_len": config.max_model_len,
         "max_num_seqs": config.max_num_seqs,
         "kv_cache_memory_bytes": config.kv_cache_mib << 20,
-        "logprobs_mode": "processed_logprobs",
+        "tensor_parallel_size": config.tensor,
+        "distributed_executor_backend": "mp" if config.tensor > 1 else "uni",
+        "enable_sleep_mode": config.sleep,
+        # What `sampler_logprob` asks for.
+        "logprobs_mode": "processed_logits",
+        "hf_overrides": {"head_dtype": "float32"},
         # A step in flight would straddle a weight update: old weights, counted as new.
         "async_scheduling": False,
         "weight_transfer_config": {"backend": "cascade_image"},
@@ -211,7 +224,7 @@ def _scoring_params() -> "SamplingParams":
 
 
 def main() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     vllm_cpu_patches.set_environment()
     connection = Connection(int(sys.argv[1]))
     try:

@@ -6,6 +6,7 @@ All of it is inert unless the CPU build of vLLM is what is installed. Figures ar
 import os
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ def supported(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments | {
         # Nothing to compile, and no warm-up run.
         "enforce_eager": True,
-        "distributed_executor_backend": "uni",
         # A seeded request whose prompt is split dies: "CPU Generator does not use offset".
         "enable_chunked_prefill": False,
         "max_num_batched_tokens": max(arguments["max_model_len"], MIN_BATCHED_TOKENS),
@@ -65,10 +65,17 @@ def record_routes(engine: Any) -> None:
     """Return routed experts from model runner V1, through the scheduler's hook for V2's."""
     if not installed():
         return
-    from cascade_rl.engine.rollout.routing import RouteRecorder
+    from cascade_rl.engine.rollout.routing import RouteCollector
 
     core = engine.engine_core.engine_core
-    core.scheduler.aux_output_connector = RouteRecorder(core.model_executor.driver_worker.worker.model_runner)
+    core.scheduler.aux_output_connector = RouteCollector(core.model_executor)
+
+
+def unlink_shared_memory(_worker: Any) -> None:
+    """Of the workers' all-reduce, once all have mapped it: vLLM's own end removes it, a kill would not (8 MiB)."""
+    if installed():
+        for segment in Path("/dev/shm").glob(f"{os.environ['VLLM_DIST_IDENT']}-*"):
+            segment.unlink(missing_ok=True)
 
 
 def refresh_packed(model: "torch.nn.Module") -> None:

@@ -2,11 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
-from cascade_rl.engine.rollout import vllm_cpu_patches, weight_transfer
+from cascade_rl.engine.rollout import sampler_logprob, vllm_cpu_patches, weight_transfer
+from cascade_rl.engine.rollout.process import die_with_parent
 
 if TYPE_CHECKING:
     import torch
 
+die_with_parent()
 vllm_cpu_patches.apply()
 weight_transfer.register()
 
@@ -19,6 +21,10 @@ class WorkerExtension:
     def moe_layers(self) -> list[int]:
         """Indices, among all layers, of the layers with routed experts."""
         return [layer.layer_id for layer in moe_layers(self.model_runner.get_model())]
+
+    def use_trainer_logprob(self) -> None:
+        """From now on, log-probs are those of the trainer's function."""
+        sampler_logprob.install(self.model_runner)
 
 
 def moe_layers(model: "torch.nn.Module") -> list[Any]:

@@ -18,11 +18,11 @@ CONFIG = RolloutConfig(max_model_len=256, max_num_seqs=32, kv_cache_mib=64)
 class Tiny:
     """An engine, and two sets of weights with their oracles."""
 
-    def __init__(self, family: str, folder: Path):
+    def __init__(self, family: str, folder: Path, config: RolloutConfig = CONFIG):
         self.family = family
         # vLLM's Mamba kernels on the CPU use approximate exponentials.
         self.tolerance = 2e-3 if family == "nemotron_h" else 1e-4
-        self.engine = RolloutEngine(write_config(family, folder), CONFIG, seed=0, log_path=folder / "log")
+        self.engine = RolloutEngine(write_config(family, folder), config, seed=0, log_path=folder / "engine.log")
         models = [build(family, seed) for seed in (1, 2)]
         self.images = [write_image(model, folder / f"{i}.safetensors") for i, model in enumerate(models)]
         self.references = [Reference(model) for model in models]

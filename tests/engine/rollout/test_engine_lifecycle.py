@@ -112,9 +112,7 @@ def test_an_old_version_is_refused(engines: dict[str, Tiny]) -> None:
         (Request("foreign", (5, 448), Sampling(5), 0), r"ids in \[0, 448\), found 5 to 448"),
     ],
 )
-def test_a_request_that_cannot_be_held_is_refused(
-    engines: dict[str, Tiny], request_: Request, message: str
-) -> None:
+def test_a_request_that_cannot_be_held_is_refused(engines: dict[str, Tiny], request_: Request, message: str) -> None:
     tiny = engines["qwen3"]
     tiny.load(0)
     with pytest.raises(UserError, match=message):
@@ -132,7 +130,7 @@ def test_a_killed_engine_restarts_and_finishes_what_was_pending(engines: dict[st
     results = engine.results()
     finished = {rollout.id: rollout for rollout in (next(results) for _ in range(2))}
     pending = {request.id for request in requests} - finished.keys()
-    os.killpg(engine.pid, signal.SIGKILL)
+    os.killpg(engine.pids[0], signal.SIGKILL)
     with pytest.raises(EngineDied) as died:
         for rollout in results:
             finished[rollout.id] = rollout
@@ -168,7 +166,7 @@ def test_the_engine_dies_with_its_trainer(tmp_path: Path) -> None:
         "import sys, time; from cascade_rl.engine.rollout.client import RolloutEngine\n"
         "from cascade_rl.engine.config import RolloutConfig\n"
         "engine = RolloutEngine(sys.argv[1], RolloutConfig(), 0, sys.argv[1] + '/log')\n"
-        "print(engine.pid, flush=True); time.sleep(60)"
+        "print(engine.pids[0], flush=True); time.sleep(60)"
     )
     folder = write_config("qwen3", tmp_path)
     with subprocess.Popen([sys.executable, "-c", program, folder], stdout=subprocess.PIPE) as trainer:

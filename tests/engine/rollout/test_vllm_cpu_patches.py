@@ -27,6 +27,7 @@ def test_inert_with_the_cuda_build(cuda_build: None) -> None:
     vllm_cpu_patches.set_environment()
     vllm_cpu_patches.apply()
     vllm_cpu_patches.record_routes(engine=None)
+    vllm_cpu_patches.unlink_shared_memory(None)
     vllm_cpu_patches.refresh_packed(model=None)
     assert vllm_cpu_patches.supported(arguments) is arguments
     assert dict(os.environ) == environment

@@ -133,9 +133,7 @@ class Reference:
     def router_scores(self) -> np.ndarray:
         return torch.stack(self._scores, dim=1).numpy()
 
-    def __call__(
-        self, token_ids: np.ndarray, temperature: float = 1.0, routes: np.ndarray | None = None
-    ) -> np.ndarray:
+    def __call__(self, token_ids: np.ndarray, temperature: float = 1.0, routes: np.ndarray | None = None) -> np.ndarray:
         """All log-probs [n - 1, vocab] after temperature, with the experts `routes` [n - 1, layers, topk]."""
         self._scores = []
         self._routes = None if routes is None else torch.from_numpy(routes.astype(np.int64))

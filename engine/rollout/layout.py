@@ -1,0 +1,36 @@
+"""Whether vLLM can hold a model in engines of a given layout; told before anything starts. Torch-free."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from cascade_rl.engine.config import RolloutConfig
+from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.rollout import vllm_cpu_patches
+
+# Sizes of the model that vLLM 0.32 gives its tensor parallel workers equal parts of.
+CUT = (
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "moe_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+    "mamba_num_heads",
+    "n_groups",
+)
+
+
+def check_rollout(hf: Mapping[str, Any], rollout: RolloutConfig) -> None:
+    """Raises UserError where `tensor` does not divide the model, or the build of vLLM lacks what is asked for."""
+    for key in CUT:
+        count = hf.get(key) or rollout.tensor
+        if count % rollout.tensor and not _is_repeated(key, count, rollout.tensor):
+            raise UserError(
+                f"rollout.tensor: expected a divisor of the model's {key} = {count}, found {rollout.tensor}."
+            )
+    if rollout.sleep and vllm_cpu_patches.installed():
+        raise UserError("rollout.sleep: expected False, since the CPU build of vLLM has no sleep mode; found True.")
+
+
+def _is_repeated(key: str, count: int, workers: int) -> bool:
+    """Whether vLLM gives several workers the same head or group."""
+    return (key == "num_key_value_heads" and workers % count == 0) or (key == "n_groups" and count == 1)

@@ -1,0 +1,27 @@
+"""Which engine draws which sample."""
+
+from collections.abc import Sequence
+
+from cascade_rl.engine.sample import Request
+
+
+def place(requests: Sequence[Request], loads: Sequence[int]) -> list[int]:
+    """The engine of each request, where engine i still has `loads[i]` tokens to draw.
+
+    Requests with the same prompt go to one engine, whose prefix cache then holds the prompt once. Prompts go
+    one after the other, the most tokens first, to the engine with the least to do. Nothing but the arguments
+    decides.
+    """
+    costs: dict[tuple[int, ...], int] = {}
+    for request in requests:
+        costs[request.prompt_ids] = costs.get(request.prompt_ids, 0) + tokens(request)
+    totals, engines = list(loads), dict[tuple[int, ...], int]()
+    for prompt in sorted(costs, key=costs.__getitem__, reverse=True):
+        engines[prompt] = totals.index(min(totals))
+        totals[engines[prompt]] += costs[prompt]
+    return [engines[request.prompt_ids] for request in requests]
+
+
+def tokens(request: Request) -> int:
+    """The most that a request can take."""
+    return len(request.prompt_ids) + request.sampling.max_new_tokens

@@ -1,0 +1,185 @@
+"""What the client asks of its servers, and what it does when they die, with scripted servers instead of vLLM."""
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cascade_rl.engine.config import RolloutConfig
+from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.rollout import client, process, vllm_cpu_patches
+from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
+from cascade_rl.engine.rollout.protocol import Reply, Score, Settings, Sleep, Submit, UpdateWeights
+from cascade_rl.engine.sample import Request, Rollout, Sampling
+
+REQUESTS = [Request(f"{prompt}/{i}", (prompt, 7), Sampling(4), seed=i) for prompt in range(4) for i in range(3)]
+
+
+class ScriptedServer:
+    """Stands for EngineProcess: answers at once, draws what it is told to, and dies when it is told to."""
+
+    def __init__(self, settings: Settings, index: int, log_path: Path, arrivals: process.Arrivals):
+        self.index, self.log_path, self.version, self.paused, self.alive = index, log_path, None, False, True
+        self.told: list[Any] = []
+        self.drawn: deque[Request] = deque()
+        self._arrivals = arrivals
+
+    def send(self, message: Any) -> bool:
+        if self.alive:
+            self.told.append(message)
+            self.drawn += message.requests if isinstance(message, Submit) else ()
+        return self.alive
+
+    def reply(self) -> Reply | None:
+        command = self.told[-1]
+        scores = [(self.index, ids) for ids in command.sequences] if isinstance(command, Score) else None
+        return Reply(scores) if self.alive else None
+
+    def finish(self, count: int) -> None:
+        for request in [self.drawn.popleft() for _ in range(count)]:
+            ids = np.array(request.prompt_ids)
+            self._arrivals.put((self, Rollout(request.id, ids, ids, np.zeros(2), None, ((self.version, 0),), "stop")))
+
+    def die(self) -> None:
+        self.alive = False
+        self._arrivals.put((self, None))
+
+    def kill(self) -> None:
+        self.alive = False
+
+    def obituary(self, pending_ids: tuple[str, ...]) -> EngineDied:
+        return EngineDied(-9, pending_ids, self.log_path, "")
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[RolloutEngine, list[Any]]]:
+    """Starts a client with weights 0; returns it and its servers, a list that a restart changes."""
+    monkeypatch.setattr(client, "EngineProcess", ScriptedServer)
+    (tmp_path / "config.json").write_text('{"vocab_size": 10}')
+
+    def started(**settings: Any) -> tuple[RolloutEngine, list[Any]]:
+        engine = RolloutEngine(tmp_path, RolloutConfig(**settings), seed=0, log_path=tmp_path / "engine.log")
+        engine.update_weights("image", 0)
+        return engine, engine._processes
+
+    return started
+
+
+def test_each_engine_has_its_log(start: Callable) -> None:
+    _, servers = start(engines=3)
+    assert [server.log_path.name for server in servers] == ["engine.log", "engine-1.log", "engine-2.log"]
+
+
+def test_all_engines_may_die_at_once(start: Callable) -> None:
+    """Each request comes out once; the new servers get what the dead ones had not sent, and no more."""
+    engine, servers = start(engines=2)
+    engine.submit(REQUESTS)
+    for server, count in zip(servers, (2, 4), strict=True):
+        server.finish(count)
+        server.die()
+    found: list[Rollout] = []
+    for dead in (1, 2):  # results go on as long as there are some
+        with pytest.raises(EngineDied) as died:
+            found.extend(engine.results())
+        assert len(died.value.pending_ids) == (4, 2)[dead - 1]
+    assert len(found) == 6
+    engine.restart()
+    engine.update_weights("image", 0)
+    assert [len(server.drawn) for server in servers] == [4, 2]
+    for server in servers:
+        server.finish(len(server.drawn))
+    found.extend(engine.results())
+    assert sorted(rollout.id for rollout in found) == [request.id for request in REQUESTS]
+
+
+def test_a_death_is_told_until_the_server_is_replaced(start: Callable) -> None:
+    engine, [server] = start()
+    engine.submit(REQUESTS)
+    server.die()
+    for _ in range(2):
+        with pytest.raises(EngineDied):
+            next(engine.results())
+
+
+def test_what_arrived_before_a_restart_is_not_drawn_again(start: Callable) -> None:
+    engine, servers = start()
+    engine.submit(REQUESTS)
+    servers[0].finish(5)
+    servers[0].die()
+    engine.restart()
+    engine.update_weights("image", 0)
+    assert [request.id for request in servers[0].drawn] == [request.id for request in REQUESTS[5:]]
+    servers[0].finish(7)
+    assert [rollout.id for rollout in engine.results()] == [request.id for request in REQUESTS]
+
+
+def test_a_server_that_is_gone_does_not_keep_requests_from_the_others(start: Callable) -> None:
+    engine, servers = start(engines=3)
+    servers[1].die()
+    with pytest.raises(EngineDied, match=r"engine-1\.log"):
+        engine.submit(REQUESTS)
+    assert [len(server.drawn) > 0 for server in servers] == [True, False, True]
+    engine.restart()
+    with pytest.raises(RuntimeError, match="no weights yet"):
+        engine.submit([])
+    engine.update_weights("image", 0)
+    assert [sum(isinstance(told, UpdateWeights) for told in server.told) for server in servers] == [1, 1, 1]
+    for server in servers:
+        server.finish(len(server.drawn))
+    assert {rollout.id for rollout in engine.results()} == {request.id for request in REQUESTS}
+
+
+def test_engines_agree_on_the_version_or_have_none(start: Callable) -> None:
+    engine, servers = start(engines=2)
+    servers[1].alive = False
+    with pytest.raises(EngineDied):
+        engine.update_weights("newer", 1)
+    engine.restart()
+    assert engine.version is None
+    engine.update_weights("newer", 1)
+    assert engine.version == 1
+    assert servers[1].told == [UpdateWeights("newer", 1)]
+    for version in (0, 1):
+        with pytest.raises(ValueError, match=f"expected more than 1, found {version}"):
+            engine.update_weights("older", version)
+
+
+def test_sequences_are_dealt_out_in_turn(start: Callable) -> None:
+    engine, _ = start(engines=2)
+    assert engine.score([[1], [2], [3]]) == [(0, (1,)), (1, (2,)), (0, (3,))]
+    assert engine.score([[4]]) == [(0, (4,))]
+
+
+def test_engines_that_share_their_devices_sleep_whenever_they_are_done(start: Callable) -> None:
+    engine, servers = start(engines=2, sleep=True)
+    engine.submit(REQUESTS)
+    for server in servers:
+        assert [type(message) for message in server.told] == [UpdateWeights, Sleep, Submit]
+        server.finish(len(server.drawn))
+    assert len(list(engine.results())) == len(REQUESTS)
+    engine.score([[1], [2]])
+    assert [type(message) for message in servers[1].told[3:]] == [Sleep, Score, Sleep]
+
+
+def test_engines_do_not_sleep_unless_asked_to(start: Callable) -> None:
+    engine, [server] = start()
+    engine.score([[1]])
+    assert Sleep() not in server.told
+
+
+@pytest.mark.parametrize(("visible", "own"), [(None, "2,3"), ("4,5,6,7", "6,7"), ("a,b,c", None)])
+def test_each_engine_sees_its_own_cuda_devices(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, own: str | None
+) -> None:
+    monkeypatch.setattr(vllm_cpu_patches, "installed", lambda: False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    if own:
+        assert process._own_devices(1, 2) == {"CUDA_VISIBLE_DEVICES": own}
+    else:
+        with pytest.raises(UserError, match="expected at least 4 devices, found CUDA_VISIBLE_DEVICES=a,b,c"):
+            process._own_devices(1, 2)

@@ -1,0 +1,110 @@
+"""Two engines behind one interface answer as one engine does, also when one of them dies."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cascade_rl.engine.rollout.client import EngineDied
+from cascade_rl.engine.sample import Request, Rollout, Sampling
+
+from .conftest import CONFIG, Tiny, make_requests
+from .test_engine_lifecycle import LONG, run_some_steps
+from .test_rollouts import score_gaps
+
+GROUP = 4
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
+    tiny = Tiny("llama", tmp_path_factory.mktemp("llama"), replace(CONFIG, engines=2))
+    yield tiny
+    tiny.engine.close()
+
+
+def groups(count: int, sampling: Sampling) -> list[Request]:
+    """GROUP requests for each prompt, their seeds different."""
+    return [
+        replace(request, id=f"{request.id}/{i}", seed=100 * request.seed + i)
+        for request in make_requests(count, sampling)
+        for i in range(GROUP)
+    ]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_same_samples_as_from_one_engine(engines: dict[str, Tiny], pair: Tiny, temperature: float) -> None:
+    """The company of a request differs, and with it the sums' rounding: float32 tokens do not."""
+    requests = groups(6, Sampling(max_new_tokens=24, temperature=temperature))
+    for index in (1, 0):
+        engines["llama"].load(index), pair.load(index)
+        expected, found = engines["llama"].sample(requests), pair.sample(requests)
+        assert found.keys() == expected.keys()
+        for request_id, rollout in found.items():
+            assert rollout.token_ids.tolist() == expected[request_id].token_ids.tolist()
+            assert np.abs(rollout.logprobs - expected[request_id].logprobs).max() < 1e-5
+            assert rollout.versions == ((pair.engine.version, 0),)
+
+
+def test_an_update_reaches_both_while_requests_run(pair: Tiny) -> None:
+    pair.load(0)
+    first = pair.engine.version
+    pair.engine.submit(groups(4, LONG))
+    run_some_steps(pair.engine, 20)
+    pair.load(1)
+    rollouts = list(pair.engine.results())
+    assert len(rollouts) == 4 * GROUP
+    assert {tuple(version for version, _ in rollout.versions) for rollout in rollouts} == {(first, first + 1)}
+    health = pair.engine.health()
+    assert (health.version, health.unfinished, health.paused) == (first + 1, 0, False)
+
+
+def test_scores_come_back_in_order_from_both(pair: Tiny) -> None:
+    sequences = [np.arange(3 + i, 20 + 3 * i) for i in range(5)]
+    for index in (0, 1):
+        reference = pair.load(index)
+        before = pair.engine.health().steps
+        scores = pair.engine.score(sequences)
+        assert pair.engine.health().steps > before + 1
+        for token_ids, scored in zip(sequences, scores, strict=True):
+            assert score_gaps(scored, token_ids, reference).max() < pair.tolerance
+        [alone] = pair.engine.score(sequences[:1])
+        assert np.abs(alone.logprobs - scores[0].logprobs).max() < 1e-5
+
+
+def test_a_dead_engine_is_replaced_and_the_other_goes_on(pair: Tiny) -> None:
+    """The same weights again go to the new engine alone: the other one's samples have one version."""
+    pair.load(0)
+    engine, old, version = pair.engine, pair.engine.pids, pair.engine.version
+    requests = groups(6, LONG)
+    expected = pair.sample(requests)
+    engine.submit(requests)
+    os.kill(old[1], signal.SIGKILL)
+    found: dict[str, Rollout] = {}
+    with pytest.raises(EngineDied) as died:
+        for rollout in engine.results():
+            found[rollout.id] = rollout
+    assert (died.value.exit_code, died.value.log_path.name) == (-signal.SIGKILL, "engine-1.log")
+    lost = died.value.pending_ids
+    assert len(lost) == 3 * GROUP
+    assert len({request_id.rsplit("/", 1)[0] for request_id in lost}) == 3
+
+    engine.restart()
+    assert engine.pids[0] == old[0]
+    assert engine.pids[1] != old[1]
+    assert engine.version is None
+    with pytest.raises(RuntimeError, match="no weights yet"):
+        engine.submit(make_requests(1, LONG, seed=2))
+    engine.update_weights(pair.images[0], version)
+    assert engine.version == version
+    for rollout in engine.results():
+        assert rollout.id not in found
+        found[rollout.id] = rollout
+    assert found.keys() == expected.keys()
+    for request_id, rollout in found.items():
+        assert rollout.token_ids.tolist() == expected[request_id].token_ids.tolist()
+        assert rollout.versions == ((version, 0),)
+    with pytest.raises(ValueError, match=f"expected more than {version}, found {version}"):
+        engine.update_weights(pair.images[0], version)
