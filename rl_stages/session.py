@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as ListOf
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -60,6 +61,7 @@ class Session[S: Stage]:
                 self.judge = self.exits.enter_context(Judge(self.tokenizer))
             self.engine = self._start_engine()
             self.trainer = self._build_trainer()
+            self.checkpoints = checkpoint.CheckpointWriter()
             self.first_step = self._restore()
             bound = self.cascade.rollout.probe_bound
             self.refit = Refit(self.trainer, self.engine, self._image(), self._probe_ids(), bound)
@@ -77,8 +79,10 @@ class Session[S: Stage]:
         """Steps that are still to be taken, counting from 0; after each that is due a checkpoint is written."""
         for step in range(self.first_step, self.stage.steps):
             yield step
+            self.checkpoints.poll()
             if (step + 1) % self.stage.checkpoint_every == 0 or step + 1 == self.stage.steps:
                 self._save(step + 1)
+        self.checkpoints.finish()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -102,6 +106,8 @@ class Session[S: Stage]:
         """Ends step `step`, counting from 1; `tokens` is what it generated, or learned from."""
         if is_rank0():
             self.log.step(step, metrics, tokens, records)
+            if self.trainer.expert_tokens.size:
+                self.folder.record_event("expert_tokens", step=step, tokens=self.trainer.expert_tokens.tolist())
 
     # The frame around a loop.
 
@@ -141,6 +147,7 @@ class Session[S: Stage]:
             total_steps=self.stage.steps,
             token_budget=self.stage.token_budget,
             seed=self.cascade.seed,
+            router=self.stage.router,
         )
 
     def _restore(self) -> int:
@@ -156,8 +163,9 @@ class Session[S: Stage]:
         if is_rank0():
             self.folder.begin_checkpoint(step)
         dist.barrier()
-        checkpoint.save(self.trainer, self.folder.partial_checkpoint(step))
-        dist.barrier()
+        self.checkpoints.start(self.trainer, self.folder.partial_checkpoint(step), partial(self._commit, step))
+
+    def _commit(self, step: int) -> None:
         if is_rank0():
             self.folder.commit_checkpoint(step)
 
@@ -183,8 +191,10 @@ class Session[S: Stage]:
         self.folder.record_event("engine_died", detail=str(death))
 
     def _probe_ids(self) -> list[list[int]]:
-        """Held-out prompts followed by random tokens: text that a chat model sees, and text that it does not."""
-        tasks = heldout_tasks(self.cascade, self.cascade.evaluation.domains[0])[:PROBES]
+        """For each engine, held-out prompts followed by random tokens: text that a chat model sees, and text that
+        it does not."""
+        heldout = heldout_tasks(self.cascade, self.cascade.evaluation.domains[0])[:PROBES]
+        tasks = heldout * self.cascade.rollout.engines
         noise = np.random.default_rng(self.seed).integers(0, len(self.tokenizer), (len(tasks), PROBE_TAIL))
         prompts = [encode_prompt(self.tokenizer, task.messages) for task in tasks]
         return [prompt + tail.tolist() for prompt, tail in zip(prompts, noise, strict=True)]
