@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cascade_rl.engine.errors import UserError
+from cascade_rl.launchers import dry_run
 from cascade_rl.rl_stages.exit_status import exit_status
 
 DEMO = Path("runs/cascade2_tiny")
@@ -33,14 +34,30 @@ def _parser() -> argparse.ArgumentParser:
     kernels = benches.add_parser("kernels", help="log-prob and KL ops against baselines, side by side")
     kernels.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     kernels.set_defaults(command=_bench_kernels)
+    packing = benches.add_parser("packing", help="the batch planner against first-fit-decreasing and Karmarkar-Karp")
+    packing.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
+    packing.set_defaults(command=_bench_packing)
+    refit = benches.add_parser("refit", help="bytes and seconds of moving the weights, against gather-and-broadcast")
+    refit.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
+    refit.set_defaults(command=_bench_refit)
     parity = commands.add_parser("parity", help="are transformers, Megatron and vLLM one model, on real text")
     parity.add_argument("folder", type=Path, help="Hugging Face model folder")
     parity.add_argument("--bound", type=float, default=1e-4, metavar="NATS", help="largest gap of a log-prob (1e-4)")
     parity.set_defaults(command=_parity)
+    dry = commands.add_parser("dry-run", help="builds a layout of any size on this CPU, without its memory")
+    dry_run.add_arguments(dry)
+    dry.set_defaults(command=_dry_run)
     curve = commands.add_parser("curve", help="draws the reward over the steps of an RL stage")
     curve.add_argument("metrics", type=Path, help="the stage's metrics.jsonl")
     curve.add_argument("svg", type=Path, help="the picture to write")
     curve.set_defaults(command=_curve)
+    upcycle = commands.add_parser("upcycle", help="a dense Qwen3 folder as a Qwen3-MoE that computes the same")
+    upcycle.add_argument("dense", type=Path, help="Hugging Face model folder")
+    upcycle.add_argument("out", type=Path, help="folder to write")
+    upcycle.add_argument("--experts", type=int, required=True, metavar="N", help="copies of each MLP")
+    upcycle.add_argument("--topk", type=int, required=True, metavar="K", help="experts of each token, 2 or more")
+    upcycle.add_argument("--seed", type=int, default=1, help="of the random gates (1)")
+    upcycle.set_defaults(command=_upcycle)
     return parser
 
 
@@ -48,6 +65,18 @@ def _bench_kernels(options: argparse.Namespace) -> int:
     from cascade_rl.kernels import bench
 
     return bench.run(options.json)
+
+
+def _bench_packing(options: argparse.Namespace) -> int:
+    from cascade_rl.launchers import bench_packing
+
+    return bench_packing.run(options.json)
+
+
+def _bench_refit(options: argparse.Namespace) -> int:
+    from cascade_rl.launchers import bench_refit
+
+    return bench_refit.run(options.json, machine())
 
 
 def _bench_step(options: argparse.Namespace) -> int:
@@ -89,6 +118,13 @@ def _parity(options: argparse.Namespace) -> int:
     return 0 if agree else 1
 
 
+def _dry_run(options: argparse.Namespace) -> int:
+    from cascade_rl.rl_stages.run_stage import quiet_libraries
+
+    quiet_libraries()
+    return dry_run.run(options)
+
+
 def _curve(options: argparse.Namespace) -> int:
     from cascade_rl.rl_stages.curve import curve_svg
     from cascade_rl.rl_stages.durable_file import JsonLines
@@ -97,6 +133,14 @@ def _curve(options: argparse.Namespace) -> int:
     if not rewards:
         raise UserError(f"{options.metrics}: expected the metrics.jsonl of an RL stage, found no reward in it.")
     options.svg.write_text(curve_svg("reward", rewards))
+    return 0
+
+
+def _upcycle(options: argparse.Namespace) -> int:
+    from cascade_rl.moe.upcycling import upcycle
+
+    upcycle(options.dense, options.out, experts=options.experts, topk=options.topk, seed=options.seed)
+    print(f"{options.out}: every MLP of {options.dense} as {options.experts} experts, {options.topk} per token")
     return 0
 
 

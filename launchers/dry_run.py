@@ -1,0 +1,54 @@
+"""`cascade dry-run`: a layout of hundreds of ranks, built stage by stage on one CPU without its memory."""
+
+import argparse
+from dataclasses import fields
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from cascade_rl.engine.config import ParallelConfig
+from cascade_rl.engine.memory import state_bytes
+from cascade_rl.engine.models import check_layout, family_of, read_config
+from cascade_rl.engine.models.hf_config import HfConfig
+from cascade_rl.engine.models.places import place_of
+
+GIB = 1 << 30
+BFLOAT16 = 2
+SIZES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
+HEADINGS = ("rank", "layers", "parameters", "weights", "gradients", "optimizer", "GiB")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, help="folder with a config.json, as those in engine/models/published")
+    parser.add_argument("--ranks", type=int, required=True, metavar="N", help="GPUs of the trainer")
+    defaults = {field.name: field.default for field in fields(ParallelConfig)}
+    for name in SIZES:
+        option = "--" + name.replace("_", "-")
+        parser.add_argument(option, type=int, default=defaults[name], metavar="N", help=f"({defaults[name]})")
+
+
+def run(options: argparse.Namespace) -> int:
+    hf = read_config(options.model)
+    parallel = ParallelConfig(**{name: getattr(options, name) for name in SIZES}, sequence=options.tensor > 1)
+    check_layout(hf, parallel, options.ranks)
+    numbers = family_of(hf).name_map(hf).parameter_count()
+    table = Table(*HEADINGS, title=f"{numbers:,} parameters in bfloat16 on {options.ranks} ranks")
+    for rank in range(0, options.ranks, options.ranks // parallel.pipeline):
+        table.add_row(*_first_of_stage(hf, parallel, options.ranks, rank))
+    Console(highlight=False).print(table)
+    return 0
+
+
+def _first_of_stage(hf: HfConfig, parallel: ParallelConfig, world: int, rank: int) -> list[str]:
+    """One rank as Megatron builds it. The others of its stage hold as much, but for the embedding's padding."""
+    from cascade_rl.engine.dry_run import imagined_rank, meta_chunks
+
+    with imagined_rank(rank, world, parallel):
+        chunks = meta_chunks(hf, parallel)
+    layers = " + ".join(str(len(chunk.decoder.layer_type_list)) for chunk in chunks)
+    numbers = sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters())
+    place = place_of(rank, world, parallel)
+    held = state_bytes(family_of(hf).name_map(hf).shards(place), place, BFLOAT16)
+    sizes = (held.weights, held.gradients, held.optimizer, held.total)
+    return [str(rank), layers, f"{numbers:,}", *(f"{size / GIB:.2f}" for size in sizes)]
