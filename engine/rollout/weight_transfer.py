@@ -1,14 +1,23 @@
-"""New weights for a running engine through vLLM's own weight-transfer registry: the backend `cascade_image`.
+"""New weights for a running engine through vLLM's own weight-transfer registry.
+
+Backend `cascade_p2p` is the worker's end of a planned refit (`engine/refit_transport.py`): slices arrive from the
+trainer ranks that hold them and are written into the layer in the layout in which vLLM loads it; a layer that is
+complete is packed and copied in place by vLLM's layerwise reload.
+
+Backend `cascade_image` loads a whole checkpoint.
 
 The trainer fills one memory-mapped safetensors file (`engine/models/hf_image.py`, under /dev/shm when trainer
 and engine share a host); each worker maps the same file and loads its shards in checkpoint format through
 vLLM's layerwise reload. Nothing of the file is referenced afterwards.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
 from safetensors import safe_open
+from torch.distributed import PrefixStore, TCPStore
+from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -18,17 +27,23 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.attention import is_deferred_attention_layer
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
-from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.model_executor.model_loader.reload.layerwise import _layerwise_process, get_layerwise_info
+from vllm.model_executor.model_loader.reload.meta import materialize_layer
 from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
 
+from cascade_rl.engine.models.name_map import Cut
+from cascade_rl.engine.refit_group import join_as_worker
+from cascade_rl.engine.refit_transport import Check, Receiver
 from cascade_rl.engine.rollout import vllm_cpu_patches
+from cascade_rl.engine.rollout.vllm_map import WHOLE, WorkerPlace
 
-BACKEND = "cascade_image"
+BACKEND, P2P_BACKEND = "cascade_image", "cascade_p2p"
 
 
 def register() -> None:
     """Make the backend known to vLLM in this process."""
     WeightTransferEngineFactory.register_engine(BACKEND, ImageTransferEngine)
+    WeightTransferEngineFactory.register_engine(P2P_BACKEND, P2pTransferEngine)
 
 
 @dataclass
@@ -82,3 +97,83 @@ def _is_stale(layer: torch.nn.Module, tied: bool) -> bool:
         return False  # the rows that pad the vocabulary never arrive
     needed = sum(get_tensor_load_numel(parameter) for parameter in layer.parameters(recurse=False))
     return info.load_numel < needed
+
+
+@dataclass
+class P2pInit(WeightTransferInitInfo):
+    """The store at which the ranks meet, under a name that is new for every meeting; `first_rank` is that of this
+    engine's first worker, behind the trainer's ranks."""
+
+    address: str
+    port: int
+    meeting: str
+    first_rank: int
+
+
+@dataclass
+class P2pUpdate(WeightTransferUpdateInfo):
+    version: int
+    check: Check
+
+
+class P2pTransferEngine(WeightTransferEngine[P2pInit, P2pUpdate]):
+    """Worker side of a planned refit. Raises RefitError, which the trainer's ranks raise too."""
+
+    init_info_cls = P2pInit
+    update_info_cls = P2pUpdate
+    _receiver: Receiver
+
+    def init_transfer_engine(self, init_info: P2pInit) -> None:
+        """Every worker and every trainer rank at the same time; also again, when an engine has been replaced."""
+        cut = Cut(get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size())
+        place = WorkerPlace(cut, cut if self.parallel_config.enable_expert_parallel else WHOLE)
+        store = PrefixStore(init_info.meeting, TCPStore(init_info.address, init_info.port, wait_for_workers=False))
+        rank = init_info.first_rank + cut.rank
+        self._receiver = join_as_worker(store, rank, place, as_loaded(self.model), self.device)
+
+    def start_weight_update(self) -> None:
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: P2pUpdate) -> None:
+        self._receiver.receive(update_info.version, LayerwiseParameters(self.model), update_info.check)
+
+    def finish_weight_update(self) -> None:
+        finalize_layerwise_reload(self.model, self.model_config)
+        vllm_cpu_patches.refresh_packed(self.model)
+
+    def shutdown(self) -> None:
+        pass
+
+
+def as_loaded(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters in the shapes in which vLLM loads them, on no device where they have been packed since."""
+    loaded = dict[str, torch.Tensor]()
+    for name, parameter in model.named_parameters():
+        module, _, own = name.rpartition(".")
+        recorded, _ = get_layerwise_info(model.get_submodule(module)).restore_metadata
+        loaded[name] = recorded.get(own, parameter)
+    return loaded
+
+
+class LayerwiseParameters:
+    """The `Destination` in a model that is being reloaded: a layer has memory from its first slice to its last."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._missing = Counter(name.rpartition(".")[0] for name in as_loaded(model))
+
+    def tensor(self, parameter: str) -> torch.Tensor:
+        module, _, name = parameter.rpartition(".")
+        layer = self._model.get_submodule(module)
+        if getattr(layer, name).is_meta:
+            materialize_layer(layer, get_layerwise_info(layer))
+            if isinstance(layer, VocabParallelEmbedding):
+                getattr(layer, name).zero_()  # the rows that pad the vocabulary never arrive
+        return getattr(layer, name).data
+
+    def filled(self, parameter: str) -> None:
+        module = parameter.rpartition(".")[0]
+        self._missing[module] -= 1
+        if not self._missing[module]:
+            layer = self._model.get_submodule(module)
+            _layerwise_process(layer, get_layerwise_info(layer))
