@@ -16,14 +16,13 @@ from cascade_rl.engine.models.layout import check_world
 class Backend:
     """What differs between the two machines.
 
-    config_overrides are TransformerConfig fields; image_folder is where the weights of a refit are laid out
-    for the sampler of the same host.
+    config_overrides are TransformerConfig fields, dispatchers the values of `RouterConfig.dispatcher` that work here.
     """
 
     device: torch.device
     process_group: str
     config_overrides: dict[str, Any]
-    image_folder: str = "/dev/shm"
+    dispatchers: tuple[str, ...]
 
     def spec_provider(self) -> Any:
         raise NotImplementedError
@@ -50,7 +49,7 @@ def backend() -> Backend:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
         fusions = {"moe_permute_fusion": True, "gradient_accumulation_fusion": False}
-        return CudaBackend(device, "nccl", fusions)
+        return CudaBackend(device, "nccl", fusions, ("alltoall", "allgather", "flex"))
     cpu_shim.install()
     return CpuBackend(
         torch.device("cpu"),
@@ -63,6 +62,7 @@ def backend() -> Backend:
             "moe_permute_fusion": False,
             "moe_router_fusion": False,
         },
+        ("alltoall", "allgather"),
     )
 
 

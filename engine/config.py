@@ -85,6 +85,8 @@ class RolloutConfig:
     engines       engines that share the requests
     tensor        tensor parallel workers of each; `engines * tensor` CUDA devices, or CPU processes of one thread
     max_num_seqs  requests that one engine works on at once; kv_cache_mib is for one worker too
+    checksum      what of each slice of a refit both sides compare: the sum of its words, or a digest (full equality)
+    checksum_every  weight versions between two refits that are compared; 0 for never
     sleep         engines give their device memory back while the trainer works; needs CUDA
     """
 
@@ -96,6 +98,8 @@ class RolloutConfig:
     dtype: Literal["float32", "bfloat16"] = "float32"
     replay_routes: bool = True
     probe_bound: float = 1e-4
+    checksum: Literal["sums", "digests"] = "sums"
+    checksum_every: int = 10
     sleep: bool = False
 
     def __post_init__(self) -> None:

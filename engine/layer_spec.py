@@ -29,9 +29,7 @@ def hybrid_stack_spec(provider: BackendSpecProvider, *, qk_layernorm: bool) -> M
     """Layers M (Mamba-2), * (attention), - (MLP) and E (experts), norms fused into the linear behind them."""
     linear_in, linear_out = provider.column_parallel_layer_norm_linear(), provider.row_parallel_linear()
     qk_norm = provider.layer_norm(rms_norm=True, for_qk=True) if qk_layernorm else IdentityOp
-    mixer = ModuleSpec(
-        module=MambaMixer, submodules=MambaMixerSubmodules(in_proj=linear_in, out_proj=linear_out)
-    )
+    mixer = ModuleSpec(module=MambaMixer, submodules=MambaMixerSubmodules(in_proj=linear_in, out_proj=linear_out))
     attention = ModuleSpec(
         module=SelfAttention,
         params={"attn_mask_type": AttnMaskType.causal},
@@ -55,9 +53,7 @@ def hybrid_stack_spec(provider: BackendSpecProvider, *, qk_layernorm: bool) -> M
             ),
             attention_layer=ModuleSpec(
                 module=TransformerLayer,
-                submodules=TransformerLayerSubmodules(
-                    self_attention=attention, self_attn_bda=get_bias_dropout_add
-                ),
+                submodules=TransformerLayerSubmodules(self_attention=attention, self_attn_bda=get_bias_dropout_add),
             ),
             mlp_layer=ModuleSpec(
                 module=MLPLayer, submodules=TransformerLayerSubmodules(mlp=mlp, mlp_bda=get_bias_dropout_add)

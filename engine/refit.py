@@ -1,19 +1,25 @@
-"""Moves the trainer's weights into the engine, and proves that they arrived.
+"""Moves the trainer's weights into the engines, and proves that they arrived.
 
-Every rank copies its own shards into one memory-mapped image of the Hugging Face tensors, which the engine of
-the same host maps too; nothing is gathered. Then a probe compares both sides' log-probs on fixed sequences:
-an engine that kept an old cache, or half of the old weights, looks healthy otherwise (NeMo-RL#4018,
-miles#1958).
+Trainer ranks and workers meet once, plan which rank gives which slice to which worker, and repeat that at every
+refit (`refit_plan.py`, `refit_transport.py`). Then a probe compares both sides' log-probs on fixed sequences: an
+engine that kept an old cache, or packed new weights wrongly, looks healthy otherwise (NeMo-RL#4018, miles#1958).
 """
 
+import os
 from collections.abc import Sequence as ListOf
-from pathlib import Path
+from contextlib import nullcontext
 
 import numpy as np
+import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore
 
-from cascade_rl.engine.models import write_hf
+from cascade_rl.engine.backend import backend
+from cascade_rl.engine.config import RolloutConfig
 from cascade_rl.engine.ranks import from_rank0
+from cascade_rl.engine.refit_group import Terms, join_as_trainer
+from cascade_rl.engine.refit_transport import Check
 from cascade_rl.engine.rollout.client import RolloutEngine
+from cascade_rl.engine.rollout.protocol import JoinRefit
 from cascade_rl.engine.sample import Sequence
 from cascade_rl.engine.trainer import Trainer
 
@@ -23,40 +29,60 @@ class StaleWeights(RuntimeError):
 
 
 class Refit:
-    """One trainer and one engine; `engine` is None on all ranks but 0.
+    """One trainer and its engines; `engine` is None on all ranks but 0. All methods are collective.
 
-    image      file that the weights are laid out in; `close` removes it, and so does, after a kill, the `close` of
-               the next refit that is given the same path
-    probe_ids  sequences of token ids to compare on
-    bound      largest allowed |log p_train - log p_engine| of any probe token
+    probe_ids  sequences of token ids to compare on; those of engine i are every n-th from the i-th on
+    config     says how many workers there are, how often checksums are compared, and `probe_bound`, the largest
+               allowed |log p_train - log p_engine| of any probe token
     """
 
     def __init__(
-        self,
-        trainer: Trainer,
-        engine: RolloutEngine | None,
-        image: Path,
-        probe_ids: ListOf[ListOf[int]],
-        bound: float,
+        self, trainer: Trainer, engine: RolloutEngine | None, probe_ids: ListOf[ListOf[int]], config: RolloutConfig
     ) -> None:
-        self.trainer, self.engine, self.image = trainer, engine, image
-        self.probe_ids, self.bound = probe_ids, bound
+        self.trainer, self.engine = trainer, engine
+        self.probe_ids, self.config = probe_ids, config
         self.version = -1
+        self._address, self._port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        self._store = TCPStore(self._address, self._port, is_master=False, wait_for_workers=False)
+        self._meetings = 0
+        self._joined: dict[int, int] = {}
 
     def __call__(self, version: int) -> float:
-        """Collective. Returns the probe's largest gap. Raises StaleWeights where it is beyond the bound."""
-        write_hf(self.trainer.module, self.trainer.hf_config, self.image)
+        """Returns the probe's largest gap. Raises StaleWeights where it is beyond the bound, RefitError as `send`."""
         self.version = version
         self.send()
         return self._probe()
 
     def send(self) -> None:
-        """Gives the engine the newest image; rank 0 repeats it by itself for an engine that was restarted."""
-        if self.engine:
-            self.engine.update_weights(self.image, self.version)
+        """Gives the newest weights to the engines that lack them: all of them, or those that were restarted.
 
-    def close(self) -> None:
-        self.image.unlink(missing_ok=True)
+        Raises RefitError that names what is stale, missing or corrupt.
+        """
+        engines = from_rank0(lambda: self.engine.lacking(self.version) if self.engine else {})
+        if engines != self._joined:
+            self._join(engines)
+        check = self._check()
+        with self.engine.receiving(engines, self.version, check) if self.engine else nullcontext():
+            self._sender.send(self.version, check)
+
+    def _check(self) -> Check:
+        every = self.config.checksum_every
+        return self.config.checksum if every and self.version % every == 0 else "none"
+
+    def _join(self, engines: dict[int, int]) -> None:
+        """A meeting of all trainer ranks with the workers of `engines` in these processes; that before is over."""
+        trainers, workers = dist.get_world_size(), self.config.tensor
+        meeting = f"refit {self._meetings}"
+        places = {
+            index: JoinRefit(self._address, self._port, meeting, trainers + number * workers)
+            for number, index in enumerate(engines)
+        }
+        terms = Terms(self.trainer.hf_config, self.trainer.parallel, trainers, len(engines) * workers)
+        tensors = self.trainer.module.state_dict()
+        with self.engine.joining(places) if self.engine else nullcontext():
+            store = PrefixStore(meeting, self._store)
+            self._sender = join_as_trainer(store, dist.get_rank(), terms, tensors, backend().device)
+        self._joined, self._meetings = engines, self._meetings + 1
 
     def _probe(self) -> float:
         scores = from_rank0(lambda: self.engine.score(self.probe_ids) if self.engine else [])
@@ -64,11 +90,11 @@ class Refit:
         ours = self.trainer.log_probs(sequences)
         gaps = [np.abs(mine - score.logprobs).max() for mine, score in zip(ours, scores, strict=True)]
         gap = float(np.max(gaps))  # NaN if any is
-        if not gap <= self.bound:
+        if not gap <= self.config.probe_bound:
             raise StaleWeights(
                 f"after the refit to weight version {self.version} trainer and engine differ by {gap:.2e} on "
-                f"the probe sequences, expected at most {self.bound:.0e} (rollout.probe_bound): the engine "
-                "does not sample from the weights that were sent"
+                f"the probe sequences, expected at most {self.config.probe_bound:.0e} (rollout.probe_bound): the "
+                "engine does not sample from the weights that were sent"
             )
         return gap
 

@@ -1,6 +1,5 @@
 """Who takes part in the refits of a run: trainer ranks and workers meet at a store, and each gets the one plan."""
 
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,7 +13,7 @@ from cascade_rl.engine.config import ParallelConfig
 from cascade_rl.engine.models.hf_config import HfConfig
 from cascade_rl.engine.models.places import place_of
 from cascade_rl.engine.refit_plan import BUCKET_BYTES, Member, Plan, RefitError, make_plan
-from cascade_rl.engine.refit_transport import Group, Receiver, Sender, get, put
+from cascade_rl.engine.refit_transport import Group, Receiver, Sender, get, put, whereabouts
 from cascade_rl.engine.rollout.vllm_map import WorkerPlace, worker_shards
 
 
@@ -51,7 +50,7 @@ def join_as_trainer(
     """Every trainer rank and every worker at the same time. `tensors` are those of `Sender`."""
     if rank == 0:
         put(store, "terms", terms)
-    group, plan, dtypes = _meet(store, rank, terms, _Entry(*_whereabouts(device)), device)
+    group, plan, dtypes = _meet(store, rank, terms, _Entry(*whereabouts(device)), device)
     return Sender(group, plan, tensors, dtypes)
 
 
@@ -63,9 +62,13 @@ def join_as_worker(
     Raises RefitError that names every parameter which the map does not describe, or describes otherwise.
     """
     terms = get(store, "terms")
-    _check(terms.hf, place, found)
+    try:
+        _check(terms.hf, place, found)
+    except RefitError as objection:
+        put(store, f"entry/{rank}", objection)
+        raise
     dtypes = {name: tensor.dtype for name, tensor in found.items()}
-    group, plan, _ = _meet(store, rank, terms, _Entry(*_whereabouts(device), place, dtypes), device)
+    group, plan, _ = _meet(store, rank, terms, _Entry(*whereabouts(device), place, dtypes), device)
     return Receiver(group, plan, dtypes)
 
 
@@ -76,6 +79,9 @@ def _meet(
     count = terms.trainers + terms.workers
     store.wait([f"entry/{member}" for member in range(count)], timedelta(seconds=terms.seconds))
     entries: list[Any] = [get(store, f"entry/{member}") for member in range(count)]
+    for entry in entries:
+        if isinstance(entry, RefitError):
+            raise entry
     trainers = [
         Member(place_of(number, terms.trainers, terms.parallel), entry.card, entry.node)
         for number, entry in enumerate(entries[: terms.trainers])
@@ -84,14 +90,6 @@ def _meet(
     dtypes = entries[-1].dtypes
     plan = make_plan(terms.hf, trainers, workers, lambda name: dtypes[name].itemsize, terms.bucket_bytes)
     return Group(store, rank, terms.trainers, terms.workers, device, terms.seconds), plan, dtypes
-
-
-def _whereabouts(device: torch.device) -> tuple[str, str]:
-    """Card and node. The memory of a host is one card."""
-    node = socket.gethostname()
-    if device.type == "cpu":
-        return node, node
-    return f"{node} {torch.cuda.get_device_properties(device).uuid}", node
 
 
 def _check(hf: HfConfig, place: WorkerPlace, found: Mapping[str, Tensor]) -> None:

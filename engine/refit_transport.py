@@ -13,20 +13,21 @@ behind the bucket. What a worker objects to reaches every trainer rank as its ve
 import hashlib
 import os
 import pickle
+import socket
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as ListOf
 from datetime import timedelta
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroupGloo, ProcessGroupNCCL, Store
 
 from cascade_rl.engine.refit_plan import Bucket, Plan, RefitError, Transfer
+from cascade_rl.engine.rollout.protocol import Check
 
-Check = Literal["none", "sums", "digests"]
 CHECK_BYTES: dict[Check, int] = {"none": 0, "sums": 8, "digests": 32}
 CHECK_NUMBERS = list(CHECK_BYTES)
 WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
@@ -37,6 +38,14 @@ ALIGNMENT = 8
 VERDICT_SECONDS = 10.0
 POLL_SECONDS = 1e-3
 OBJECTION = "objection"  # of any worker to any version: a group that has one is closed
+
+
+def whereabouts(device: torch.device) -> tuple[str, str]:
+    """Card and node. The memory of a host is one card."""
+    node = socket.gethostname()
+    if device.type == "cpu":
+        return node, node
+    return f"{node} {torch.cuda.get_device_properties(device).uuid}", node
 
 
 class Destination(Protocol):

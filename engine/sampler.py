@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from cascade_rl.engine.ranks import from_rank0
 from cascade_rl.engine.refit import Refit
 from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
 from cascade_rl.engine.sample import Request, Rollout
@@ -9,34 +10,51 @@ from cascade_rl.engine.sample import Request, Rollout
 RESTARTS = 2  # of one batch; an engine that dies more often dies of the batch
 
 
-def sample(
-    engine: RolloutEngine,
-    refit: Refit,
-    requests: Sequence[Request],
-    *,
-    finished: Callable[[], None],
-    died: Callable[[EngineDied], None],
-) -> list[Rollout]:
-    """One rollout per request, in the order of the requests; rank 0 only.
+class Sampler:
+    """One batch on one engine, which dies up to RESTARTS times; rank 0's part of `sample`."""
 
-    An engine that dies, also while it starts, is restarted with the same weights, and what it had not finished
-    is drawn again with the same seeds. `finished` is called for each sample, `died` for each death. Raises
-    EngineDied after RESTARTS restarts.
-    """
-    rollouts: dict[str, Rollout] = {}
-    for restarts in range(RESTARTS + 1):
+    def __init__(self, engine: RolloutEngine, finished: Callable[[], None], died: Callable[[EngineDied], None]):
+        self.engine, self.finished, self.died = engine, finished, died
+        self.rollouts: dict[str, Rollout] = {}
+        self.deaths = 0
+
+    def draw(self, requests: Sequence[Request]) -> bool:
+        """Submits `requests`, none after a restart, and collects all that are pending. False where the engine dies."""
+        return self._survives(lambda: self._collect(requests))
+
+    def restart(self) -> bool:
+        """Waits for the start. False where the engine dies of it."""
+        self.engine.restart()
+        return self._survives(self.engine.health)
+
+    def _collect(self, requests: Sequence[Request]) -> None:
+        if requests:
+            self.engine.submit(requests)
+        for rollout in self.engine.results():
+            self.rollouts[rollout.id] = rollout
+            self.finished()
+
+    def _survives(self, action: Callable[[], object]) -> bool:
         try:
-            if restarts == 0:
-                engine.submit(requests)
-            else:
-                engine.restart()
-                refit.send()
-            for rollout in engine.results():
-                rollouts[rollout.id] = rollout
-                finished()
-            break
+            action()
         except EngineDied as death:
-            if restarts == RESTARTS:
+            if self.deaths == RESTARTS:
                 raise
-            died(death)
-    return [rollouts[request.id] for request in requests]
+            self.deaths += 1
+            self.died(death)
+            return False
+        return True
+
+
+def sample(sampler: Sampler | None, refit: Refit, requests: Sequence[Request]) -> list[Rollout]:
+    """One rollout per request, in the order of the requests, on every rank. Collective; `sampler` is rank 0's.
+
+    An engine that dies is restarted with the same weights, for which every trainer rank is needed, and what it had
+    not finished is drawn again with the same seeds. Raises EngineDied after RESTARTS restarts.
+    """
+    drawn = from_rank0(lambda: bool(sampler and sampler.draw(requests)))
+    while not drawn:
+        if from_rank0(lambda: bool(sampler and sampler.restart())):
+            refit.send()
+            drawn = from_rank0(lambda: bool(sampler and sampler.draw(())))
+    return from_rank0(lambda: [sampler.rollouts[request.id] for request in requests] if sampler else [])

@@ -132,9 +132,7 @@ class GroupedRMSNorm(torch.nn.Module):
         grouped = x.float().unflatten(-1, (-1, self.group_size))
         return (F.rms_norm(grouped, (self.group_size,), eps=self.eps).flatten(-2) * self.weight).to(x.dtype)
 
-    def sharded_state_dict(
-        self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None
-    ) -> dict:
+    def sharded_state_dict(self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None) -> dict:
         assert metadata is not None
         return make_sharded_tensors_for_checkpoint(
             self.state_dict(prefix="", keep_vars=True),

@@ -1,5 +1,6 @@
 """The routers of a Megatron model: where they are, and what `RouterConfig` makes of them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,10 +21,13 @@ def expert_layer(router: Any, pattern: str) -> int:
     return pattern[: router.layer_number - 1].count("E")
 
 
-def transformer_fields(config: RouterConfig, device: str) -> dict[str, Any]:
-    """TransformerConfig fields. Raises UserError for a dispatcher that `device`, "cpu" or "cuda", does not have."""
-    if config.dispatcher == "flex" and device == "cpu":
-        raise UserError("router.dispatcher = flex is DeepEP, which needs CUDA; found a CPU: use alltoall or allgather")
+def transformer_fields(config: RouterConfig, dispatchers: Sequence[str]) -> dict[str, Any]:
+    """TransformerConfig fields. Raises UserError for a dispatcher that is none of this machine's `dispatchers`."""
+    if config.dispatcher not in dispatchers:
+        raise UserError(
+            f"router.dispatcher: expected one of {', '.join(dispatchers)} on this machine, found {config.dispatcher} "
+            "(flex is DeepEP, which needs CUDA)"
+        )
     lengths = {"variable_seq_lengths": False} if config.dispatcher == "allgather" else {}
     return {
         "moe_token_dispatcher_type": config.dispatcher,

@@ -143,7 +143,7 @@ def _transformer_config(
     model = family.transformer_config(hf)
     model["activation_func"] = ACTIVATIONS[model["activation_func"]]
     is_moe = "num_moe_experts" in model
-    experts = EXPERTS | routing.transformer_fields(router, backend().device.type) if is_moe else {}
+    experts = EXPERTS | routing.transformer_fields(router, backend().dispatchers) if is_moe else {}
     cuts = {
         "tensor_model_parallel_size": parallel.tensor,
         "pipeline_model_parallel_size": parallel.pipeline,

@@ -67,14 +67,10 @@ def image_tensors(hf: HfConfig) -> dict[str, TensorSpec]:
     """Dtype and shape of every exported tensor: the dtype of config.json, float32 for router biases."""
     dtype = getattr(torch, export_dtype(hf))
     tensors = family_of(hf).name_map(hf).hf_tensors()
-    return {
-        name: (torch.float32 if tensor.float32 else dtype, tensor.shape) for name, tensor in tensors.items()
-    }
+    return {name: (torch.float32 if tensor.float32 else dtype, tensor.shape) for name, tensor in tensors.items()}
 
 
-def export_hf(
-    model: RankModel, hf: HfConfig, folder: str | Path, tokenizer_from: str | Path | None = None
-) -> None:
+def export_hf(model: RankModel, hf: HfConfig, folder: str | Path, tokenizer_from: str | Path | None = None) -> None:
     """Writes `folder`, loadable by transformers and vLLM: weights, config.json, tokenizer (a copy).
 
     All ranks call it. The folder appears whole, under its name, or not at all; one that is there is replaced.

@@ -30,8 +30,7 @@ def require(hf: HfConfig, **expected: Any) -> None:
     for name, value in expected.items():
         if name in hf and hf[name] != value:
             raise UserError(
-                f"{read(hf, 'architectures')[0]} is supported with {name} = {value!r}; "
-                f"config.json has {hf[name]!r}"
+                f"{read(hf, 'architectures')[0]} is supported with {name} = {value!r}; config.json has {hf[name]!r}"
             )
 
 
@@ -43,9 +42,7 @@ def rotary_base(hf: HfConfig) -> float:
     }
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
-        raise UserError(
-            f"rotary embeddings are supported with rope_type = 'default'; config.json has {kind!r}"
-        )
+        raise UserError(f"rotary embeddings are supported with rope_type = 'default'; config.json has {kind!r}")
     return float(rope["rope_theta"])
 
 

@@ -81,9 +81,7 @@ class NemotronH:
 
 def _require_supported(hf: HfConfig) -> None:
     """What Megatron's Mamba mixer or router fixes, and what HF configs may ask for all the same."""
-    require(
-        hf, use_bias=False, mlp_bias=False, attention_bias=False, mamba_proj_bias=False, use_conv_bias=True
-    )
+    require(hf, use_bias=False, mlp_bias=False, attention_bias=False, mamba_proj_bias=False, use_conv_bias=True)
     require(hf, conv_kernel=4, mamba_hidden_act="silu", mlp_hidden_act="relu2", layer_norm_epsilon=1e-5)
     require(hf, norm_topk_prob=True, moe_latent_size=None, sliding_window=None)
     require(hf, num_nextn_predict_layers=0)
@@ -122,9 +120,7 @@ def _layer(hf: HfConfig, layer: int, symbol: str) -> Iterator[Parameter]:
         rules = layers.mlp(mixer, norm, hidden=hidden, width=read(hf, "intermediate_size"), gated=False)
         yield from layers.in_layer(layer, rules)
     else:
-        raise UserError(
-            f"hybrid_override_pattern is made of M, *, E and -; found {symbol!r} at layer {layer}"
-        )
+        raise UserError(f"hybrid_override_pattern is made of M, *, E and -; found {symbol!r} at layer {layer}")
 
 
 def _mamba_rules(hf: HfConfig, mixer: str, norm: str) -> layers.Rules:

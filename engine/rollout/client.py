@@ -3,6 +3,7 @@
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Self
@@ -13,8 +14,11 @@ from cascade_rl.engine.rollout.placement import place, tokens
 from cascade_rl.engine.rollout.process import Arrivals, EngineDied, EngineProcess
 from cascade_rl.engine.rollout.protocol import (
     AskHealth,
+    Check,
     Health,
+    JoinRefit,
     Pause,
+    ReceiveWeights,
     Resume,
     Score,
     Settings,
@@ -110,16 +114,32 @@ class RolloutEngine:
         `restart` only engines without these weights load them, and get their pending requests again. Raises
         ValueError when `version` is not newer than the engines'.
         """
-        behind = [process for process in self._processes if process.version != version]
-        newest = max((p.version for p in self._processes if p.version is not None), default=-1)
-        if version < newest or not behind:
-            raise ValueError(f"weight version must grow: expected more than {newest}, found {version}")
+        behind = self._behind(version)
         self._ask(dict.fromkeys(behind, UpdateWeights(str(image_path), version)))
-        for process in behind:
-            process.version = version
-        orphans = [request for process in behind for request in self._orphans.pop(process.index, ())]
-        self._send(orphans)
-        self._rest()
+        self._renewed(behind, version)
+
+    def lacking(self, version: int) -> dict[int, int]:
+        """The engines without these weights, and their process ids, once they have started.
+
+        Raises ValueError as `update_weights` does.
+        """
+        behind = self._behind(version)
+        self._ask(dict.fromkeys(behind, AskHealth()))
+        return {process.index: process.pid for process in behind}
+
+    @contextmanager
+    def joining(self, places: Mapping[int, JoinRefit]) -> Iterator[None]:
+        """The workers of these engines join the refits to come, while the trainer's ranks do in the block."""
+        with self._answering({self._processes[index]: place for index, place in places.items()}):
+            yield
+
+    @contextmanager
+    def receiving(self, engines: Iterable[int], version: int, check: Check) -> Iterator[None]:
+        """These engines take the weights that the trainer's ranks send in the block; otherwise `update_weights`."""
+        processes = [self._processes[index] for index in engines]
+        with self._answering(dict.fromkeys(processes, ReceiveWeights(version, check))):
+            yield
+        self._renewed(processes, version)
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[Scored]:
         """Log-probs of each token after the first, at temperature 1, and the routes taken.
@@ -218,16 +238,37 @@ class RolloutEngine:
         if dead:
             raise self._died(dead[0])
 
+    def _behind(self, version: int) -> list[EngineProcess]:
+        behind = [process for process in self._processes if process.version != version]
+        newest = max((p.version for p in self._processes if p.version is not None), default=-1)
+        if version < newest or not behind:
+            raise ValueError(f"weight version must grow: expected more than {newest}, found {version}")
+        return behind
+
+    def _renewed(self, processes: Sequence[EngineProcess], version: int) -> None:
+        """They have the weights; what was pending on those that were replaced is sent again."""
+        for process in processes:
+            process.version = version
+        self._send([request for process in processes for request in self._orphans.pop(process.index, ())])
+        self._rest()
+
     def _ask(self, commands: Mapping[EngineProcess, Any]) -> list[Any]:
         """The answers of several servers, which work at the same time."""
+        with self._answering(commands) as answers:
+            pass
+        return answers
+
+    @contextmanager
+    def _answering(self, commands: Mapping[EngineProcess, Any]) -> Iterator[list[Any]]:
+        """Servers work on their commands while the block runs; their answers are there behind it."""
+        answers = list[Any]()
         asked = [process for process, command in commands.items() if process.send(command)]
+        yield answers
         replies = {process: process.reply() for process in asked}
-        values = []
         for process in commands:
             if (reply := replies.get(process)) is None:
                 raise self._died(process)
-            values.append(reply.value)
-        return values
+            answers.append(reply.value)
 
     def _died(self, process: EngineProcess) -> EngineDied:
         return process.obituary(tuple(request.id for request in self._pending_on(process)))

@@ -5,10 +5,13 @@ Commands are handled in the order in which they were sent, between two engine st
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from cascade_rl.engine.config import RolloutConfig
 from cascade_rl.engine.sample import Request
+
+Check = Literal["none", "sums", "digests"]
+"""What both sides of a refit compare of each slice."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,24 @@ class UpdateWeights:
 
     image_path: str
     version: int
+
+
+@dataclass(frozen=True)
+class JoinRefit:
+    """Meet the trainer's ranks at a store; `first_rank` is that of this engine's first worker, behind theirs."""
+
+    address: str
+    port: int
+    meeting: str
+    first_rank: int
+
+
+@dataclass(frozen=True)
+class ReceiveWeights:
+    """Take every weight from the trainer's ranks, which send them now."""
+
+    version: int
+    check: Check
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ process has its environment.
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,7 +19,9 @@ from cascade_rl.engine.rollout.process import die_with_parent
 from cascade_rl.engine.rollout.protocol import (
     AskHealth,
     Health,
+    JoinRefit,
     Pause,
+    ReceiveWeights,
     Reply,
     Resume,
     Score,
@@ -68,7 +71,7 @@ class Server:
         return not self._paused and self._engine.has_unfinished_requests()
 
     def _handle(self, command: Any) -> None:
-        if self._asleep and isinstance(command, Submit | Score | UpdateWeights):
+        if self._asleep and isinstance(command, Submit | Score | UpdateWeights | ReceiveWeights):
             self._engine.wake_up()
             self._asleep = False
         if isinstance(command, Submit):
@@ -85,7 +88,11 @@ class Server:
                 self._engine.sleep(level=1)
                 self._asleep = True
             case UpdateWeights(image_path, version):
-                self._update_weights(image_path, version)
+                self._update_weights({"image_path": image_path}, version)
+            case JoinRefit():
+                self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": asdict(command)})
+            case ReceiveWeights(version, check):
+                self._update_weights({"version": version, "check": check}, version)
             case Score(sequences):
                 return self._score(sequences)
             case AskHealth():
@@ -130,9 +137,9 @@ class Server:
             return None
         return completion.routed_experts[:, self._moe_layers].astype(np.int16)
 
-    def _update_weights(self, image_path: str, version: int) -> None:
+    def _update_weights(self, update_info: dict[str, Any], version: int) -> None:
         self._engine.collective_rpc("start_weight_update")
-        self._engine.collective_rpc("update_weights", kwargs={"update_info": {"image_path": image_path}})
+        self._engine.collective_rpc("update_weights", kwargs={"update_info": update_info})
         self._engine.collective_rpc("finish_weight_update")
         self._engine.engine_core.set_weight_version(str(version))
         # Running requests are preempted: their keys, values and states are recomputed with the new weights.
@@ -175,7 +182,7 @@ def _engine_arguments(settings: Settings) -> dict[str, Any]:
         "hf_overrides": {"head_dtype": "float32"},
         # A step in flight would straddle a weight update: old weights, counted as new.
         "async_scheduling": False,
-        "weight_transfer_config": {"backend": "cascade_image"},
+        "weight_transfer_config": {"backend": "cascade"},
         "worker_extension_cls": "cascade_rl.engine.rollout.worker.WorkerExtension",
         "disable_log_stats": True,
     }

@@ -114,7 +114,8 @@ def _pieces(part: Part, size: int, *, alone: bool) -> int:
     """In how many pieces `size` ranks cut a part. vLLM cuts a part that is alone anywhere, also inside a head."""
     if (part.length if alone else part.count) % size == 0:
         return size
-    if not alone and size % part.count == 0:
+    repeated = part.pieces == "key/value heads" or part.count == 1
+    if not alone and repeated and size % part.count == 0:
         return part.count
     raise UserError(
         f"tensor parallel size of the engine must divide the {part.count} {part.pieces} of {part.hf_name}; "

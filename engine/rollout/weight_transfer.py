@@ -1,14 +1,10 @@
-"""New weights for a running engine through vLLM's own weight-transfer registry.
+"""New weights for a running engine through vLLM's own weight-transfer registry, backend `cascade`.
 
-Backend `cascade_p2p` is the worker's end of a planned refit (`engine/refit_transport.py`): slices arrive from the
-trainer ranks that hold them and are written into the layer in the layout in which vLLM loads it; a layer that is
-complete is packed and copied in place by vLLM's layerwise reload.
+From the trainer it is the worker's end of a planned refit (`engine/refit_transport.py`): slices arrive from the ranks
+that hold them and are written into the layer in the layout in which vLLM loads it; a layer that is complete is packed
+and copied in place by vLLM's layerwise reload.
 
-Backend `cascade_image` loads a whole checkpoint.
-
-The trainer fills one memory-mapped safetensors file (`engine/models/hf_image.py`, under /dev/shm when trainer
-and engine share a host); each worker maps the same file and loads its shards in checkpoint format through
-vLLM's layerwise reload. Nothing of the file is referenced afterwards.
+Without a trainer (`cascade parity`) the weights are those of a safetensors file in Hugging Face names.
 """
 
 from collections import Counter
@@ -33,48 +29,69 @@ from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
 
 from cascade_rl.engine.models.name_map import Cut
 from cascade_rl.engine.refit_group import join_as_worker
-from cascade_rl.engine.refit_transport import Check, Receiver
+from cascade_rl.engine.refit_transport import Receiver
 from cascade_rl.engine.rollout import vllm_cpu_patches
+from cascade_rl.engine.rollout.protocol import Check
 from cascade_rl.engine.rollout.vllm_map import WHOLE, WorkerPlace
 
-BACKEND, P2P_BACKEND = "cascade_image", "cascade_p2p"
+BACKEND = "cascade"
 
 
 def register() -> None:
     """Make the backend known to vLLM in this process."""
-    WeightTransferEngineFactory.register_engine(BACKEND, ImageTransferEngine)
-    WeightTransferEngineFactory.register_engine(P2P_BACKEND, P2pTransferEngine)
+    WeightTransferEngineFactory.register_engine(BACKEND, CascadeTransferEngine)
 
 
 @dataclass
-class ImageInit(WeightTransferInitInfo):
-    """Nothing to agree on beforehand."""
+class JoinInfo(WeightTransferInitInfo):
+    """`protocol.JoinRefit`; a meeting has a name of its own."""
+
+    address: str
+    port: int
+    meeting: str
+    first_rank: int
 
 
 @dataclass
-class ImageUpdate(WeightTransferUpdateInfo):
-    image_path: str
+class UpdateInfo(WeightTransferUpdateInfo):
+    """Either a file, or what the trainer's ranks send now."""
+
+    image_path: str | None = None
+    version: int = -1
+    check: Check = "none"
 
 
-class ImageTransferEngine(WeightTransferEngine[ImageInit, ImageUpdate]):
-    """Worker side. An image that lacks a tensor is an error; vLLM itself warns and keeps the old weights."""
+class CascadeTransferEngine(WeightTransferEngine[JoinInfo, UpdateInfo]):
+    """Worker side. Raises RefitError, which the trainer's ranks raise too.
 
-    init_info_cls = ImageInit
-    update_info_cls = ImageUpdate
+    Weights that lack a tensor are an error; vLLM itself warns and keeps the old ones.
+    """
 
-    def init_transfer_engine(self, init_info: ImageInit) -> None:
-        pass
+    init_info_cls = JoinInfo
+    update_info_cls = UpdateInfo
+    _receiver: Receiver
+
+    def init_transfer_engine(self, init_info: JoinInfo) -> None:
+        """Every worker and every trainer rank at the same time; also again, when an engine has been replaced."""
+        cut = Cut(get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size())
+        place = WorkerPlace(cut, cut if self.parallel_config.enable_expert_parallel else WHOLE)
+        store = PrefixStore(init_info.meeting, TCPStore(init_info.address, init_info.port, wait_for_workers=False))
+        rank = init_info.first_rank + cut.rank
+        self._receiver = join_as_worker(store, rank, place, as_loaded(self.model), self.device)
 
     def start_weight_update(self) -> None:
         initialize_layerwise_reload(self.model)
 
-    def receive_weights(self, update_info: ImageUpdate) -> None:
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        if update_info.image_path is None:
+            self._receiver.receive(update_info.version, LayerwiseParameters(self.model), update_info.check)
+            return
         with safe_open(update_info.image_path, framework="pt") as image:
             self.model.load_weights((name, image.get_tensor(name)) for name in image.keys())  # noqa: SIM118
 
     def finish_weight_update(self) -> None:
         if stale := _stale_layers(self.model, self.model_config.hf_text_config.tie_word_embeddings):
-            raise ValueError(f"expected an image of all weights, found too few for: {', '.join(stale)}")
+            raise ValueError(f"expected all weights, found too few for: {', '.join(stale)}")
         finalize_layerwise_reload(self.model, self.model_config)
         vllm_cpu_patches.refresh_packed(self.model)
 
@@ -97,52 +114,6 @@ def _is_stale(layer: torch.nn.Module, tied: bool) -> bool:
         return False  # the rows that pad the vocabulary never arrive
     needed = sum(get_tensor_load_numel(parameter) for parameter in layer.parameters(recurse=False))
     return info.load_numel < needed
-
-
-@dataclass
-class P2pInit(WeightTransferInitInfo):
-    """The store at which the ranks meet, under a name that is new for every meeting; `first_rank` is that of this
-    engine's first worker, behind the trainer's ranks."""
-
-    address: str
-    port: int
-    meeting: str
-    first_rank: int
-
-
-@dataclass
-class P2pUpdate(WeightTransferUpdateInfo):
-    version: int
-    check: Check
-
-
-class P2pTransferEngine(WeightTransferEngine[P2pInit, P2pUpdate]):
-    """Worker side of a planned refit. Raises RefitError, which the trainer's ranks raise too."""
-
-    init_info_cls = P2pInit
-    update_info_cls = P2pUpdate
-    _receiver: Receiver
-
-    def init_transfer_engine(self, init_info: P2pInit) -> None:
-        """Every worker and every trainer rank at the same time; also again, when an engine has been replaced."""
-        cut = Cut(get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size())
-        place = WorkerPlace(cut, cut if self.parallel_config.enable_expert_parallel else WHOLE)
-        store = PrefixStore(init_info.meeting, TCPStore(init_info.address, init_info.port, wait_for_workers=False))
-        rank = init_info.first_rank + cut.rank
-        self._receiver = join_as_worker(store, rank, place, as_loaded(self.model), self.device)
-
-    def start_weight_update(self) -> None:
-        initialize_layerwise_reload(self.model)
-
-    def receive_weights(self, update_info: P2pUpdate) -> None:
-        self._receiver.receive(update_info.version, LayerwiseParameters(self.model), update_info.check)
-
-    def finish_weight_update(self) -> None:
-        finalize_layerwise_reload(self.model, self.model_config)
-        vllm_cpu_patches.refresh_packed(self.model)
-
-    def shutdown(self) -> None:
-        pass
 
 
 def as_loaded(model: torch.nn.Module) -> dict[str, torch.Tensor]:

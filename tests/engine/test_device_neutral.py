@@ -22,7 +22,9 @@ MAY_KNOW = (
     "engine/backend.py",
     "engine/cpu_shim.py",
     "engine/rollout/vllm_cpu_patches.py",
+    "engine/refit_transport.py",  # between two processes, of which one has no backend
     "kernels/",  # Triton where there is a GPU
+    "launchers/bench_refit.py",  # of CPU processes
 )
 ATTRIBUTES = {"cuda", "is_cuda", "is_cpu", "is_available", "get_device_name"}
 DEVICE = re.compile(r"(cuda|cpu)(:\d*)?|nccl|gloo")

@@ -12,9 +12,11 @@ from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from cascade_rl.engine.config import ParallelConfig
 from cascade_rl.engine.models import family_of
+from cascade_rl.engine.refit_group import Terms, join_as_trainer, join_as_worker
 from cascade_rl.engine.refit_plan import Bucket, Plan, RefitError, Transfer, make_plan
-from cascade_rl.engine.refit_transport import HEADER_WORDS, Check, Group, Receiver, Sender
-from cascade_rl.engine.rollout.vllm_map import worker_shards
+from cascade_rl.engine.refit_transport import HEADER_WORDS, Group, Receiver, Sender, put
+from cascade_rl.engine.rollout.protocol import Check
+from cascade_rl.engine.rollout.vllm_map import WHOLE, WorkerPlace, worker_shards
 from tests.engine.refit_layouts import MODELS, NEMOTRON, PAIRS, Pair, fitting, hf_numbers, laid_out
 from tests.gloo import run_ranks
 
@@ -270,3 +272,17 @@ def test_a_buffer_that_a_trainer_rank_lacks_is_named() -> None:
     group = Group(HashStore(), 0, 1, 0, CPU, SECONDS)
     with pytest.raises(RefitError, match=r"rank 0 has no decoder\.layers\.1\.mlp\.router\.expert_bias, which model"):
         Sender(group, planned(pair, NEMOTRON, torch.float32), tensors, {})
+
+
+def test_a_worker_that_is_not_as_the_map_says_stops_both_sides_before_anything_is_sent() -> None:
+    """vLLM's backends that pad or rename weights would otherwise keep their old values."""
+    store, terms = HashStore(), Terms(NEMOTRON, ParallelConfig(), trainers=1, workers=1, seconds=5.0)
+    put(store, "terms", terms)
+    place = WorkerPlace(WHOLE, WHOLE)
+    found = {shard.name: torch.empty(shard.shape) for shard in worker_shards(NEMOTRON, place)}
+    found["model.norm_f.weight"] = torch.empty(3)
+    message = r"found 1 that are not: model\.norm_f\.weight \(map \(\d+,\), vLLM \(3,\)\)"
+    with pytest.raises(RefitError, match=message):
+        join_as_worker(store, 1, place, found, CPU)
+    with pytest.raises(RefitError, match=message):
+        join_as_trainer(store, 0, terms, {}, CPU)

@@ -145,9 +145,9 @@ def test_dispatchers_give_the_same_loss_and_gradients(model: Path, parallel: Par
 
 
 def test_flex_needs_cuda() -> None:
-    with pytest.raises(UserError, match="DeepEP, which needs CUDA; found a CPU"):
-        transformer_fields(RouterConfig(dispatcher="flex"), "cpu")
-    assert transformer_fields(RouterConfig(dispatcher="flex"), "cuda")["moe_token_dispatcher_type"] == "flex"
+    with pytest.raises(UserError, match="one of alltoall, allgather on this machine, found flex"):
+        transformer_fields(RouterConfig(dispatcher="flex"), ("alltoall", "allgather"))
+    assert transformer_fields(RouterConfig(dispatcher="flex"), ("flex",))["moe_token_dispatcher_type"] == "flex"
 
 
 def test_a_negative_rate_is_refused() -> None:

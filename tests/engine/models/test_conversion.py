@@ -187,9 +187,7 @@ def test_wrong_tensors_are_all_named_before_anything_is_loaded(checkpoints: dict
     assert untouched
 
 
-def test_a_tied_head_may_be_there_and_an_untied_one_may_not_be_missing(
-    checkpoints: dict, tmp_path: Path
-) -> None:
+def test_a_tied_head_may_be_there_and_an_untied_one_may_not_be_missing(checkpoints: dict, tmp_path: Path) -> None:
     folder, expected = checkpoints["llama"]
     tensors = load_file(folder / "model.safetensors")
     save_file(

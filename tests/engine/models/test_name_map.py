@@ -113,9 +113,7 @@ def test_queries_keys_and_values_are_interleaved_by_key_value_head(size: int) ->
     whole = np.concatenate(rows)
     stretch = len(whole) // size
     for rank in range(size):
-        np.testing.assert_array_equal(
-            shard(rule, hf, rank, size), whole[rank * stretch : (rank + 1) * stretch]
-        )
+        np.testing.assert_array_equal(shard(rule, hf, rank, size), whole[rank * stretch : (rank + 1) * stretch])
 
 
 def test_gate_and_up_are_each_cut() -> None:
@@ -232,9 +230,7 @@ def test_every_number_is_exported_exactly_once_under_any_layout(hf: dict, layout
 @pytest.mark.parametrize("pipeline_layers", [None, (1, 1, 1, 2), (2, 1, 1, 1)])
 def test_stages_of_a_rank_are_exported_once_and_named_by_chunk(pipeline_layers: tuple[int, ...] | None) -> None:
     whole = name_map(TINY_NEMOTRON)
-    parts = [
-        replace(place, virtual_pipeline=2, pipeline_layers=pipeline_layers) for place in places(2, 2, 2, 1, 1)
-    ]
+    parts = [replace(place, virtual_pipeline=2, pipeline_layers=pipeline_layers) for place in places(2, 2, 2, 1, 1)]
     written = {name: np.zeros(tensor.shape, int) for name, tensor in whole.hf_tensors().items()}
     for place in parts:
         shards = whole.shards(place)
@@ -268,10 +264,7 @@ def test_blocks_of_a_shard_never_overlap_and_leave_only_padding() -> None:
 def test_layers_and_experts_are_numbered_from_the_rank_that_holds_them() -> None:
     place = Place(pipeline=Cut(1, 2), expert=Cut(1, 2))
     names = {str(shard.parameter): shard.name for shard in name_map(TINY_NEMOTRON).shards(place)}
-    assert (
-        names["decoder.layers.4.mlp.experts.linear_fc1.weight3"]
-        == "decoder.layers.2.mlp.experts.linear_fc1.weight1"
-    )
+    assert names["decoder.layers.4.mlp.experts.linear_fc1.weight3"] == "decoder.layers.2.mlp.experts.linear_fc1.weight1"
     assert "embedding.word_embeddings.weight" not in names
     assert "decoder.layers.4.mlp.experts.linear_fc1.weight1" not in names
 

@@ -20,8 +20,6 @@ from cascade_rl.engine.rollout.protocol import Settings
 def main() -> None:
     vllm_cpu_patches.set_environment()
     job = json.loads(Path(sys.argv[1]).read_text())
-    arguments = server._engine_arguments
-    server._engine_arguments = lambda s: arguments(s) | {"weight_transfer_config": {"backend": "cascade_p2p"}}
     config = RolloutConfig(max_model_len=64, max_num_seqs=4, tensor=job["tensor"])
     served = server.Server(None, Settings(job["model"], config, 0))
     engine = served._engine
