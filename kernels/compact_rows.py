@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from cascade_rl.kernels.vocabulary import check_one_device
+
 
 def compact_rows(rows: Tensor, mask: Tensor) -> Tensor:
     """The rows [tokens, ...] where mask [tokens] bool is true, in order: [active, ...].
@@ -17,6 +19,7 @@ def compact_rows(rows: Tensor, mask: Tensor) -> Tensor:
     backward. Raises ValueError for a mask of another shape or dtype.
     """
     check_mask(mask, len(rows))
+    check_one_device(rows=rows, mask=mask)
     return _Compact.apply(rows, mask.nonzero()[:, 0])
 
 

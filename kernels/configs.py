@@ -32,7 +32,11 @@ class Config:
                           of `statistics`
     group_tiles           tiles of `statistics` merged before the all-gather, where the vocabulary can be cut so
     launch_tokens         tokens per launch: bounds the memory of per-tile statistics
-    gradient_bytes        bounds the memory of the gradient of the logits, of which one slab of columns exists at a time
+    saving_stages         of `statistics` where exponentials are saved, whose way out takes shared memory too; nothing
+                          else may differ, or a log-prob's bits would
+    gradient_bytes        bounds the memory of the gradient of the logits and of the operands of its products, of which
+                          one slab of columns exists at a time
+    saved_bytes           bounds the memory of the exponentials that forward saves; more columns are computed again
     row_columns, row_warps  of kernels that stream one row of logits
     """
 
@@ -40,9 +44,11 @@ class Config:
     gradient: Tile
     divergence: Tile
     mixture: Tile
+    saving_stages: int
     group_tiles: int
     launch_tokens: int
     gradient_bytes: int
+    saved_bytes: int
     row_columns: int
     row_warps: int
 
@@ -61,9 +67,11 @@ CONFIGS = {
         gradient=Tile(128, 256, 128, warps=8, stages=3),
         divergence=Tile(128, 128, 128, warps=8, stages=4),
         mixture=Tile(128, 64, 128, warps=8, stages=4),
+        saving_stages=3,
         group_tiles=4,
         launch_tokens=8192,
         gradient_bytes=512 << 20,
+        saved_bytes=2 << 30,
         row_columns=4096,
         row_warps=8,
     ),
@@ -73,9 +81,11 @@ CONFIGS = {
         gradient=Tile(128, 128, 128, warps=8, stages=4),
         divergence=Tile(128, 128, 128, warps=8, stages=4),
         mixture=Tile(128, 64, 128, warps=8, stages=4),
+        saving_stages=4,
         group_tiles=8,
         launch_tokens=8192,
         gradient_bytes=512 << 20,
+        saved_bytes=2 << 30,
         row_columns=4096,
         row_warps=8,
     ),
@@ -85,9 +95,11 @@ CONFIGS = {
         gradient=Tile(16, 32, 64, warps=4, stages=2, band=2),
         divergence=Tile(16, 32, 64, warps=4, stages=2, band=2),
         mixture=Tile(16, 16, 64, warps=4, stages=2, band=2),
+        saving_stages=2,
         group_tiles=2,
         launch_tokens=32,
-        gradient_bytes=16 << 10,
+        gradient_bytes=32 << 10,
+        saved_bytes=8 << 10,
         row_columns=64,
         row_warps=4,
     ),

@@ -32,8 +32,8 @@ from cascade_rl.kernels.launch import (
     takes_triton_path,
     tma_operand,
 )
-from cascade_rl.kernels.slabs import slab_products
-from cascade_rl.kernels.vocabulary import VocabularyShard, per_token
+from cascade_rl.kernels.slabs import gradient_scale, slab_products
+from cascade_rl.kernels.vocabulary import VocabularyShard, check_one_device, per_token
 from cascade_rl.kernels.vocabulary_tiles import LOWEST, LOWEST_LOG_RATIO, finite, product, tile_of
 
 Kind = Literal["reverse", "forward", "jsd"]
@@ -212,12 +212,15 @@ class _TritonPath(torch.autograd.Function):
         pair = _Pair.of(hidden, weight, problem, rows)
         factor = (grad * problem.inverse_temperature)[rows]
         mean, student, teacher = mean[among], student[among], teacher[among]
+        # p |log p - log q - mean| is below 2 mean + 1 / e, and |p - q| below 1.
+        scale = gradient_scale(factor.abs() * (2 * mean + 1))
+        factor = factor * scale
 
         def fill(first: int, columns: int, out: Tensor) -> None:
             pair.gradients(problem, first, columns, mean, student, teacher, factor, out)
 
         grad_rows, grad_weight = slab_products(
-            pair.student, weight, problem.shard, fill, *ctx.needs_input_grad[:2]
+            pair.student, weight, problem.shard, fill, scale, *ctx.needs_input_grad[:2]
         )
         grad_hidden = None if grad_rows is None else scatter_rows(grad_rows, rows, len(hidden)).to(hidden.dtype)
         return grad_hidden, grad_weight, None
@@ -557,6 +560,7 @@ def _check(
 ) -> None:
     check_operands(hidden, weight)
     check_operands(teacher_hidden, teacher_weight)
+    check_one_device(hidden=hidden, teacher_hidden=teacher_hidden, mask=mask)
     if len(hidden) != len(teacher_hidden) or len(weight) != len(teacher_weight):
         raise ValueError(
             f"expected the tokens and vocabulary of student and teacher to agree, found {len(hidden)} and "

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cascade_rl.kernels import linear_logprob_torch, linear_logprob_triton
 from cascade_rl.kernels.launch import takes_triton_path
-from cascade_rl.kernels.vocabulary import VocabularyShard, check_ids, per_token
+from cascade_rl.kernels.vocabulary import VocabularyShard, check_ids, check_one_device, per_token
 
 
 class LinearLogprob(NamedTuple):
@@ -31,6 +31,7 @@ def fused_linear_logprob(
     keep_logit: Tensor | None = None,
     tp_group: dist.ProcessGroup | None = None,
     chunk_tokens: int = 1024,
+    saved_bytes: int | None = None,
 ) -> LinearLogprob:
     """Of softmax(hidden @ weight.T / temperature): the log-prob of each target, and the entropy.
 
@@ -44,13 +45,17 @@ def fused_linear_logprob(
     keep_logit   [tokens] float: columns whose logit, divided by the temperature, is below take no part, the target
                  excepted; replays top-p sampling, whose log-probs are renormalised over the kept set
     chunk_tokens of the torch path: memory for logits is [chunk_tokens, vocab / tp]
+    saved_bytes  of the Triton path: at most so many bytes of exponentials, 2 per token and column (4 for float32), live
+                 from forward to backward, which then computes fewer columns again. 0 for none, None for what
+                 `configs.py` says; nothing is saved where no gradient is wanted, nor with keep_logit. Outputs have the
+                 same bits whatever is saved, gradients have not. The torch path computes all columns again
 
-    Statistics are float32 whatever the input, from float32 products: nothing is rounded to bfloat16 but the gradient
-    of the logits. Under tensor parallelism one all-gather merges the ranks in vocabulary order. Backward returns the
-    gradient of hidden already summed over tp_group, in float32 (do not wrap hidden in
-    copy_to_tensor_model_parallel_region; under sequence parallelism gather it with tensor_parallel_output_grad=False),
-    and the gradient of this rank's weight rows. Ignored tokens cost nothing, nor do tokens with zero gradient in
-    backward.
+    Statistics are float32 whatever the input, from float32 products: no logit is rounded, and the gradient of logits,
+    on the Triton path, to float16 with a scale (`slabs.py`). Under tensor parallelism one all-gather merges the ranks
+    in vocabulary order. Backward returns the gradient of hidden already summed over tp_group, in float32 (do not wrap
+    hidden in copy_to_tensor_model_parallel_region; under sequence parallelism gather it with
+    tensor_parallel_output_grad=False), and the gradient of this rank's weight rows. Ignored tokens cost nothing, nor
+    do tokens with zero gradient in backward.
 
     Tensors on a GPU take the Triton path: there the same token gives the same bits in any batch and for any number of
     tensor-parallel ranks, which asks for weight shards of a whole number of column groups (`configs.py`).
@@ -59,12 +64,16 @@ def fused_linear_logprob(
     """
     shard = VocabularyShard.of(weight, vocab_size, tp_group)
     chosen = _checked(hidden, weight, targets, temperature, candidates, vocab_size, chunk_tokens)
+    if saved_bytes is not None and saved_bytes < 0:
+        raise ValueError(f"saved_bytes must be 0 or more, or None, found {saved_bytes}")
     tokens = len(targets)
     inverse_temperature = per_token("temperature", temperature, tokens, hidden).reciprocal()
     keep = None if keep_logit is None else per_token("keep_logit", keep_logit, tokens, hidden)
     if takes_triton_path(hidden):
         apply = linear_logprob_triton.LinearLogprobFunction.apply
-        outputs = apply(hidden, weight, chosen, inverse_temperature, keep, shard)
+        differentiated = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+        budget = saved_bytes if differentiated else 0
+        outputs = apply(hidden, weight, chosen, inverse_temperature, keep, shard, budget)
     else:
         apply = linear_logprob_torch.LinearLogprobFunction.apply
         outputs = apply(hidden, weight, chosen, inverse_temperature, keep, shard, chunk_tokens)
@@ -83,6 +92,7 @@ def _checked(
 ) -> Tensor:
     """Targets and candidates side by side, [tokens, 1 + candidates]."""
     check_operands(hidden, weight)
+    check_one_device(hidden=hidden, targets=targets, candidates=candidates)
     if targets.shape != hidden.shape[:1] or targets.dtype != torch.int64:
         raise ValueError(
             f"expected targets int64 [{hidden.shape[0]}], found {targets.dtype} {list(targets.shape)}"
@@ -114,7 +124,4 @@ def check_operands(hidden: Tensor, weight: Tensor) -> None:
         raise ValueError(
             f"expected hidden and weight of one float dtype, found {hidden.dtype} and {weight.dtype}"
         )
-    if hidden.device != weight.device:
-        raise ValueError(
-            f"expected hidden and weight on one device, found {hidden.device} and {weight.device}"
-        )
+    check_one_device(hidden=hidden, weight=weight)

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from cascade_rl.kernels.compact_rows import check_mask
 from cascade_rl.kernels.fused_linear_logprob import check_operands, fused_linear_logprob
 from cascade_rl.kernels.policy_loss import PolicyLoss, PolicyObjective, policy_loss
-from cascade_rl.kernels.vocabulary import IGNORED
+from cascade_rl.kernels.vocabulary import IGNORED, check_one_device
 
 
 def fused_linear_policy_loss(
@@ -33,11 +33,12 @@ def fused_linear_policy_loss(
     keep_logit: Tensor | None = None,
     tp_group: dist.ProcessGroup | None = None,
     chunk_tokens: int = 1024,
+    saved_bytes: int | None = None,
 ) -> PolicyLoss:
     """`policy_loss` of the targets' log-probs, with gradient into hidden and weight.
 
     hidden, weight, targets, temperature  [tokens, hidden], [padded vocab / tp, hidden], [tokens], [tokens] or a number
-    vocab_size, keep_logit, chunk_tokens  as in `fused_linear_logprob`, and tp_group too
+    vocab_size, keep_logit, chunk_tokens  as in `fused_linear_logprob`, and tp_group and saved_bytes too
     advantage, mask, the log-probs        [tokens], as in `policy_loss`, and cu_seqlens [sequences + 1] too
     objective                             what is minimised
 
@@ -51,6 +52,7 @@ def fused_linear_policy_loss(
     """
     check_operands(hidden, weight)
     check_mask(mask, len(hidden))
+    check_one_device(hidden=hidden, targets=targets, mask=mask)
     hidden_leaf, weight_leaf = (tensor.detach().requires_grad_(tensor.requires_grad) for tensor in (hidden, weight))
     logprob = fused_linear_logprob(
         hidden_leaf,
@@ -61,6 +63,7 @@ def fused_linear_policy_loss(
         keep_logit=keep_logit,
         tp_group=tp_group,
         chunk_tokens=chunk_tokens,
+        saved_bytes=saved_bytes,
     ).logprob
     found = policy_loss(
         logprob,

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from cascade_rl.kernels import fused_linear_kl, logprob_from_logits, policy_loss, vocabulary_tiles
+from cascade_rl.kernels import fused_linear_kl, logprob_from_logits, policy_loss, saved_exponentials, vocabulary_tiles
 from cascade_rl.kernels.configs import CONFIGS, Tile
 from cascade_rl.kernels.launch import MERGE_ROWS
 
@@ -61,6 +61,7 @@ class Resources:
     mma_sync: int  # the tensor core path of older GPUs
     tma_loads: int
     tma_stores: int
+    float_additions: int  # of float32, fused multiply-adds too
 
 
 def cases(arch: str) -> Iterator[Case]:
@@ -88,8 +89,14 @@ def _tiled_cases(arch: str) -> Iterator[Case]:
         return Case(name, arch, kernel, constants | _tile_constants(tile), tile.warps, tile.stages, wide=True)
 
     forward, backward = vocabulary_tiles.tile_statistics, vocabulary_tiles.logit_gradients
-    yield case("tile_statistics", forward, config.statistics, KEEP=False)
-    yield case("tile_statistics/keep", forward, config.statistics, KEEP=True)
+    yield case("tile_statistics", forward, config.statistics, KEEP=False, saved=None)
+    yield case("tile_statistics/keep", forward, config.statistics, KEEP=True, saved=None)
+    saving = replace(config.statistics, stages=config.saving_stages)
+    yield case("tile_statistics/save", forward, saving, KEEP=False)
+    for entropy in (False, True):
+        name = "saved_gradients/entropy" if entropy else "saved_gradients"
+        constants = {"BM": saved_exponentials.ROWS, "BN": config.statistics.columns, "ENTROPY": entropy}
+        yield Case(name, arch, vocabulary_tiles.saved_gradients, constants, saved_exponentials.WARPS, 2, wide=False)
     yield case("logit_gradients", backward, config.gradient, ENTROPY=False, KEEP=False)
     yield case("logit_gradients/entropy", backward, config.gradient, ENTROPY=True, KEEP=False)
     yield case("logit_gradients/entropy/keep", backward, config.gradient, ENTROPY=True, KEEP=True)
@@ -125,6 +132,7 @@ def measure(case: Case) -> Resources:
         mma_sync=len(re.findall(r"mma\.sync", ptx)),
         tma_loads=len(re.findall(r"\bUTMALDG", code)),
         tma_stores=len(re.findall(r"\bUTMASTG", code)),
+        float_additions=len(re.findall(r"\bF(?:ADD|FMA)", code)),
     )
 
 
@@ -162,9 +170,13 @@ _BLOCKS = {
     "student_weight": ("BN", "BK"),
     "teacher_weight": ("BN", "BK"),
     "gradients": ("BM", "BN"),
+    "saved": ("BM", "BN"),
 }
+_HALF = ("gradients", "saved")  # float16, as the operands of the products in backward; other blocks are bfloat16
 _POINTERS = {  # all others are to float32
-    "gradients_ptr": "*bf16",
+    "gradients_ptr": "*fp16",
+    "saved_ptr": "*fp16",
+    "rows_ptr": "*i64",
     "hidden_ptr": "*bf16",
     "weight_ptr": "*bf16",
     "target_ptr": "*i32",
@@ -172,7 +184,7 @@ _POINTERS = {  # all others are to float32
     "cu_seqlens_ptr": "*i32",
     "mask_ptr": "*i1",
 }
-_ROW_POINTERS = _POINTERS | {"target_ptr": "*i64", "logits_ptr": "*bf16"}
+_ROW_POINTERS = _POINTERS | {"target_ptr": "*i64", "logits_ptr": "*bf16", "gradients_ptr": "*bf16"}
 _FLOATS = {
     *("clip_low", "clip_high", "dual_clip", "importance_low", "importance_high", "kl_coefficient"),
     *("log_beta", "log_rest", "rest"),
@@ -183,7 +195,7 @@ def _type(case: Case, name: str) -> str:
     """Of an argument, by the house's names."""
     if name in _BLOCKS:
         rows, columns = (case.constants[side] for side in _BLOCKS[name])
-        return f"tensordesc<bf16[{rows}, {columns}]>"
+        return f"tensordesc<{'fp16' if name in _HALF else 'bf16'}[{rows}, {columns}]>"
     if name.endswith("_ptr"):
         return (_ROW_POINTERS if case.name.startswith("row_") else _POINTERS).get(name, "*fp32")
     return "fp32" if name in _FLOATS else "i32"

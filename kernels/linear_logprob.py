@@ -18,6 +18,7 @@ def linear_logprob(
     vocab_size: int,
     tp_group: dist.ProcessGroup | None = None,
     chunk_tokens: int = 1024,
+    saved_bytes: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(logprob [tokens], entropy [tokens]) of `fused_linear_logprob`; arguments and errors are its own."""
     outputs = fused_linear_logprob(
@@ -28,5 +29,6 @@ def linear_logprob(
         vocab_size=vocab_size,
         tp_group=tp_group,
         chunk_tokens=chunk_tokens,
+        saved_bytes=saved_bytes,
     )
     return outputs.logprob, outputs.entropy

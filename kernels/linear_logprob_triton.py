@@ -22,7 +22,8 @@ from cascade_rl.kernels.launch import (
     tma_operand,
 )
 from cascade_rl.kernels.linear_logprob_torch import arriving
-from cascade_rl.kernels.slabs import slab_products
+from cascade_rl.kernels.saved_exponentials import SavedExponentials
+from cascade_rl.kernels.slabs import gradient_scale, slab_products
 from cascade_rl.kernels.vocabulary import IGNORED, VocabularyShard
 from cascade_rl.kernels.vocabulary_tiles import (
     chosen_logits,
@@ -50,13 +51,20 @@ class LinearLogprobFunction(torch.autograd.Function):
         inverse_temperature: Tensor,
         keep_logit: Tensor | None,
         shard: VocabularyShard,
+        saved_bytes: int | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         active = (chosen[:, 0] != IGNORED).nonzero()[:, 0]
         local = shard.local(chosen[active]).int()
         scale = inverse_temperature[active] * LOG2_E
         keep = None if keep_logit is None else keep_logit[active] * LOG2_E
         rows = hidden.index_select(0, active)
-        statistics = _gathered_statistics(rows, weight, local, scale, keep, shard)
+        config = config_for(rows.device)
+        if saved_bytes is None:
+            saved_bytes = config.saved_bytes
+        # With a keep threshold the tile that saves spills (`gate.py`).
+        budget = saved_bytes if keep is None else 0
+        saved = SavedExponentials.within(budget, rows, len(weight), config.statistics)
+        statistics = _gathered_statistics(rows, weight, local, scale, keep, shard, config, saved)
         k, total, weighted, *chosen_z = statistics  # [tokens] each
         log_total = total.log2()
         log_p = torch.stack(chosen_z, 1) - k[:, None] - log_total[:, None]
@@ -66,7 +74,7 @@ class LinearLogprobFunction(torch.autograd.Function):
         log_sum_exp = k + log_total  # in log2
 
         ctx.save_for_backward(
-            hidden, weight, chosen, inverse_temperature, keep_logit, active, log_sum_exp, entropy, log_p
+            hidden, weight, chosen, inverse_temperature, keep_logit, active, log_sum_exp, entropy, log_p, *saved
         )
         ctx.shard = shard
         ctx.set_materialize_grads(False)
@@ -84,7 +92,7 @@ class LinearLogprobFunction(torch.autograd.Function):
         ctx: Any, grad_logprob: Tensor | None, grad_entropy: Tensor | None, grad_log_sum_exp: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         hidden, weight, chosen, inverse_temperature, keep_logit, *saved = ctx.saved_tensors
-        forward_rows, log_sum_exp, entropy, log_p = saved
+        forward_rows, log_sum_exp, entropy, log_p, exponentials, tops = saved
         shard: VocabularyShard = ctx.shard
         grad_logprob, rows = arriving(chosen, torch.float32, grad_logprob, grad_entropy, grad_log_sum_exp)
         among = torch.searchsorted(forward_rows, rows)  # where forward kept them
@@ -104,37 +112,49 @@ class LinearLogprobFunction(torch.autograd.Function):
         if keep is not None:
             log_p = _without_dropped(log_p, log_sum_exp, keep, chosen)
 
+        bounds = uniform.abs() + g_chosen.abs().sum(1)
+        if slope is not None:
+            bounds += slope.abs()  # p log2 p lies above -1
+        gradient_factor = gradient_scale(bounds)
+
         gradients = _LogitGradients(
             rows=hidden.index_select(0, rows),
             weight=weight,
             scale=inverse * LOG2_E,
             log_sum_exp=log_sum_exp,
-            uniform=uniform,
-            slope=slope,
+            uniform=uniform * gradient_factor,
+            slope=None if slope is None else slope * gradient_factor,
             keep=keep,
             local=shard.local(chosen),
-            on_chosen=_on_chosen(chosen, log_p, g_chosen, uniform, slope),
+            on_chosen=_on_chosen(chosen, log_p, g_chosen, uniform, slope) * gradient_factor,
+            among=among,
+            saved=SavedExponentials(exponentials, tops),
         )
         grad_rows, grad_weight = slab_products(
-            gradients.rows, weight, shard, gradients.slab, *ctx.needs_input_grad[:2]
+            gradients.rows, weight, shard, gradients.slab, gradient_factor, *ctx.needs_input_grad[:2]
         )
         grad_hidden = None if grad_rows is None else scatter_rows(grad_rows, rows, len(hidden)).to(hidden.dtype)
-        return grad_hidden, grad_weight, None, None, None, None
+        return grad_hidden, grad_weight, None, None, None, None, None
 
 
 def _gathered_statistics(
-    rows: Tensor, weight: Tensor, local: Tensor, scale: Tensor, keep: Tensor | None, shard: VocabularyShard
+    rows: Tensor,
+    weight: Tensor,
+    local: Tensor,
+    scale: Tensor,
+    keep: Tensor | None,
+    shard: VocabularyShard,
+    config: Config,
+    saved: SavedExponentials,
 ) -> Tensor:
-    """[3 + ids, tokens] over the whole vocabulary: k, total, weighted total, z of each chosen id."""
-    config = config_for(rows.device)
+    """[3 + ids, tokens] over the whole vocabulary: k, total, weighted total, z of each chosen id. Fills `saved`."""
     group_columns = shard.group_columns(config, len(weight))
     groups, ids, tokens = triton.cdiv(len(weight), group_columns), local.shape[1], len(rows)
     if not tokens:
         return scale.new_empty(3 + ids, 0)
     mine = scale.new_empty(3 * groups + ids, tokens)
-    _local_statistics(
-        rows, weight, local, scale, keep, shard, config, group_columns, out=mine[: 3 * groups].unflatten(0, (groups, 3))
-    )
+    of_groups = mine[: 3 * groups].unflatten(0, (groups, 3))
+    _local_statistics(rows, weight, local, scale, keep, shard, config, group_columns, saved, out=of_groups)
     _chosen_logits(rows, weight, local, scale, out=mine[3 * groups :])
 
     gathered = shard.gather(mine)
@@ -153,9 +173,10 @@ def _local_statistics(
     shard: VocabularyShard,
     config: Config,
     group_columns: int,
+    saved: SavedExponentials,
     out: Tensor,
 ) -> None:
-    """This rank's statistics, merged up to groups of columns; out [groups, 3, tokens]."""
+    """This rank's statistics, merged up to groups of columns; out [groups, 3, tokens]. Fills `saved`."""
     tile = config.statistics
     weight_blocks = column_blocks(tma_operand(weight), tile)
     target = local[:, 0].contiguous()
@@ -174,6 +195,7 @@ def _local_statistics(
             target_ptr=target[chunk],
             keep_ptr=scale if keep is None else keep[chunk],
             statistics_ptr=tiles,
+            saved=saved.blocks(chunk, tile),
             tokens=tokens,
             columns=shard.columns,
             rows=len(weight),
@@ -184,8 +206,9 @@ def _local_statistics(
             BAND=tile.band,
             KEEP=keep is not None,
             warps=tile.warps,
-            stages=tile.stages,
+            stages=config.saving_stages if saved.columns else tile.stages,
         )
+        saved.tops[:, chunk] = tiles[: len(saved.tops), 0]
         merge(merge_statistics, tiles, out[:, :, chunk], fan=group_columns // tile.columns)
 
 
@@ -245,12 +268,25 @@ class _LogitGradients:
     keep: Tensor | None
     local: Tensor  # [tokens, ids] int64 column, or -1
     on_chosen: Tensor  # [tokens, ids]
+    among: Tensor  # [tokens] int64, rows of what was saved
+    saved: SavedExponentials
 
     def slab(self, first: int, columns: int, out: Tensor) -> None:
-        """out [tokens, columns], of the columns from `first` on, in the dtype of the hidden states.
+        """out [tokens, columns], of the columns from `first` on; those that were saved cost no product.
 
         `out` is a view of a matrix with at least one more column, where the ids of other slabs are dropped.
         """
+        split = min(max(self.saved.columns - first, 0), columns)
+        if split:
+            known = (self.among, self.log_sum_exp, self.uniform, self.slope)
+            self.saved.gradients(*known, first, out[:, :split])
+        if split < columns:
+            self._computed_again(first + split, columns - split, out[:, split:])
+        with_spare = out.as_strided((len(out), columns + 1), out.stride())
+        inside = (self.local >= first) & (self.local < first + columns)
+        with_spare.scatter_(1, (self.local - first).where(inside, columns), self.on_chosen.to(out.dtype))
+
+    def _computed_again(self, first: int, columns: int, out: Tensor) -> None:
         config, device, tokens = config_for(self.rows.device), self.rows.device, len(self.rows)
         tile = config.gradient
         tiles = triton.cdiv(tokens, tile.rows) * triton.cdiv(columns, tile.columns)
@@ -280,6 +316,3 @@ class _LogitGradients:
             warps=tile.warps,
             stages=tile.stages,
         )
-        with_spare = out.as_strided((tokens, columns + 1), out.stride())
-        inside = (self.local >= first) & (self.local < first + columns)
-        with_spare.scatter_(1, (self.local - first).where(inside, columns), self.on_chosen.to(out.dtype))

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cascade_rl.kernels.launch import config_for, launch, takes_triton_path
-from cascade_rl.kernels.vocabulary import IGNORED, check_ids, per_token
+from cascade_rl.kernels.vocabulary import IGNORED, check_ids, check_one_device, per_token
 from cascade_rl.kernels.vocabulary_tiles import LOWEST, LOWEST_LOG_RATIO, finite
 
 _LOWEST_LOGIT, _LOWEST_LOG_RATIO = LOWEST.value, LOWEST_LOG_RATIO.value
@@ -265,6 +265,7 @@ def _check(logits: Tensor, targets: Tensor, temperature: Tensor | float, chunk_t
         raise ValueError(f"expected the columns of logits next to each other, found stride {logits.stride(1)}")
     if targets.shape != logits.shape[:1] or targets.dtype != torch.int64:
         raise ValueError(f"expected targets int64 [{len(logits)}], found {targets.dtype} {list(targets.shape)}")
+    check_one_device(logits=logits, targets=targets)
     if chunk_tokens < 1:
         raise ValueError(f"chunk_tokens must be at least 1, found {chunk_tokens}")
     if not torch.as_tensor(temperature > 0).all():

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cascade_rl.kernels.launch import launch, takes_triton_path
+from cascade_rl.kernels.vocabulary import check_one_device
 
 Surrogate = Literal["reinforce", "clip", "cispo", "gspo"]
 Importance = Literal["off", "truncated", "masked"]
@@ -97,7 +98,7 @@ def policy_loss(
 
     Raises ValueError for a shape or dtype, or for log-probs that the objective needs and that are missing.
     """
-    _check(logprob, advantage, mask, cu_seqlens, objective, rollout_logprob, reference_logprob)
+    _check(logprob, advantage, mask, cu_seqlens, objective, old_logprob, rollout_logprob, reference_logprob)
     old = logprob.detach() if old_logprob is None else old_logprob
     rollout = old if rollout_logprob is None else rollout_logprob
     reference = old if reference_logprob is None else reference_logprob
@@ -388,6 +389,7 @@ def _check(
     mask: Tensor,
     cu_seqlens: Tensor,
     objective: PolicyObjective,
+    old_logprob: Tensor | None,
     rollout_logprob: Tensor | None,
     reference_logprob: Tensor | None,
 ) -> None:
@@ -395,12 +397,15 @@ def _check(
         raise ValueError(f"expected logprob float32 [tokens], found {logprob.dtype} {list(logprob.shape)}")
     if mask.dtype != torch.bool:
         raise ValueError(f"expected mask bool, found {mask.dtype}")
-    for name, tensor in (
-        ("advantage", advantage),
-        ("mask", mask),
-        ("rollout_logprob", rollout_logprob),
-        ("reference_logprob", reference_logprob),
-    ):
+    others = {
+        "advantage": advantage,
+        "mask": mask,
+        "old_logprob": old_logprob,
+        "rollout_logprob": rollout_logprob,
+        "reference_logprob": reference_logprob,
+    }
+    check_one_device(logprob=logprob, **others)
+    for name, tensor in others.items():
         if tensor is not None and tensor.shape != logprob.shape:
             raise ValueError(f"expected {name} [{len(logprob)}], found {list(tensor.shape)}")
     if objective.importance != "off" and rollout_logprob is None:

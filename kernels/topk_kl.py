@@ -10,6 +10,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from cascade_rl.kernels.vocabulary import check_one_device
+
 Kind = Literal["reverse", "forward"]
 Tail = Literal["bucket", "drop", "renormalize"]
 
@@ -68,6 +70,7 @@ def _check(student: Tensor, teacher: Tensor, kind: str, tail: str) -> None:
         )
     if student.dtype != teacher.dtype or student.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"expected float32 log-probs, found {student.dtype} and {teacher.dtype}")
+    check_one_device(student=student, teacher=teacher)
     for name, value, known in (("kind", kind, Kind), ("tail", tail, Tail)):
         if value not in get_args(known):
             raise ValueError(f"{name} must be one of {get_args(known)}, found {value!r}")

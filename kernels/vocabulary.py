@@ -62,7 +62,8 @@ class VocabularyShard:
         if self.group is None:
             return rows[None]
         gathered = rows.new_empty(self.ranks * rows.shape[0], rows.shape[1])
-        dist.all_gather_single(gathered, rows.contiguous(), group=self.group)
+        # not all_gather_single, which torch 2.11 does not have
+        dist.all_gather(list(gathered.chunk(self.ranks)), rows.contiguous(), group=self.group)
         return gathered.unflatten(0, (self.ranks, -1))
 
     def sum(self, tensor: Tensor) -> dist.Work | None:
@@ -75,6 +76,17 @@ def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
     wrong = ids[((ids < 0) | (ids >= vocab_size)) & (ids != IGNORED)]
     if wrong.numel():
         raise ValueError(f"{name} must lie in 0..{vocab_size - 1} or be {IGNORED}, found {int(wrong[0])}")
+
+
+def check_one_device(**tensors: Tensor | None) -> None:
+    """Raises ValueError unless all that are tensors lie on the device of the first."""
+    devices = {name: tensor.device for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    first, *others = devices
+    for name in others:
+        if devices[name] != devices[first]:
+            raise ValueError(
+                f"expected {first} and {name} on one device, found {devices[first]} and {devices[name]}"
+            )
 
 
 def per_token(name: str, value: Tensor | float, tokens: int, like: Tensor) -> Tensor:

@@ -12,6 +12,8 @@ import triton.language as tl
 
 LOWEST = tl.constexpr(-1e30)  # finite stand-in for minus infinity: inf - inf and 0 * inf are NaN
 LOWEST_LOG_RATIO = tl.constexpr(-1e4)
+SHIFT = tl.constexpr(15)  # float16 ends at 2**16: below k it then has 29 octaves of full precision, not 14
+SHIFTED = tl.constexpr(2.0**15)
 
 
 @triton.jit
@@ -48,6 +50,7 @@ def tile_statistics(
     target_ptr,  # [tokens] int32 column, or -1; read if KEEP
     keep_ptr,  # [tokens] lowest z that takes part; read if KEEP
     statistics_ptr,  # [column tiles, 3, tokens] out: k, sum 2**(z - k), sum 2**(z - k) (z - k)
+    saved,  # [tokens, saved columns] out: 2**(z - k + SHIFT); None to save nothing
     tokens,
     columns,  # that are no padding
     rows,
@@ -80,6 +83,8 @@ def tile_statistics(
         tl.store(out, k, mask=real)
         tl.store(out + tokens, tl.sum(exponential, 1), mask=real)
         tl.store(out + 2 * tokens, tl.sum(exponential * z, 1), mask=real)
+        if saved is not None:  # the hardware drops what lies beyond its columns
+            saved.store([row_tile * BM, column_tile * BN], (exponential * SHIFTED).to(saved.dtype))
 
 
 @triton.jit(do_not_specialize=["tokens", "parts", "out_stride"])
@@ -192,3 +197,43 @@ def logit_gradients(
             factor = factor + tl.load(slope_ptr + token, mask=real, other=0.0)[:, None] * log_p
         gradient = tl.exp2(log_p) * factor
         gradients.store([row_tile * BM, column_tile * BN], gradient.to(gradients.dtype))
+
+
+@triton.jit(do_not_specialize=["tokens", "first", "saved_stride", "tops_stride", "gradients_stride"])
+def saved_gradients(
+    saved_ptr,  # [saved tokens, saved columns] 2**(z - k + SHIFT)
+    tops_ptr,  # [column tiles, saved tokens] k
+    rows_ptr,  # [tokens] int64, of the saved tokens
+    gradients_ptr,  # [tokens, whole tiles of columns] out
+    log_sum_exp_ptr,  # [tokens], of z, in log2
+    uniform_ptr,  # [tokens]
+    slope_ptr,  # [tokens]; read if ENTROPY
+    tokens,
+    first,  # column of the slab of gradients, the first of a tile
+    saved_stride,
+    tops_stride,
+    gradients_stride,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    ENTROPY: tl.constexpr,
+):
+    """What `logit_gradients` gives, without the product."""
+    saved_stride = saved_stride // BN * BN  # the same number, of which the compiler knows that accesses may be wide
+    gradients_stride = gradients_stride // 8 * 8
+    token = tl.program_id(0) * BM + tl.arange(0, BM)
+    real = token < tokens
+    row = tl.load(rows_ptr + token, mask=real, other=0)
+    tile = tl.cast(first // BN + tl.program_id(1), tl.int64)
+    lane = tl.arange(0, BN)
+    at = saved_ptr + row[:, None] * saved_stride + (tile * BN + lane)[None, :]
+    exponential = tl.load(at, mask=real[:, None], other=0.0).to(tl.float32)
+    shift = tl.load(tops_ptr + tile * tops_stride + row, mask=real, other=LOWEST) - SHIFT
+    shift = shift - tl.load(log_sum_exp_ptr + token, mask=real, other=0.0)
+    factor = tl.load(uniform_ptr + token, mask=real, other=0.0)[:, None]
+    if ENTROPY:
+        log_p = tl.log2(exponential) + shift[:, None]
+        log_p = tl.where(log_p < LOWEST_LOG_RATIO, LOWEST_LOG_RATIO, log_p)
+        factor = factor + tl.load(slope_ptr + token, mask=real, other=0.0)[:, None] * log_p
+    gradient = exponential * tl.exp2(shift)[:, None] * factor
+    out = gradients_ptr + token.to(tl.int64)[:, None] * gradients_stride + (tl.program_id(1) * BN + lane)[None, :]
+    tl.store(out, gradient.to(gradients_ptr.dtype.element_ty), mask=real[:, None])

@@ -19,8 +19,17 @@ def test_rows_that_do_not_count_may_be_anything():
     assert torch.equal(rows.grad, torch.zeros(3, 2))
 
 
+def test_no_rows():
+    rows, mask = torch.zeros(0, 2, requires_grad=True), torch.zeros(0).bool()
+    restored = restore_rows(compact_rows(rows, mask), mask)
+    restored.sum().backward()
+    assert restored.shape == rows.grad.shape == (0, 2)
+
+
 def test_wrong_masks_are_named():
     with pytest.raises(ValueError, match=r"mask bool \[3\]"):
         compact_rows(torch.zeros(3, 2), torch.ones(3))
+    with pytest.raises(ValueError, match="rows and mask on one device"):
+        compact_rows(torch.zeros(3, 2), torch.ones(3, device="meta").bool())
     with pytest.raises(ValueError, match="with 3 true values"):
         restore_rows(torch.zeros(3, 2), torch.tensor([True, True, False]))

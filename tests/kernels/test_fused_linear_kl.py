@@ -152,6 +152,18 @@ def test_tensor_parallel_equals_one_process(kind: str, ranks: int, path: str):
     assert relative_error(torch.cat([result[2] for result in results]), grad_weight) < 2e-6
 
 
+def one_bad_shard() -> None:
+    dist.init_process_group("gloo")
+    tensors = inputs(rows=125)
+    with on_path("triton"):
+        fused_linear_kl(*tensors, kind="reverse", vocab_size=250, tp_group=dist.group.WORLD)
+
+
+def test_a_shard_of_part_of_a_tile_is_refused():
+    with pytest.raises(ValueError, match=r"multiple of 32 rows.*found 125.*multiple of 64"):
+        run_ranks(2, one_bad_shard)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -159,6 +171,13 @@ def test_tensor_parallel_equals_one_process(kind: str, ranks: int, path: str):
         ({"teacher_weight": torch.zeros(4, 6)}, "4 rows"),
         ({"teacher_weight": torch.zeros(5, 7)}, "expected hidden"),
         ({"hidden": torch.zeros(3, 4).bfloat16(), "weight": torch.zeros(5, 4).bfloat16()}, "one dtype"),
+        (
+            {
+                "teacher_hidden": torch.zeros(3, 6, device="meta"),
+                "teacher_weight": torch.zeros(5, 6, device="meta"),
+            },
+            "hidden and teacher_hidden on one device",
+        ),
         ({"kind": "backward"}, "kind must be one of"),
         ({"beta": 1.0}, "beta"),
         ({"mask": torch.ones(3)}, r"mask bool \[3\]"),

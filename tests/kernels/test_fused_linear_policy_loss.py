@@ -230,6 +230,17 @@ def test_tensor_parallel(path: str):
     assert relative_error(torch.cat([result[-1] for result in results]), grad_weight) < 1e-5
 
 
+def one_bad_shard() -> None:
+    dist.init_process_group("gloo")
+    half = inputs() | {"weight": torch.zeros(75, WIDTH)}
+    fused("triton", EVERYTHING, half, tp_group=dist.group.WORLD)
+
+
+def test_a_shard_of_part_of_a_tile_is_refused():
+    with pytest.raises(ValueError, match=r"multiple of 32 rows.*found 75.*multiple of 64"):
+        run_ranks(2, one_bad_shard)
+
+
 def test_a_sequence_has_the_same_bits_in_any_packing():
     given = inputs()
     whole = fused("triton", EVERYTHING, given)
@@ -252,6 +263,7 @@ def test_a_sequence_has_the_same_bits_in_any_packing():
         ({"mask": torch.ones(TOKENS)}, r"mask bool \[37\]"),
         ({"mask": torch.ones(3).bool()}, r"mask bool \[37\]"),
         ({"advantage": torch.zeros(3)}, r"advantage \[37\]"),
+        ({"targets": torch.zeros(TOKENS, device="meta").long()}, "hidden and targets on one device"),
         ({"rollout_logprob": None}, "needs rollout_logprob"),
         ({"cu_seqlens": torch.tensor([0, 3])}, "ascending from 0 to 37"),
     ],

@@ -42,6 +42,24 @@ def test_a_spilling_tile_is_caught():
     assert gate.faults(case, found) != []
 
 
+@pytest.mark.parametrize("arch", gate.CAPABILITIES)
+def test_saving_adds_nothing_to_the_sums(arch: str):
+    """A log-prob has the same bits whether exponentials are saved: the same additions, of tiles of the same shape."""
+    for version in gate.load_table().values():
+        plain, saving = (version[arch][name] for name in ("tile_statistics", "tile_statistics/save"))
+        for count in ("float_additions", "tensor_core", "warps"):
+            assert plain[count] == saving[count]
+
+
+def test_no_kernel_is_compiled_for_a_hidden_size():
+    """It is the length of one loop: the machine code for 2688 and for 4096 is one."""
+    wide = [case for case in CASES if case.wide]
+    for case in wide:
+        widths = [p for p in case.kernel.params if p.name.endswith("width")]
+        assert widths
+        assert all(p.do_not_specialize and not p.is_constexpr for p in widths)
+
+
 def test_the_gate_knows_every_kernel():
     launched = {
         name
@@ -67,6 +85,8 @@ def test_tiles_of_one_architecture_fit_each_other():
     for config in CONFIGS.values():
         for tile in (config.divergence, config.mixture):
             assert config.statistics.columns % tile.columns == 0
+        # A slab of gradients begins where a tile of statistics does, and so do the exponentials that were saved.
+        assert config.gradient.columns % config.statistics.columns == 0
 
 
 def test_groups_depend_on_the_vocabulary_alone():

@@ -5,6 +5,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from cascade_rl.engine.models.name_map import vocabulary
+from cascade_rl.kernels.configs import CONFIGS
 from cascade_rl.kernels.linear_logprob import IGNORED, linear_logprob
 from tests.gloo import run_ranks
 
@@ -283,3 +285,12 @@ def test_tensor_parallel_with_logits_far_from_zero():
         assert (logprob - expected[0]).abs().max() < 3e-4
         assert (entropy - expected[1]).abs().max() < 3e-4
         assert all(gradient.isfinite().all() for gradient in grads)
+
+
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+@pytest.mark.parametrize("vocab_size", [49152, 131072, 151936])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_the_engines_padding_gives_whole_column_groups(arch: str, vocab_size: int, ranks: int) -> None:
+    """SmolLM2, Nemotron-3-Nano, Qwen3: the shards that a trainer on GPUs hands to the ops are accepted."""
+    (rows, _) = vocabulary("", vocab_size, 1).shard_shape(ranks)
+    assert rows % CONFIGS[arch].group_columns(rows * ranks) == 0

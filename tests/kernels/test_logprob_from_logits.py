@@ -127,6 +127,7 @@ def test_a_row_has_the_same_bits_in_any_batch():
     ("change", "message"),
     [
         ({"logits": torch.zeros(3)}, "logits float"),
+        ({"targets": torch.zeros(3, device="meta").long()}, "logits and targets on one device"),
         ({"logits": torch.zeros(3, 5).long()}, "logits float"),
         ({"logits": torch.zeros(3, 0)}, "logits float"),
         ({"logits": torch.zeros(5, 3).T}, "next to each other"),

@@ -161,6 +161,16 @@ def test_a_sequence_has_the_same_bits_in_any_packing():
         assert all(torch.equal(found.sequences[name][0], whole.sequences[name][index]) for name in SUMS)
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_no_tokens(path: str):
+    none = {name: tensor.detach()[:0] for name, tensor in inputs().items()}
+    none |= {"logprob": torch.zeros(0, requires_grad=True), "cu_seqlens": torch.zeros(3, dtype=torch.int32)}
+    found = op(path, PolicyObjective("clip", importance="masked", kl="k3", kl_coefficient=0.1), **none)
+    found.loss.backward()
+    assert found.loss == 0
+    assert none["logprob"].grad.shape == (0,)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -183,6 +193,8 @@ def test_wrong_objectives_are_named(change: dict, message: str):
         ({"logprob": torch.zeros(64).bfloat16()}, "logprob float32"),
         ({"mask": torch.ones(64)}, "mask bool"),
         ({"advantage": torch.zeros(63)}, r"advantage \[64\]"),
+        ({"old_logprob": torch.zeros(63)}, r"old_logprob \[64\]"),
+        ({"mask": torch.ones(64, device="meta").bool()}, "logprob and mask on one device"),
         ({"rollout_logprob": None}, "needs rollout_logprob"),
         ({"reference_logprob": None}, "needs reference_logprob"),
         ({"cu_seqlens": torch.tensor([0, 9, 5, 64])}, "ascending from 0 to 64"),

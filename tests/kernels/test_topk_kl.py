@@ -109,9 +109,20 @@ def test_all_the_mass_on_the_ids_is_finite(kind: str):
     assert gradient.isfinite().all()
 
 
+@pytest.mark.parametrize("tail", ["bucket", "drop", "renormalize"])
+@pytest.mark.parametrize("kind", ["reverse", "forward"])
+def test_no_tokens(kind: str, tail: str):
+    student = torch.zeros(0, K, requires_grad=True)
+    found = topk_kl(student, torch.zeros(0, K), kind=kind, tail=tail)
+    found.sum().backward()
+    assert found.shape == (0,)
+    assert student.grad.shape == (0, K)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"teacher_logprob": torch.zeros(3, 4, device="meta")}, "student and teacher on one device"),
         ({"student_logprob": torch.zeros(3, 5)}, "tokens, K"),
         ({"student_logprob": torch.zeros(3, 4).bfloat16(), "teacher_logprob": torch.zeros(3, 4).bfloat16()}, "float32"),
         ({"kind": "jsd"}, "kind must be one of"),
