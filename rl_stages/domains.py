@@ -12,7 +12,7 @@ from cascade_rl.rl_stages.prompts import instruction_following as instruction_fo
 from cascade_rl.rl_stages.prompts import math as math_prompts
 from cascade_rl.rl_stages.prompts.lesson import Lesson
 from cascade_rl.rl_stages.verdict import Verifier
-from cascade_rl.rl_stages.verifiers import instruction_following, math
+from cascade_rl.rl_stages.verifiers import instruction_following, math, mcqa, structured_output, tool_call
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,15 @@ class Domain:
 
     parse_row  a row's verifier fields, checked (UserError otherwise)
     verifier   makes a verifier; the caller closes it
-    lessons    every prompt that `generate:<name>` can make, in a fixed order
+    lessons    every prompt that `generate:<name>` can make, in a fixed order; None when there is no generator
+    agents     the NeMo-Gym agents whose rows, as released, are this domain's
     """
 
     name: str
     parse_row: Callable[[Mapping[str, Any]], dict[str, Any]]
     verifier: Callable[[], Verifier]
-    lessons: Callable[[], Iterator[Lesson]]
+    lessons: Callable[[], Iterator[Lesson]] | None = None
+    agents: tuple[str, ...] = ()
 
 
 DOMAINS = {
@@ -38,16 +40,47 @@ DOMAINS = {
             instruction_following.parse_row,
             instruction_following.InstructionFollowingVerifier,
             instruction_following_prompts.lessons,
+            ("instruction_following_simple_agent",),
         ),
-        Domain("math", math.parse_row, math.MathVerifier, math_prompts.lessons),
+        Domain("math", math.parse_row, math.MathVerifier, math_prompts.lessons, ("math_with_judge_simple_agent",)),
+        Domain("mcqa", mcqa.parse_row, mcqa.MultipleChoiceVerifier, agents=("mcqa_simple_agent",)),
+        Domain(
+            "structured_output",
+            structured_output.parse_row,
+            structured_output.StructuredOutputVerifier,
+            agents=(
+                "structured_outputs_simple_agent",
+                "structured_outputs_v3_simple_agent",
+                "structured_outputs_v4_simple_agent",
+            ),
+        ),
+        Domain(
+            "tool_call",
+            tool_call.parse_row,
+            tool_call.ToolCallVerifier,
+            agents=(
+                "single_step_tool_use_with_argument_comparison_agent",
+                "toolcall_schema_single_step_tool_use_with_argument_comparison_agent",
+            ),
+        ),
     )
 }
 
 
 def domain_named(name: str) -> Domain:
-    """UserError, with the nearest known name, on an unknown one."""
-    if name not in DOMAINS:
-        near = get_close_matches(name, DOMAINS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UserError(f"expected a domain among {', '.join(sorted(DOMAINS))}; found {name!r}{hint}")
-    return DOMAINS[name]
+    """The domain of that name, or whose rows name that agent. UserError, with the nearest name, on an unknown one."""
+    for domain in DOMAINS.values():
+        if name == domain.name or name in domain.agents:
+            return domain
+    near = get_close_matches(name, DOMAINS, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise UserError(f"expected a domain among {', '.join(sorted(DOMAINS))}; found {name!r}{hint}")
+
+
+def lessons_of(name: str) -> Iterator[Lesson]:
+    """The generated prompts of a domain. UserError on an unknown one and on one without a generator."""
+    domain = domain_named(name)
+    if domain.lessons is None:
+        known = ", ".join(domain.name for domain in DOMAINS.values() if domain.lessons)
+        raise UserError(f"expected a domain with generated prompts ({known}) or a .jsonl file; found {name!r}")
+    return domain.lessons()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cascade_rl.engine.errors import UserError
-from cascade_rl.rl_stages.domains import domain_named
+from cascade_rl.rl_stages.domains import domain_named, lessons_of
 from cascade_rl.rl_stages.prompts.lesson import Lesson
 
 Split = Literal["train", "heldout"]
@@ -29,12 +29,16 @@ ROLES = ("system", "user", "assistant")
 
 @dataclass(frozen=True)
 class Task:
-    """One prompt and what its verifier reads. `id` is unique in its source and the same in every run."""
+    """One prompt and what its verifier reads. `id` is unique in its source and the same in every run.
+
+    tools  what the model may call, as chat templates take it: {"type": "function", "function": {...}}
+    """
 
     id: str
     domain: str
     messages: tuple[Message, ...]
     metadata: Mapping[str, Any]
+    tools: tuple[Mapping[str, Any], ...] = ()
 
 
 def load_tasks(source: str, *, split: Split, seed: int) -> list[Task]:
@@ -85,7 +89,7 @@ def parse_task(row: Row, where: str, task_id: str) -> Task:
     messages = _messages(params.get("input"), f"{where}: responses_create_params.input", last="user")
     try:
         domain = domain_named(agent["name"])
-        return Task(task_id, domain.name, messages, domain.parse_row(row))
+        return Task(task_id, domain.name, messages, domain.parse_row(row), _tools(params.get("tools")))
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
 
@@ -99,14 +103,14 @@ def _rows(source: str) -> Iterator[tuple[str, Row]]:
     if not source.startswith(GENERATE):
         yield from _read_jsonl(source)
         return
-    domain = domain_named(source.removeprefix(GENERATE))
-    for lesson in domain.lessons():
-        yield source, lesson.row(domain.name)
+    name = source.removeprefix(GENERATE)
+    for lesson in lessons_of(name):
+        yield source, lesson.row(name)
 
 
 def _lessons_and_accuracy(source: str) -> tuple[list[Lesson], float]:
     name, _, accuracy = source.removeprefix(GENERATE).partition("@")
-    domain = domain_named(name)
+    lessons = lessons_of(name)
     try:
         value = float(accuracy)
     except ValueError:
@@ -114,16 +118,14 @@ def _lessons_and_accuracy(source: str) -> tuple[list[Lesson], float]:
     if not 0 <= value <= 1:
         form = f"{GENERATE}{name}@<fraction that is right, in [0, 1]>"
         raise UserError(f"{source}: expected {form}; found {accuracy!r}")
-    train = [lesson for lesson in domain.lessons() if split_of([{"content": lesson.prompt}]) == "train"]
+    train = [lesson for lesson in lessons if split_of([{"content": lesson.prompt}]) == "train"]
     return train, value
 
 
 def _read_jsonl(source: str) -> Iterator[tuple[str, Row]]:
     path = Path(source)
     if path.suffix != ".jsonl" or not path.is_file():
-        raise UserError(
-            f"expected a .jsonl file or {GENERATE}<domain>; found {source!r}, which is no such file"
-        )
+        raise UserError(f"expected a .jsonl file or {GENERATE}<domain>; found {source!r}, which is no such file")
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
@@ -134,9 +136,7 @@ def _parse_line(line: str, where: str) -> Row:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{where}: expected one JSON object a line; found text that is not JSON ({error})"
-        ) from None
+        raise UserError(f"{where}: expected one JSON object a line; found text that is not JSON ({error})") from None
     if not isinstance(row, dict):
         raise UserError(f"{where}: expected one JSON object a line; found a {type(row).__name__}")
     return row
@@ -154,14 +154,24 @@ def _messages(value: object, where: str, *, last: str) -> tuple[Message, ...]:
             form = f'{{"role": one of {ROLES}, "content": text}}'
             raise UserError(f"{where}: expected {form}; found {message!r}")
     if value[-1]["role"] != last:
-        raise UserError(
-            f"{where}: expected the last message to be the {last}'s; found the {value[-1]['role']}'s"
-        )
+        raise UserError(f"{where}: expected the last message to be the {last}'s; found the {value[-1]['role']}'s")
     return tuple({"role": message["role"], "content": message["content"]} for message in value)
 
 
 def _is_message(value: object) -> bool:
     return isinstance(value, dict) and isinstance(value.get("content"), str) and value.get("role") in ROLES
+
+
+def _tools(value: object) -> tuple[Mapping[str, Any], ...]:
+    """NeMo-Gym's flat tools in the nested form of chat templates."""
+    tools = value or []
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) and "name" in tool for tool in tools):
+        form = '{"type": "function", "name": text, ...}'
+        raise UserError(f"expected 'responses_create_params.tools' to be a list of {form}; found {value!r}")
+    return tuple(
+        {"type": "function", "function": {name: item for name, item in tool.items() if name not in ("type", "strict")}}
+        for tool in tools
+    )
 
 
 def _shuffled_epochs(items: list[Any], count: int, rng: random.Random) -> Iterator[Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -20,9 +22,7 @@ CHAT_TEMPLATE = (
 )
 
 
-def train_tokenizer(
-    conversations: Iterable[Sequence[Message]], vocab_size: int = 512
-) -> PreTrainedTokenizerFast:
+def train_tokenizer(conversations: Iterable[Sequence[Message]], vocab_size: int = 512) -> PreTrainedTokenizerFast:
     """Special tokens, the 243 bytes of UTF-8, then the most frequent words, up to `vocab_size` tokens.
 
     Such a word, the space before it included, is one token, and other text is bytes: every text round-trips.
@@ -34,9 +34,7 @@ def train_tokenizer(
         for message in conversation:
             for part in (message["role"] + "\n", message["content"]):
                 counts.update(word for word, _ in splitter.pre_tokenize_str(part))
-    words = [
-        word for word, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if len(word) > 1
-    ]
+    words = [word for word, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if len(word) > 1]
     vocabulary = [PAD, START, END, *utf8_alphabet(), *words][:vocab_size]
 
     ids = {token: index for index, token in enumerate(vocabulary)}
@@ -62,13 +60,19 @@ def utf8_alphabet() -> list[str]:
     return sorted({character for word, _ in splitter.pre_tokenize_str(leads + planes) for character in word})
 
 
-def encode_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> list[int]:
-    """Ids of the conversation up to where the assistant speaks. UserError without a chat template."""
+def encode_prompt(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+) -> list[int]:
+    """Ids of the conversation up to where the assistant speaks, with the tools that the template shows it.
+
+    UserError without a chat template, and on tools that the template does not show.
+    """
     if tokenizer.chat_template is None:
-        raise UserError(
-            "expected a tokenizer with a chat template; found none: add one to tokenizer_config.json"
-        )
-    text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        raise UserError("expected a tokenizer with a chat template; found none: add one to tokenizer_config.json")
+    render = partial(tokenizer.apply_chat_template, list(messages), tokenize=False, add_generation_prompt=True)
+    text = render(tools=list(tools)) if tools else render()
+    if tools and text == render():
+        raise UserError("expected a chat template that shows tools, which these rows have; found one that does not")
     return tokenizer.encode(text, add_special_tokens=False)
 
 

@@ -1,19 +1,14 @@
 r"""Math answers: the last `\boxed{}` against the expected answer.
 
 Plain numbers are compared exactly as fractions, in process. Everything else goes to math-verify, in a worker
-process that is killed at a deadline: an answer such as `10^{10^{10}}` never returns, and neither a thread nor
-a cancelled future stops it (verl#5839, AReaL#1426). Only the content of the box is shown to math-verify: its
-own extraction joins all boxes of a text into a set, and it reads the right side of any equation.
+process that is killed at a deadline: an answer such as `10^{10^{10}}` never returns. Only the content of the
+box is shown to math-verify: its own extraction joins all boxes of a text into a set, and it reads the right
+side of any equation.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import select
-import subprocess
-import sys
-import threading
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -21,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from cascade_rl.engine.errors import UserError
 from cascade_rl.rl_stages.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.verifiers import math_worker
+from cascade_rl.rl_stages.verifiers.worker import DeadlineCheck
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.task import Task
 
 MAX_ANSWER_CHARACTERS = 512
 MAX_NESTING = 64
-START_SECONDS = 120.0  # importing sympy on a loaded machine
 
 _INTEGER = re.compile(r"[+-]?\d{1,30}")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
@@ -37,10 +32,6 @@ _LATEX_RATIO = re.compile(r"([+-]?)\\[dt]?frac\{(\d{1,18})\}\{(\d{1,18})\}")
 _MIXED = re.compile(r"([+-]?)(\d{1,9}) +(\d{1,9})/(\d{1,9})")
 _NAMED_VALUE = re.compile(r"\s*[A-Za-z]\s*=[^=]*")
 _ALTERNATIVES = re.compile(r"\b(or|and|not|either)\b")
-
-
-class WorkerDied(RuntimeError):
-    """The worker process is gone, for a reason that no deadline explains."""
 
 
 def last_box(text: str) -> str | None:
@@ -105,44 +96,6 @@ def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"expected_answer": expected}
 
 
-class Worker:
-    """One math-verify process. Raises WorkerDied, or OSError, when it is gone."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", math_worker.__name__]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._process.stdin and self._process.stdout
-        self._requests, self._replies = self._process.stdin, self._process.stdout
-        if self._read_line(START_SECONDS) != math_worker.READY:
-            self.kill()
-            raise WorkerDied(f"not ready after {START_SECONDS:g} s")
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def ask(self, answer: str, expected: str, seconds: float) -> dict[str, Any] | None:
-        """The reply, or None when there is none in time; the worker is then of no further use."""
-        request = {"answer": answer, "expected": expected, "seconds": seconds}
-        self._requests.write(json.dumps(request).encode() + b"\n")
-        self._requests.flush()
-        line = self._read_line(seconds)
-        return None if line is None else json.loads(line)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def _read_line(self, seconds: float) -> bytes | None:
-        """The next line, or None at the deadline. A line is one small write: the pipe holds all of it."""
-        if not select.select([self._replies], [], [], seconds)[0]:
-            return None
-        line = self._replies.readline()
-        if not line:
-            raise WorkerDied(f"exit code {self._process.wait()}")
-        return line
-
-
 class MathVerifier:
     """Score 1 for an equal answer; 0 for another, for none, and for one that is undecided at the deadline.
 
@@ -150,9 +103,7 @@ class MathVerifier:
     """
 
     def __init__(self, deadline_seconds: float = 5.0) -> None:
-        self._deadline = deadline_seconds
-        self._worker: Worker | None = None
-        self._lock = threading.Lock()
+        self._check = DeadlineCheck(math_worker.__name__, deadline_seconds)
 
     def __call__(self, task: Task, text: str) -> Verdict:
         answer = last_box(final_answer(text) or "")
@@ -162,9 +113,7 @@ class MathVerifier:
 
     def close(self) -> None:
         """Ends the worker process, if there is one."""
-        if self._worker is not None:
-            self._worker.kill()
-            self._worker = None
+        self._check.close()
 
     def _compare(self, answer: str, expected: str) -> Verdict:
         value, wanted = as_fraction(answer), as_fraction(expected)
@@ -172,17 +121,4 @@ class MathVerifier:
             return Verdict.scored(float(value == wanted), detail=f"{answer} against {expected}")
         if why := objection(answer, expected):
             return Verdict.scored(0.0, detail=why)
-        with self._lock:
-            try:
-                return self._ask_worker(answer, expected)
-            except (WorkerDied, OSError) as death:
-                self.close()
-                return Verdict.infrastructure_failure(f"math-verify worker: {death}")
-
-    def _ask_worker(self, answer: str, expected: str) -> Verdict:
-        self._worker = self._worker or Worker()
-        reply = self._worker.ask(answer, expected, self._deadline)
-        if reply is None:
-            self.close()
-            return Verdict.scored(0.0, detail=f"undecided after {self._deadline:g} s")
-        return Verdict.scored(float(reply["equal"]), detail=reply["detail"] or f"{answer} against {expected}")
+        return self._check({"answer": answer, "expected": expected})

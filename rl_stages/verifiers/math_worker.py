@@ -1,17 +1,9 @@
-"""The process in which math-verify runs: one JSON request a line on stdin, one JSON reply a line on stdout.
+"""The worker process of math-verify."""
 
-Its parent kills it at a deadline. It ends by itself with its stdin, and, should the parent die while an
-answer hangs, by an alarm whose default action no interpreter lock can delay.
-"""
+from collections.abc import Mapping
+from typing import Any
 
-import json
-import logging
-import resource
-import signal
-import sys
-
-READY = b"ready\n"
-MEMORY_BYTES = 3 << 30
+from cascade_rl.rl_stages.verifiers.worker import Reply, serve
 
 
 def compare(answer: str, expected: str) -> bool:
@@ -21,10 +13,11 @@ def compare(answer: str, expected: str) -> bool:
     return bool(verify(gold, given, timeout_seconds=None))
 
 
-def reply(request: dict[str, str]) -> dict[str, object]:
-    """`equal`, and why when the answer could not be evaluated: the answer's fault, so it is wrong."""
+def reply(request: Mapping[str, Any]) -> Reply:
+    """1 when equal, else 0, and why when the answer could not be evaluated: its own fault, so it is wrong."""
+    answer, expected = request["answer"], request["expected"]
     try:
-        return {"equal": compare(request["answer"], request["expected"]), "detail": ""}
+        return {"score": float(compare(answer, expected)), "detail": f"{answer} against {expected}"}
     except (
         ArithmeticError,
         AttributeError,
@@ -34,22 +27,13 @@ def reply(request: dict[str, str]) -> dict[str, object]:
         TypeError,
         ValueError,
     ) as error:
-        return {"equal": False, "detail": f"math-verify: {type(error).__name__}"}
+        return {"score": 0.0, "detail": f"math-verify: {type(error).__name__}"}
 
 
 def main() -> None:
-    import math_verify  # noqa: F401  before READY, so that no answer pays for the import
+    import math_verify  # noqa: F401  before `serve` says ready, so that no answer pays for the import
 
-    logging.disable(logging.CRITICAL)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    sys.stdout.buffer.write(READY)
-    sys.stdout.flush()
-    for line in sys.stdin:
-        request = json.loads(line)
-        signal.alarm(int(request["seconds"]) + 10)
-        sys.stdout.write(json.dumps(reply(request)) + "\n")
-        sys.stdout.flush()
-        signal.alarm(0)
+    serve(reply)
 
 
 if __name__ == "__main__":

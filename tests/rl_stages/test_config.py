@@ -164,7 +164,7 @@ def test_experts_are_cut_within_a_pipeline_stage() -> None:
         ({"seed": True}, "seed: expected a whole number, found True."),
         (
             {"stages": [{"kind": "ppo", "name": "x"}]},
-            "stages[0].kind: expected one of sft, grpo, found 'ppo'.",
+            "stages[0].kind: expected one of sft, grpo, mopd, found 'ppo'.",
         ),
         ({"stages": [{"kind": "sft", "name": "x"}]}, "x: key 'domain' is missing."),
     ],

@@ -1,4 +1,5 @@
 import random
+from contextlib import closing
 
 import pytest
 
@@ -6,9 +7,47 @@ from cascade_rl.engine.errors import UserError
 from cascade_rl.rl_stages.domains import DOMAINS, domain_named
 from cascade_rl.rl_stages.task import parse_task
 
+PAY = {"type": "function", "name": "pay", "parameters": {"type": "object"}, "strict": True}
+# A row as NeMo-Gym has it, an answer that scores 1 and one that scores 0.
+GYM_ROWS = {
+    "instruction_following_simple_agent": (
+        {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
+        "yes",
+        "yes, sir",
+    ),
+    "math_with_judge_simple_agent": ({"expected_answer": "7"}, r"\boxed{7}", r"\boxed{8}"),
+    "mcqa_simple_agent": ({"options": [{"A": "x"}, {"B": "y"}], "expected_answer": "B"}, r"\boxed{B}", r"\boxed{A}"),
+    "structured_outputs_v3_simple_agent": (
+        {"schema_str": '{"type": "object", "properties": {"a": {"type": "integer"}}}', "schema_type": "toml"},
+        "a = 1",
+        "b = 1",
+    ),
+    "single_step_tool_use_with_argument_comparison_agent": (
+        {"expected_action": {"type": "function_call", "name": "pay", "arguments": '{"to": "Ann"}'}},
+        '<tool_call>{"name": "pay", "arguments": {"to": "Ann"}}</tool_call>',
+        '<tool_call>{"name": "pay", "arguments": {"to": "Bob"}}</tool_call>',
+    ),
+}
+
+
+@pytest.mark.parametrize("agent", GYM_ROWS)
+def test_rows_of_nemo_gym_become_tasks_of_a_domain(agent):
+    fields, right, wrong = GYM_ROWS[agent]
+    params = {"input": [{"role": "user", "content": "q", "type": "message"}], "tools": [PAY]}
+    task = parse_task({"responses_create_params": params, "agent_ref": {"name": agent}} | fields, "row", "t")
+    assert task.tools == ({"type": "function", "function": {"name": "pay", "parameters": {"type": "object"}}},)
+    with closing(DOMAINS[task.domain].verifier()) as verifier:
+        assert [verifier(task, text).score for text in (right, wrong)] == [1.0, 0.0]
+
+
+def test_every_domain_has_a_row_of_nemo_gym():
+    assert {domain_named(agent).name for agent in GYM_ROWS} == set(DOMAINS)
+
 
 def test_each_domain_scores_its_own_right_answers():
     for domain in DOMAINS.values():
+        if domain.lessons is None:
+            continue
         verifier = domain.verifier()
         for lesson in list(domain.lessons())[:50]:
             task = parse_task(lesson.row(domain.name), "row", "t")

@@ -8,7 +8,9 @@ import pytest
 
 from cascade_rl.engine.sample import Outcome, Rollout
 from cascade_rl.rl_stages import grpo
-from cascade_rl.rl_stages.grpo import Mismatch, NothingToLearn, Sample
+from cascade_rl.rl_stages.agreement import Mismatch, require_agreement, require_replay
+from cascade_rl.rl_stages.grpo import NothingToLearn
+from cascade_rl.rl_stages.scored_sample import Sample, outcomes, record
 from cascade_rl.rl_stages.task import Task
 from cascade_rl.rl_stages.verdict import Verdict
 
@@ -95,8 +97,8 @@ def test_an_infrastructure_failure_is_masked_and_does_not_count_as_reward_0() ->
     assert [sample.trained for sample in samples] == [True] * 4 + [False]
     assert samples[4].advantage == 0
     assert np.allclose([sample.advantage for sample in samples[:4]], normalized([1, 0, 0, 1]))
-    assert grpo._outcomes(samples)["reward"] == 0.5
-    assert grpo._outcomes(samples)["infrastructure_failure_fraction"] == 0.2
+    assert outcomes(samples)["reward"] == 0.5
+    assert outcomes(samples)["infrastructure_failure_fraction"] == 0.2
 
 
 def test_an_overlong_answer_is_penalized_or_leaves_the_loss() -> None:
@@ -109,24 +111,23 @@ def test_an_overlong_answer_is_penalized_or_leaves_the_loss() -> None:
 
 
 def test_outcomes_are_means_over_the_batch() -> None:
-    metrics = grpo._outcomes(scored([*right_and_wrong(), TRUNCATED]))
+    metrics = outcomes(scored([*right_and_wrong(), TRUNCATED]))
     fractions = {outcome: metrics[f"{outcome}_fraction"] for outcome in Outcome}
     assert fractions == {"completed": 0.6, "wrong_format": 0.2, "truncated": 0.2, "infrastructure_failure": 0.0}
     assert metrics["reward"] == 0.4
     assert metrics["length"] == 2
-    assert metrics["signal_fraction"] == 1.0
 
 
 def test_a_record_is_the_answers_part_of_the_sequence() -> None:
     sample = scored(right_and_wrong())[0]
     sequence = sample.sequence(1.0)
     train_logprobs = np.array([-9, -9, -1.5, -2.5], np.float32)
-    record = grpo._record(sample, sequence, train_logprobs)
-    assert record.token_ids.tolist() == [20, 21]
-    assert record.rollout_logprobs.tolist() == [-1, -2]
-    assert record.train_logprobs.tolist() == [-1.5, -2.5]
-    assert record.loss_mask.tolist() == [True, True]
-    assert (record.reward, record.task_id, record.text) == (1.0, "math-1", "text 0")
+    kept = record(sample, sequence, train_logprobs)
+    assert kept.token_ids.tolist() == [20, 21]
+    assert kept.rollout_logprobs.tolist() == [-1, -2]
+    assert kept.train_logprobs.tolist() == [-1.5, -2.5]
+    assert kept.loss_mask.tolist() == [True, True]
+    assert (kept.reward, kept.task_id, kept.text) == (1.0, "math-1", "text 0")
 
 
 def test_the_gap_is_measured_on_loss_tokens_and_bounded() -> None:
@@ -135,23 +136,23 @@ def test_the_gap_is_measured_on_loss_tokens_and_bounded() -> None:
     ours = [sequence.per_token["rollout_logprob"].copy() for sequence in sequences]
     ours[0][:2] = ours[1][:] = -50  # prompts and masked samples do not matter
     ours[0][3] += 0.1
-    gap = grpo._require_agreement(sequences, ours, bound=1.06, step=0)
+    gap = require_agreement(sequences, ours, bound=1.06, step=0)
     assert gap["tme"] == pytest.approx((1 + np.exp(0.1)) / 2, rel=1e-6)
     with pytest.raises(Mismatch, match=r"step 1: .* is 1\.05\d+, expected at most 1\.05 .*weights are unchanged"):
-        grpo._require_agreement(sequences, ours, bound=1.05, step=0)
+        require_agreement(sequences, ours, bound=1.05, step=0)
 
 
 def test_a_gap_that_is_no_number_is_beyond_the_bound() -> None:
     (sample, _) = scored([Verdict.scored(1.0), Verdict.scored(0.0)])
     ours = np.array([0, 0, np.nan, -2], np.float32)
     with pytest.raises(Mismatch):
-        grpo._require_agreement([sample.sequence(1.0)], [ours], bound=1.001, step=0)
+        require_agreement([sample.sequence(1.0)], [ours], bound=1.001, step=0)
 
 
 def test_a_partly_replayed_step_is_an_error() -> None:
-    grpo._require_replay(1.0, step=4)
+    require_replay(1.0, step=4)
     with pytest.raises(Mismatch, match=r"step 5: 0\.9990 of the experts"):
-        grpo._require_replay(0.999, step=4)
+        require_replay(0.999, step=4)
 
 
 def test_a_step_without_a_trained_sample_is_an_error_that_counts_why() -> None:

@@ -49,7 +49,8 @@ def test_a_truncated_answer_scores_nothing_even_when_right(judge: Judge) -> None
 
 
 def test_each_domain_has_its_own_verifier(judge: Judge) -> None:
-    fields = {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
+    constraint = {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
+    fields = constraint | {"grading_mode": "binary", "reading": "strict"}
     task = Task("if-1", "instruction_following", (MESSAGE,), fields)
     assert judge(task, rollout("No comma here"))[1].score == 1.0
     assert judge(task, rollout("One, here"))[1].score == 0.0

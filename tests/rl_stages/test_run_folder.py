@@ -247,6 +247,7 @@ def test_samples_come_back_from_parquet(run: RunFolder) -> None:
         versions=((3, 0), (4, 1)),
         text="4 = \\boxed{4}",
         reward_parts={"answer": 1.0},
+        teacher_logprobs=np.array([-0.25, -2.0], dtype=np.float32),
     )
     failed = replace(sample, id="s2", reward=None, outcome=Outcome.INFRASTRUCTURE_FAILURE, reward_parts={})
     path = run.stage("rl").rollouts(12)
@@ -270,5 +271,6 @@ def test_samples_come_back_from_parquet(run: RunFolder) -> None:
         "text": "4 = \\boxed{4}",
         "detail": "",
         "reward_parts": [("answer", 1.0)],
+        "teacher_logprobs": [-0.25, -2.0],
     }
     assert (second["reward"], second["outcome"]) == (None, "infrastructure_failure")

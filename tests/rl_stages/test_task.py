@@ -6,6 +6,7 @@ from cascade_rl.engine.errors import UserError
 from cascade_rl.rl_stages.domains import DOMAINS
 from cascade_rl.rl_stages.task import load_demonstrations, load_tasks, split_of
 
+GENERATED = [name for name, domain in DOMAINS.items() if domain.lessons]
 MATH_ROW = {
     "responses_create_params": {"input": [{"role": "user", "content": "What is 3 + 4?"}]},
     "agent_ref": {"name": "math"},
@@ -18,13 +19,11 @@ def write(path, rows):
     return str(path)
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("domain", GENERATED)
 def test_splits_share_no_prompt_and_lose_none(domain):
     train = load_tasks(f"generate:{domain}", split="train", seed=0)
     heldout = load_tasks(f"generate:{domain}", split="heldout", seed=0)
-    train_prompts, heldout_prompts = (
-        {task.messages[0]["content"] for task in tasks} for tasks in (train, heldout)
-    )
+    train_prompts, heldout_prompts = ({task.messages[0]["content"] for task in tasks} for tasks in (train, heldout))
     assert not train_prompts & heldout_prompts
     assert train_prompts | heldout_prompts == {lesson.prompt for lesson in DOMAINS[domain].lessons()}
     assert 0.07 < len(heldout) / (len(train) + len(heldout)) < 0.13
@@ -37,7 +36,7 @@ def test_the_seed_sets_the_order_only():
     assert {task.id for task in first} == {task.id for task in other}
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("domain", GENERATED)
 def test_rows_written_to_a_file_are_the_generated_tasks(domain, tmp_path):
     path = write(tmp_path / "rows.jsonl", [lesson.row(domain) for lesson in DOMAINS[domain].lessons()])
     from_file = load_tasks(path, split="heldout", seed=0)
@@ -45,7 +44,7 @@ def test_rows_written_to_a_file_are_the_generated_tasks(domain, tmp_path):
     assert [(t.messages, t.metadata) for t in from_file] == [(t.messages, t.metadata) for t in generated]
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("domain", GENERATED)
 def test_demonstrations_answer_train_prompts_only_and_repeat_with_the_seed(domain):
     rows = load_demonstrations(f"generate:{domain}@0.5", count=300, seed=0)
     assert len(rows) == 300
@@ -59,9 +58,7 @@ def test_accuracy_is_the_share_of_right_demonstrations():
     verifier = DOMAINS["math"].verifier()
     for accuracy in (0.0, 0.5, 1.0):
         rows = load_demonstrations(f"generate:math@{accuracy}", count=1000, seed=0)
-        scores = [
-            verifier(by_prompt[user["content"]], assistant["content"]).score for user, assistant in rows
-        ]
+        scores = [verifier(by_prompt[user["content"]], assistant["content"]).score for user, assistant in rows]
         assert sum(scores) / len(scores) == pytest.approx(accuracy, abs=0.05)
 
 
@@ -92,6 +89,17 @@ def without(key):
             'expected {"role"',
         ),
         (without("expected_answer"), "expected 'expected_answer' to be"),
+        (MATH_ROW | {"agent_ref": {"name": "mcqa"}}, "expected 'options' to be"),
+        (MATH_ROW | {"agent_ref": {"name": "structured_output"}}, "expected 'schema_str' to be"),
+        (MATH_ROW | {"agent_ref": {"name": "tool_call"}}, "expected 'expected_action' to"),
+        (
+            MATH_ROW | {"agent_ref": {"name": "instruction_following"}, "instruction_id_list": ["a:b"], "kwargs": [{}]},
+            "found 'a:b'",
+        ),
+        (
+            MATH_ROW | {"responses_create_params": MATH_ROW["responses_create_params"] | {"tools": [{}]}},
+            "expected 'responses_create_params.tools' to be",
+        ),
     ],
 )
 def test_a_malformed_row_is_named_by_file_and_line(row, message, tmp_path):
@@ -104,9 +112,7 @@ def test_a_malformed_row_is_named_by_file_and_line(row, message, tmp_path):
 
 def test_a_malformed_demonstration_is_named_by_file_and_line(tmp_path):
     path = write(tmp_path / "sft.jsonl", [{"messages": [{"role": "user", "content": "q"}]}])
-    with pytest.raises(
-        UserError, match=r"sft\.jsonl:1: messages: expected the last message to be the assistant's"
-    ):
+    with pytest.raises(UserError, match=r"sft\.jsonl:1: messages: expected the last message to be the assistant's"):
         load_demonstrations(path, count=1, seed=0)
 
 
@@ -115,6 +121,7 @@ def test_a_malformed_demonstration_is_named_by_file_and_line(tmp_path):
     [
         ("missing.jsonl", "found 'missing.jsonl', which is no such file"),
         ("generate:poetry", "found 'poetry'"),
+        ("generate:mcqa", r"with generated prompts \(instruction_following, math\) or a .jsonl file; found 'mcqa'"),
         ("math", "expected a .jsonl file or generate:<domain>"),
     ],
 )
@@ -123,9 +130,7 @@ def test_unknown_sources_are_refused(source, message):
         load_tasks(source, split="train", seed=0)
 
 
-@pytest.mark.parametrize(
-    "source", ["generate:math", "generate:math@", "generate:math@high", "generate:math@1.5"]
-)
+@pytest.mark.parametrize("source", ["generate:math", "generate:math@", "generate:math@high", "generate:math@1.5"])
 def test_generated_demonstrations_need_an_accuracy(source):
     with pytest.raises(UserError, match="fraction that is right"):
         load_demonstrations(source, count=1, seed=0)

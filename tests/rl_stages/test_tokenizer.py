@@ -11,7 +11,11 @@ CHAT = ({"role": "user", "content": "What is 3 + 4?"}, {"role": "assistant", "co
 
 @pytest.fixture(scope="module")
 def demonstrations():
-    return {name: load_demonstrations(f"generate:{name}@0.5", count=5000, seed=0) for name in DOMAINS}
+    return {
+        name: load_demonstrations(f"generate:{name}@0.5", count=5000, seed=0)
+        for name in DOMAINS
+        if DOMAINS[name].lessons
+    }
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +73,14 @@ def test_a_tokenizer_without_a_template_is_refused(tokenizer, tmp_path):
     bare.chat_template = None
     with pytest.raises(UserError, match="chat template"):
         encode_prompt(bare, CHAT[:1])
+
+
+def test_tools_are_shown_to_the_model_or_refused(tokenizer, tmp_path):
+    tools = [{"type": "function", "function": {"name": "pay", "parameters": {}}}]
+    with pytest.raises(UserError, match="a chat template that shows tools"):
+        encode_prompt(tokenizer, CHAT[:1], tools)
+    tokenizer.save_pretrained(tmp_path)
+    able = AutoTokenizer.from_pretrained(tmp_path)
+    able.chat_template = "{% if tools %}{{ tools | tojson }}{% endif %}" + tokenizer.chat_template
+    assert "pay" in able.decode(encode_prompt(able, CHAT[:1], tools)).replace(" ", "")
+    assert encode_prompt(able, CHAT[:1]) == encode_prompt(tokenizer, CHAT[:1])

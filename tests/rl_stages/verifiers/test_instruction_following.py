@@ -3,13 +3,13 @@ import pytest
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.sample import Outcome
 from cascade_rl.rl_stages.task import Task
+from cascade_rl.rl_stages.verifiers import constraints_ifeval
+from cascade_rl.rl_stages.verifiers.constraints import CHECKS, split_sentences
 from cascade_rl.rl_stages.verifiers.instruction_following import (
-    CHECKS,
     InstructionFollowingVerifier,
     check_instruction,
     follows,
     parse_row,
-    split_sentences,
 )
 
 # id, kwargs, answers that pass, answers that fail
@@ -123,16 +123,18 @@ def test_each_constraint_passes_and_fails_as_in_ifeval(name, kwargs, good, bad):
 
 
 def test_every_constraint_has_a_case():
-    assert {case[0] for case in CASES} == set(CHECKS)
-    assert len(CHECKS) >= 12
+    own = {name for name, check in CHECKS.items() if check.__module__ == constraints_ifeval.__name__}
+    assert {case[0] for case in CASES} == own
+    assert len(own) == 24
 
 
 def test_sentences_end_at_stops_but_not_at_abbreviations():
     assert len(split_sentences('Mr. A. Smith, e.g., left at 3.30. "Why?" Nobody knows... Really!')) == 4
 
 
-def verdict(ids, kwargs, text):
-    task = Task("t", "instruction_following", (), parse_row({"instruction_id_list": ids, "kwargs": kwargs}))
+def verdict(ids, kwargs, text, **options):
+    row = {"instruction_id_list": ids, "kwargs": kwargs, **options}
+    task = Task("t", "instruction_following", (), parse_row(row))
     return InstructionFollowingVerifier()(task, text)
 
 
@@ -156,16 +158,47 @@ def test_reasoning_is_not_judged():
     assert verdict(["keywords:existence"], [{"keywords": ["cat"]}], "<think>cat</think>dog").score == 0.0
 
 
+def test_the_loose_reading_drops_outer_lines_and_asterisks():
+    ids, kwargs = ["change_case:english_lowercase", "keywords:existence"], [{}, {"keywords": ["two"]}]
+    text = "Sure, here it is:\none *two*\nHope that helps!"
+    assert verdict(ids, kwargs, text).score == 0.0
+    assert verdict(ids, kwargs, text, reading="loose").score == 1.0
+    assert (
+        verdict(["length_constraints:number_words"], [{"num_words": 2, "relation": "less than"}], "a\nb c d").score == 0
+    )
+    assert verdict(ids[:1], [{}], "Sure", reading="loose").score == 0.0  # what is left must say something
+
+
+def test_the_fraction_mode_scores_the_share_that_is_met():
+    ids, kwargs = ["keywords:existence"] * 4, [{"keywords": [word]} for word in ("a", "b", "c", "z")]
+    assert verdict(ids, kwargs, "a b c").score == 0.0
+    assert verdict(ids, kwargs, "a b c", grading_mode="fraction").score == 0.75
+
+
+def test_whole_numbers_written_as_floats_are_whole_numbers():
+    assert check_instruction("count:numbers", {"N": 3.0}) == {"N": 3}
+    with pytest.raises(UserError, match=r"expected N to be a int; found 3\.5"):
+        check_instruction("count:numbers", {"N": 3.5})
+
+
+@pytest.mark.parametrize("options", [{"grading_mode": "half"}, {"reading": "sloppy"}])
+def test_unknown_options_are_refused(options):
+    with pytest.raises(UserError, match="to be one of"):
+        verdict(["punctuation:no_comma"], [{}], "a", **options)
+
+
 def test_null_kwargs_are_dropped():
-    assert parse_row({"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{"num_words": None}]})[
-        "kwargs"
-    ] == [{}]
+    assert parse_row({"instruction_id_list": ["punctuation:no_comma"], "kwargs": [None]})["kwargs"] == [{}]
+    assert parse_row({"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{"num_words": None}]})["kwargs"] == [
+        {}
+    ]
 
 
 @pytest.mark.parametrize(
     ("ids", "kwargs", "message"),
     [
         (["words:nope"], [{}], "found 'words:nope'"),
+        (["words:start_verb"], [{}], "words:start_verb is not built .it needs a part-of-speech tagger."),
         (["punctuation:no_comma"], [{"n": 1}], r"expected kwargs \[\]; found \['n'\]"),
         (["keywords:existence"], [{}], r"expected kwargs \['keywords'\]; found \[\]"),
         (["keywords:existence"], [{"keywords": "cat"}], "expected keywords to be a list"),

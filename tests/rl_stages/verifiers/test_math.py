@@ -114,7 +114,7 @@ def test_a_hanging_answer_is_wrong_at_the_deadline_and_the_next_one_is_served():
 def test_a_dead_worker_masks_the_sample_and_the_next_one_is_served():
     with closing(MathVerifier(deadline_seconds=5.0)) as verifier:
         assert verdict(verifier, r"\boxed{\sqrt{4}}", "2").score == 1.0
-        os.kill(verifier._worker.pid, signal.SIGKILL)
+        os.kill(verifier._check.worker.pid, signal.SIGKILL)
         result = verdict(verifier, r"\boxed{\sqrt{9}}", "3")
         assert (result.outcome, result.score) == (Outcome.INFRASTRUCTURE_FAILURE, None)
         assert verdict(verifier, r"\boxed{\sqrt{9}}", "3").score == 1.0
@@ -123,7 +123,7 @@ def test_a_dead_worker_masks_the_sample_and_the_next_one_is_served():
 def test_plain_numbers_start_no_process():
     with closing(MathVerifier()) as verifier:
         assert verdict(verifier, r"3 + 4 = \boxed{7}", "7").score == 1.0
-        assert verifier._worker is None
+        assert verifier._check.worker is None
 
 
 @pytest.mark.parametrize("expected", [None, 7, "", "  ", r"\frac"])
