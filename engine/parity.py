@@ -1,6 +1,5 @@
 """Whether transformers, Megatron and vLLM are one model: their log-probs of the same text, from one checkpoint."""
 
-import math
 import os
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cascade_rl.engine.backend import initialize_distributed
 from cascade_rl.engine.config import OptimizerConfig, ParallelConfig, RolloutConfig
-from cascade_rl.engine.models import read_config
-from cascade_rl.engine.refit import Refit, whole_sequence
+from cascade_rl.engine.models import read_config, write_hf
+from cascade_rl.engine.refit import probe_gap, whole_sequence
 from cascade_rl.engine.rollout.client import RolloutEngine
 from cascade_rl.engine.trainer import Trainer
 
@@ -78,15 +77,14 @@ def _logprobs(logits: torch.Tensor, ids: ListOf[int]) -> np.ndarray:
 
 
 def _vllm_gap(folder: Path, trainer: Trainer, texts: ListOf[ListOf[int]]) -> float:
-    """The probe of every refit, on these texts."""
+    """The probe of every refit, on these texts, after a checkpoint that the trainer has written."""
     longest = max(map(len, texts))
     settings = RolloutConfig(max_model_len=longest + 1, max_num_seqs=len(texts))  # scoring samples one token
     with (
-        TemporaryDirectory() as logs,
-        RolloutEngine(folder, settings, SEED, Path(logs) / "engine.log") as engine,
+        TemporaryDirectory() as scratch,
+        RolloutEngine(folder, settings, SEED, Path(scratch) / "engine.log") as engine,
     ):
-        refit = Refit(trainer, engine, Path(logs) / "weights.safetensors", texts, bound=math.inf)
-        try:
-            return refit(0)
-        finally:
-            refit.close()
+        weights = Path(scratch) / "weights.safetensors"
+        write_hf(trainer.module, trainer.hf_config, weights)
+        engine.update_weights(weights, 0)
+        return probe_gap(trainer, engine, texts)

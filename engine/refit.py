@@ -85,11 +85,7 @@ class Refit:
         self._joined, self._meetings = engines, self._meetings + 1
 
     def _probe(self) -> float:
-        scores = from_rank0(lambda: self.engine.score(self.probe_ids) if self.engine else [])
-        sequences = [whole_sequence(ids, score.routes) for ids, score in zip(self.probe_ids, scores, strict=True)]
-        ours = self.trainer.log_probs(sequences)
-        gaps = [np.abs(mine - score.logprobs).max() for mine, score in zip(ours, scores, strict=True)]
-        gap = float(np.max(gaps))  # NaN if any is
+        gap = probe_gap(self.trainer, self.engine, self.probe_ids)
         if not gap <= self.config.probe_bound:
             raise StaleWeights(
                 f"after the refit to weight version {self.version} trainer and engine differ by {gap:.2e} on "
@@ -97,6 +93,15 @@ class Refit:
                 "engine does not sample from the weights that were sent"
             )
         return gap
+
+
+def probe_gap(trainer: Trainer, engine: RolloutEngine | None, probe_ids: ListOf[ListOf[int]]) -> float:
+    """Largest |log p_train - log p_engine| of any token; NaN if any is. Collective; `engine` is None but on rank 0."""
+    scores = from_rank0(lambda: engine.score(probe_ids) if engine else [])
+    sequences = [whole_sequence(ids, score.routes) for ids, score in zip(probe_ids, scores, strict=True)]
+    ours = trainer.log_probs(sequences)
+    gaps = [np.abs(mine - score.logprobs).max() for mine, score in zip(ours, scores, strict=True)]
+    return float(np.max(gaps))
 
 
 def whole_sequence(ids: ListOf[int], routes: np.ndarray | None = None) -> Sequence:

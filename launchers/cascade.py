@@ -82,14 +82,14 @@ def _bench_refit(options: argparse.Namespace) -> int:
 def _bench_step(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from cascade_rl.rl_stages.config import GrpoStage
+    from cascade_rl.rl_stages.config import OnPolicyStage
     from cascade_rl.rl_stages.run_folder import RunFolder
     from cascade_rl.rl_stages.table import phase_table
 
     best: dict[str, dict[str, float]] = {}
     for stage in RunFolder.open(options.run).stages:
         steps = [event["seconds"] for event in stage.events.rows() if event["event"] == "step"]
-        if isinstance(stage.config, GrpoStage) and steps:
+        if isinstance(stage.config, OnPolicyStage) and steps:
             best[stage.config.name] = _best_phases(steps)
             title = f"{stage.label}: best of {len(steps)} steps"
             Console(highlight=False).print(phase_table(title, best[stage.config.name].items()))

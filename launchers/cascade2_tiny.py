@@ -1,4 +1,4 @@
-"""A whole cascade on a laptop: SFT, then RL on instruction following, then RL on maths.
+"""A whole cascade on a laptop: SFT, RL on instruction following, RL on maths, and distillation from the best of both.
 
     nemo-run launchers/cascade2_tiny.py
 
@@ -10,7 +10,7 @@ needs far larger steps than the 3e-6 of the papers.
 from cascade_rl.engine.config import OptimizerConfig, RolloutConfig
 from cascade_rl.engine.sample import Sampling
 from cascade_rl.launchers.cli import launch
-from cascade_rl.rl_stages.config import BaseModel, Cascade, Evaluation, GrpoStage, SftStage
+from cascade_rl.rl_stages.config import BaseModel, Cascade, Evaluation, GrpoStage, MopdStage, SftStage
 
 PATTERN = "MEM*E"
 
@@ -99,6 +99,17 @@ CASCADE = Cascade(
             sampling=Sampling(max_new_tokens=ANSWER_TOKENS),
             token_budget=TOKEN_BUDGET,
             optimizer=OptimizerConfig(lr=6e-4),
+        ),
+        MopdStage(
+            name="mopd",
+            domain="general",
+            data=("generate:instruction_following", "generate:math"),
+            teachers={"instruction_following": "if_rl", "math": "math_rl"},
+            steps=8,
+            prompts_per_step=64,
+            sampling=Sampling(max_new_tokens=ANSWER_TOKENS),
+            token_budget=TOKEN_BUDGET,
+            optimizer=OptimizerConfig(lr=6e-4, warmup_steps=2),
         ),
     ),
 )

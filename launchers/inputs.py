@@ -3,11 +3,17 @@
 from pathlib import Path
 
 from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.models import check_layout, read_config
+from cascade_rl.engine.models import HfConfig, check_layout, read_config
 from cascade_rl.engine.rollout.layout import check_rollout
-from cascade_rl.rl_stages.config import Cascade, SftStage, Stage
+from cascade_rl.rl_stages.config import Cascade, MopdStage, OnPolicyStage, SftStage, Stage, is_folder
 from cascade_rl.rl_stages.domains import domain_named
 from cascade_rl.rl_stages.task import GENERATE, load_demonstrations, load_tasks
+
+# keys of a config.json that may differ between two checkpoints of one architecture
+BESIDE_THE_MODEL = {
+    "_name_or_path", "bos_token_id", "dtype", "eos_token_id", "pad_token_id", "torch_dtype", "transformers_version",
+    "use_cache",
+}  # fmt: skip
 
 
 def check_inputs(cascade: Cascade) -> None:
@@ -18,6 +24,15 @@ def check_inputs(cascade: Cascade) -> None:
     for stage in cascade.stages:
         for source in stage.data:
             _check_source(stage, source)
+        if isinstance(stage, OnPolicyStage):
+            _check_trained_domains(stage)
+        if isinstance(stage, MopdStage):
+            _check_teachers(stage, _hf_config(cascade))
+
+
+def _hf_config(cascade: Cascade) -> HfConfig:
+    base = cascade.base
+    return dict(base.hf_config or {}) if base.hf is None else read_config(base.hf)
 
 
 def _check_model(cascade: Cascade) -> None:
@@ -27,18 +42,44 @@ def _check_model(cascade: Cascade) -> None:
             f"base.hf: expected a Hugging Face folder with a config.json, found none in '{base.hf}'. "
             "Put the checkpoint there first; the launcher file says where it comes from."
         )
-    hf_config = dict(base.hf_config or {}) if base.hf is None else read_config(base.hf)
+    hf_config = _hf_config(cascade)
     check_layout(hf_config, cascade.parallel, cascade.nproc)
     check_rollout(hf_config, cascade.rollout)
 
 
 def _check_source(stage: Stage, source: str) -> None:
     if not source.startswith(GENERATE) and not Path(source).is_file():
-        raise UserError(
-            f"{stage.name}.data: expected a .jsonl file or generate:<domain>, found no file '{source}'."
-        )
+        raise UserError(f"{stage.name}.data: expected a .jsonl file or generate:<domain>, found no file '{source}'.")
     if isinstance(stage, SftStage):
         load_demonstrations(source, count=1, seed=0)
     else:
         load_tasks(source, split="train", seed=0)
         load_tasks(source, split="heldout", seed=0)
+
+
+def _check_trained_domains(stage: OnPolicyStage) -> None:
+    found = {task.domain for source in stage.data for task in load_tasks(source, split="train", seed=0)}
+    for domain in sorted(set(stage.trained_domains) - found):
+        raise UserError(f"{stage.name}.data: expected tasks of {domain}, found only {', '.join(sorted(found))}.")
+    if isinstance(stage, MopdStage) and (orphans := found - set(stage.teachers)):
+        raise UserError(
+            f"{stage.name}.teachers: expected a teacher for each domain of its data, found none for "
+            f"{', '.join(sorted(orphans))}. Name an earlier stage or a Hugging Face folder for it, or drop its data."
+        )
+
+
+def _check_teachers(stage: MopdStage, student: HfConfig) -> None:
+    for domain, teacher in stage.teachers.items():
+        if not is_folder(teacher):
+            continue
+        where = f"{stage.name}.teachers.{domain}"
+        if not (Path(teacher) / "config.json").is_file():
+            raise UserError(f"{where}: expected a Hugging Face folder with a config.json, found none in '{teacher}'.")
+        config = read_config(teacher)
+        shared = (student.keys() & config.keys()) - BESIDE_THE_MODEL
+        if differing := sorted(key for key in shared if student[key] != config[key]):
+            key = differing[0]
+            raise UserError(
+                f"{where}: expected a model of the student's architecture, found {key} = {config[key]!r} in "
+                f"'{teacher}', {student[key]!r} in the student. Choose a checkpoint of the same model."
+            )

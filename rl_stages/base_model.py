@@ -39,13 +39,14 @@ def _make(cascade: Cascade, folder: Path) -> None:
 
 
 def _train_tokenizer(cascade: Cascade) -> PreTrainedTokenizerBase:
+    """Of each source once, however many stages use it."""
     texts: list[Any] = []
-    for stage in cascade.stages:
-        for source in stage.data:
-            if isinstance(stage, SftStage):
-                texts += load_demonstrations(source, count=TEXTS, seed=cascade.seed)
-            else:
-                texts += [task.messages for task in load_tasks(source, split="train", seed=cascade.seed)[:TEXTS]]
+    sources = dict.fromkeys((source, isinstance(stage, SftStage)) for stage in cascade.stages for source in stage.data)
+    for source, has_answers in sources:
+        if has_answers:
+            texts += load_demonstrations(source, count=TEXTS, seed=cascade.seed)
+        else:
+            texts += [task.messages for task in load_tasks(source, split="train", seed=cascade.seed)[:TEXTS]]
     assert cascade.base.hf_config is not None
     return train_tokenizer(texts, vocab_size=cascade.base.hf_config["vocab_size"])
 

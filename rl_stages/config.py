@@ -22,6 +22,8 @@ SFT_OPTIMIZER = OptimizerConfig(
 )
 RL_OPTIMIZER = OptimizerConfig(lr=3e-6, betas=(0.9, 0.95))
 RL_SAMPLING = Sampling(max_new_tokens=49_152, temperature=1.0, top_p=1.0)
+MOPD_OPTIMIZER = OptimizerConfig(lr=2e-6, warmup_steps=30, warmup_init_lr=2e-7, betas=(0.9, 0.95))
+MOPD_SAMPLING = Sampling(max_new_tokens=98_304, temperature=1.0, top_p=1.0)
 
 
 def nearest(key: str, known: Collection[str]) -> str:
@@ -143,28 +145,18 @@ class SftStage(Stage):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GrpoStage(Stage):
-    """On-policy RL with verified rewards: one update per rollout batch. Defaults: IF-RL of Cascade 2, Table 8
-    (facts/paper.md 1.2).
+class OnPolicyStage(Stage):
+    """What the stages have in common that learn from their own samples: one update per rollout batch.
 
-    importance        weight of the train/rollout gap: "truncated" (clamped at importance_high), "masked"
-                      (tokens outside [importance_low, importance_high] dropped), "off". Not in the paper
-    kl_coefficient    KL to the stage's first weights; 0 but for RLHF (0.03)
-    overlong          a truncated sample has reward 0 ("penalty") or leaves the loss ("filter")
-    tme_bound         largest allowed mean of exp|log p_train - log p_rollout|; 1.001 suits float32
+    importance_low, importance_high   the band of the train/rollout ratio, see the stage's loss
+    tme_bound                         largest allowed mean of exp|log p_train - log p_rollout|; 1.001 suits float32
     """
 
-    kind: ClassVar[str] = "grpo"
-
     prompts_per_step: int = 128
-    rollouts_per_prompt: int = 16
-    sampling: Sampling = RL_SAMPLING
-    optimizer: OptimizerConfig = RL_OPTIMIZER
-    importance: Literal["truncated", "masked", "off"] = "truncated"
+    rollouts_per_prompt: int
+    sampling: Sampling
     importance_low: float = 0.5
     importance_high: float = 2.0
-    kl_coefficient: float = 0.0
-    overlong: Literal["penalty", "filter"] = "penalty"
     tme_bound: float = 1.001
 
     @property
@@ -177,10 +169,14 @@ class GrpoStage(Stage):
             f"micro-batches of {self.token_budget:,} tokens"
         )
 
+    @property
+    def trained_domains(self) -> Collection[str]:
+        """The domains whose held-out scores the stage means to raise."""
+        raise NotImplementedError
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least(1, self.name, self, "prompts_per_step")
-        _at_least(2, self.name, self, "rollouts_per_prompt")  # a group of one has no advantage
+        _at_least(1, self.name, self, "prompts_per_step", "rollouts_per_prompt")
         _at_least(1, f"{self.name}.sampling", self.sampling, "max_new_tokens")
         heat, top_p = self.sampling.temperature, self.sampling.top_p
         _require(heat > 0, f"{self.name}.sampling.temperature", "more than 0", heat)
@@ -189,11 +185,70 @@ class GrpoStage(Stage):
         low, high = self.importance_low, self.importance_high
         _require(0 <= low <= 1, f"{self.name}.importance_low", "a value in [0, 1]", low)
         _require(high >= 1, f"{self.name}.importance_high", "1 or more", high)
-        _require(self.kl_coefficient >= 0, f"{self.name}.kl_coefficient", "0 or more", self.kl_coefficient)
         _require(self.tme_bound >= 1, f"{self.name}.tme_bound", "1 or more", self.tme_bound)
 
 
-STAGE_KINDS: dict[str, type[Stage]] = {stage.kind: stage for stage in (SftStage, GrpoStage)}
+@dataclass(frozen=True, kw_only=True)
+class GrpoStage(OnPolicyStage):
+    """On-policy RL with verified rewards. Defaults: IF-RL of Cascade 2, Table 8 (facts/paper.md 1.2).
+
+    importance        weight of the train/rollout gap: "truncated" (clamped at importance_high), "masked"
+                      (tokens outside [importance_low, importance_high] dropped), "off". Not in the paper
+    kl_coefficient    KL to the stage's first weights; 0 but for RLHF (0.03)
+    overlong          a truncated sample has reward 0 ("penalty") or leaves the loss ("filter")
+    """
+
+    kind: ClassVar[str] = "grpo"
+
+    rollouts_per_prompt: int = 16
+    sampling: Sampling = RL_SAMPLING
+    optimizer: OptimizerConfig = RL_OPTIMIZER
+    importance: Literal["truncated", "masked", "off"] = "truncated"
+    kl_coefficient: float = 0.0
+    overlong: Literal["penalty", "filter"] = "penalty"
+
+    @property
+    def trained_domains(self) -> Collection[str]:
+        return (self.domain,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least(2, self.name, self, "rollouts_per_prompt")  # a group of one has no advantage
+        _require(self.kl_coefficient >= 0, f"{self.name}.kl_coefficient", "0 or more", self.kl_coefficient)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MopdStage(OnPolicyStage):
+    """Multi-domain on-policy distillation: the student's samples, scored by the teacher of their domain. Defaults:
+    Cascade 2, section 4.4 and Table 8 (facts/paper.md 2); of its two learning rates, the one that has a warm-up.
+
+    teachers   domain -> name of an earlier stage, whose export it is, or a Hugging Face folder, written with a "/".
+               One for each domain of the data; same architecture and tokenizer as the student
+    importance_low, importance_high   tokens outside are dropped
+    """
+
+    kind: ClassVar[str] = "mopd"
+
+    teachers: Mapping[str, str]
+    rollouts_per_prompt: int = 4
+    sampling: Sampling = MOPD_SAMPLING
+    optimizer: OptimizerConfig = MOPD_OPTIMIZER
+
+    @property
+    def trained_domains(self) -> Collection[str]:
+        return self.teachers
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require(len(self.teachers) > 0, f"{self.name}.teachers", "at least one teacher", dict(self.teachers))
+
+
+def is_folder(teacher: str) -> bool:
+    """Whether a teacher is a Hugging Face folder, and not the name of a stage."""
+    return "/" in teacher
+
+
+STAGE_KINDS: dict[str, type[Stage]] = {stage.kind: stage for stage in (SftStage, GrpoStage, MopdStage)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,6 +275,7 @@ class Cascade(Node):
         self._check_layout()
         self._check_lengths()
         self._check_domains()
+        self._check_teachers()
 
     def stage(self, name: str) -> Stage:
         """The stage of that name. Raises UserError that names the nearest one."""
@@ -258,7 +314,7 @@ class Cascade(Node):
         expected = f"less than rollout.max_model_len = {limit}, which prompt and answer share"
         wanted = {"evaluation.max_new_tokens": self.evaluation.max_new_tokens}
         for stage in self.stages:
-            if isinstance(stage, GrpoStage):
+            if isinstance(stage, OnPolicyStage):
                 wanted[f"{stage.name}.sampling.max_new_tokens"] = stage.sampling.max_new_tokens
         for key, tokens in wanted.items():
             _require(tokens < limit, key, expected, tokens)
@@ -267,5 +323,15 @@ class Cascade(Node):
         measured = self.evaluation.domains
         expected = f"one of evaluation.domains ({', '.join(measured)})"
         for stage in self.stages:
-            if isinstance(stage, GrpoStage):
-                _require(stage.domain in measured, f"{stage.name}.domain", expected, stage.domain)
+            key = "teachers" if isinstance(stage, MopdStage) else "domain"
+            for domain in stage.trained_domains if isinstance(stage, OnPolicyStage) else ():
+                _require(domain in measured, f"{stage.name}.{key}", expected, domain)
+
+    def _check_teachers(self) -> None:
+        names = [stage.name for stage in self.stages]
+        for position, stage in enumerate(self.stages):
+            for domain, teacher in stage.teachers.items() if isinstance(stage, MopdStage) else ():
+                earlier = ", ".join(names[:position]) or "none there is"
+                expected = f'the name of an earlier stage ({earlier}) or a Hugging Face folder, written with a "/"'
+                known = is_folder(teacher) or teacher in names[:position]
+                _require(known, f"{stage.name}.teachers.{domain}", expected, teacher)

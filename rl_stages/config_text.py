@@ -119,9 +119,7 @@ def _expected(where: str, expected: str, found: object) -> UserError:
 
 
 def _name(hint: Any) -> str:
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(
-        hint, str(hint)
-    )
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(hint, str(hint))
 
 
 def _parse(text: str, hint: Any, where: str) -> Any:
@@ -140,9 +138,7 @@ def _parse(text: str, hint: Any, where: str) -> Any:
         return _parse_number(text, hint, where)
     if hint is bool:
         raise _expected(where, _name(hint), text)
-    raise UserError(
-        f"{where} holds other keys or a list of them: set one of those, or change the launcher file."
-    )
+    raise UserError(f"{where} holds other keys or a list of them: set one of those, or change the launcher file.")
 
 
 def _parse_number(text: str, hint: type[int] | type[float], where: str) -> int | float:
@@ -167,7 +163,8 @@ def _read(value: Any, hint: Any, where: str) -> Any:
     if origin is Mapping:
         if not isinstance(value, dict):
             raise _expected(where, "a mapping", value)
-        return value
+        _, item = options
+        return value if item is Any else {key: _read(found, item, f"{where}.{key}") for key, found in value.items()}
     return _read_scalar(value, hint, where)
 
 
@@ -183,9 +180,7 @@ def _read_tuple(value: Any, options: tuple[Any, ...], where: str) -> tuple[Any, 
     if not isinstance(value, list) or not (many or len(value) == len(options)):
         raise _expected(where, "a list" if many else f"a list of {len(options)}", value)
     hints = options[:1] * len(value) if many else options
-    return tuple(
-        _read(item, hint, f"{where}[{i}]") for i, (item, hint) in enumerate(zip(value, hints, strict=True))
-    )
+    return tuple(_read(item, hint, f"{where}[{i}]") for i, (item, hint) in enumerate(zip(value, hints, strict=True)))
 
 
 def _read_node(value: Any, cls: Any, where: str) -> Any:

@@ -12,17 +12,18 @@ used once. The trainer's log-probs are taken before the update and compared with
 """
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from cascade_rl.engine.losses import GrpoLoss, group_advantages, mismatch
+from cascade_rl.engine.losses import GrpoLoss, group_advantages
 from cascade_rl.engine.ranks import from_rank0
 from cascade_rl.engine.sample import Outcome, Rollout, Sequence
+from cascade_rl.rl_stages.agreement import require_agreement, require_replay
 from cascade_rl.rl_stages.config import GrpoStage
 from cascade_rl.rl_stages.prompt_stream import PromptStream
-from cascade_rl.rl_stages.sample_record import SampleRecord
+from cascade_rl.rl_stages.scored_sample import Sample, outcomes, record
 from cascade_rl.rl_stages.session import Session
 from cascade_rl.rl_stages.task import Task
 from cascade_rl.rl_stages.verdict import Verdict
@@ -30,36 +31,6 @@ from cascade_rl.rl_stages.verdict import Verdict
 
 class NothingToLearn(RuntimeError):
     """No sample of a step may be trained on."""
-
-
-class Mismatch(RuntimeError):
-    """Trainer and sampler disagree on the log-probs of the same tokens by more than the bound."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """An answer, its score, and the advantage that its group gives it."""
-
-    task: Task
-    rollout: Rollout
-    text: str
-    verdict: Verdict
-    advantage: float
-    trained: bool
-
-    def sequence(self, temperature: float) -> Sequence:
-        token_ids = np.concatenate([self.rollout.prompt_ids, self.rollout.token_ids])
-        answer = np.arange(len(token_ids) - 1) >= len(self.rollout.prompt_ids) - 1  # [n - 1]
-        return Sequence(
-            token_ids=token_ids,
-            loss_mask=answer & self.trained,
-            temperature=temperature,
-            per_token={
-                "advantage": np.where(answer, np.float32(self.advantage), np.float32(0)),
-                "rollout_logprob": _behind_prompt(self.rollout.logprobs, answer),
-            },
-            routes=self.rollout.routes,
-        )
 
 
 def run(session: Session[GrpoStage]) -> None:
@@ -77,15 +48,16 @@ def run(session: Session[GrpoStage]) -> None:
         sequences = [sample.sequence(stage.sampling.temperature) for sample in samples]
         with session.phase("log-prob"):
             train_logprobs = trainer.log_probs(sequences)
-            gap = _require_agreement(sequences, train_logprobs, stage.tme_bound, step)
+            gap = require_agreement(sequences, train_logprobs, stage.tme_bound, step)
             sequences = _with_reference(session, sequences)
         with session.phase("update"):
             learned = trainer.update(sequences, loss, step)
-        _require_replay(learned["replay_fraction"], step)
+        require_replay(learned["replay_fraction"], step)
         with session.phase("refit"):
             probe_gap = session.refit(step + 1)
-        records = [_record(*parts) for parts in zip(samples, sequences, train_logprobs, strict=True)]
-        metrics = {**_outcomes(samples), **gap, **learned, "probe_gap": probe_gap}
+        records = [record(*parts) for parts in zip(samples, sequences, train_logprobs, strict=True)]
+        signal = float(np.mean([sample.advantage != 0 for sample in samples]))
+        metrics = {**outcomes(samples), "signal_fraction": signal, **gap, **learned, "probe_gap": probe_gap}
         session.record(step + 1, metrics, sum(len(sample.rollout.token_ids) for sample in samples), records)
 
 
@@ -128,67 +100,3 @@ def _with_reference(session: Session[GrpoStage], sequences: list[Sequence]) -> l
         replace(sequence, per_token={**sequence.per_token, "reference_logprob": values})
         for sequence, values in zip(sequences, logprobs, strict=True)
     ]
-
-
-def _require_replay(fraction: float, step: int) -> None:
-    if fraction != 1.0:
-        raise Mismatch(
-            f"step {step + 1}: {fraction:.4f} of the experts that the sampler chose were replayed in training, "
-            "expected all. Some samples carry no routes: switch rollout.replay_routes on, and prefix caching off"
-        )
-
-
-def _require_agreement(
-    sequences: list[Sequence], train_logprobs: list[np.ndarray], bound: float, step: int
-) -> dict[str, float]:
-    mask = np.concatenate([sequence.loss_mask for sequence in sequences])
-    rollout = np.concatenate([sequence.per_token["rollout_logprob"] for sequence in sequences])
-    gap = mismatch(np.concatenate(train_logprobs), rollout, mask)
-    if not gap["tme"] <= bound:
-        raise Mismatch(
-            f"step {step + 1}: mean of exp|log p_train - log p_rollout| is {gap['tme']:.6f}, expected at most {bound} "
-            f"(largest gap {gap['max_gap']:.2e}). The weights are unchanged. If the sampler runs in lower precision, "
-            "raise tme_bound; otherwise the refit or the replayed routes are wrong"
-        )
-    return gap
-
-
-def _outcomes(samples: list[Sample]) -> dict[str, float]:
-    """Means over the batch; rewards over samples that have one."""
-    scores = [sample.verdict.score for sample in samples if sample.verdict.score is not None]
-    counts = {f"{outcome}_fraction": np.mean([s.verdict.outcome is outcome for s in samples]) for outcome in Outcome}
-    return {
-        "reward": float(np.mean(scores)),
-        "length": float(np.mean([len(sample.rollout.token_ids) for sample in samples])),
-        "signal_fraction": float(np.mean([sample.advantage != 0 for sample in samples])),
-        **{name: float(fraction) for name, fraction in counts.items()},
-    }
-
-
-def _record(sample: Sample, sequence: Sequence, train_logprobs: np.ndarray) -> SampleRecord:
-    rollout, answer = sample.rollout, slice(len(sample.rollout.prompt_ids) - 1, None)
-    return SampleRecord(
-        id=rollout.id,
-        task_id=sample.task.id,
-        domain=sample.task.domain,
-        prompt_ids=rollout.prompt_ids,
-        token_ids=rollout.token_ids,
-        rollout_logprobs=rollout.logprobs,
-        train_logprobs=train_logprobs[answer],
-        loss_mask=sequence.loss_mask[answer],
-        reward=sample.verdict.score,
-        advantage=sample.advantage,
-        outcome=sample.verdict.outcome,
-        finish=rollout.finish,
-        versions=rollout.versions,
-        text=sample.text,
-        detail=sample.verdict.detail,
-        reward_parts=sample.verdict.parts,
-    )
-
-
-def _behind_prompt(values: np.ndarray, answer: np.ndarray) -> np.ndarray:
-    """Values of the answer's tokens [generated] at their places in a row of [n - 1]; 0 in the prompt."""
-    row = np.zeros(len(answer), np.float32)
-    row[answer] = values
-    return row

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.errors import UserError
-from cascade_rl.rl_stages.config import Cascade, Stage
+from cascade_rl.rl_stages.config import Cascade, MopdStage, Stage, is_folder
 from cascade_rl.rl_stages.config_text import from_plain, leaves, read_yaml, to_plain, to_yaml
 from cascade_rl.rl_stages.durable_file import JsonLines, read_json, sync_folder, write_atomically, write_json
 
@@ -84,6 +84,21 @@ class StageFolder:
     def events(self) -> JsonLines:
         return JsonLines(self.root / "events.jsonl")
 
+    def earlier(self, name: str) -> "StageFolder":
+        """The stage of that name, from which this one descends."""
+        ancestor = self.parent
+        while ancestor and ancestor.config.name != name:
+            ancestor = ancestor.parent
+        if ancestor is None:
+            raise ValueError(f"{self.label}: expected an earlier stage, found {name!r}")
+        return ancestor
+
+    def teacher(self, domain: str) -> Path:
+        """Hugging Face folder of the domain's teacher."""
+        assert isinstance(self.config, MopdStage)
+        teacher = self.config.teachers[domain]
+        return Path(teacher) if is_folder(teacher) else self.earlier(teacher).export
+
     def create(self) -> None:
         """Make the folders and stage.yaml; nothing that is there is touched."""
         for name in ("rollouts", "checkpoints", "logs", "tensorboard"):
@@ -93,9 +108,7 @@ class StageFolder:
 
     # What a step leaves.
 
-    def record_step(
-        self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float], tokens: int
-    ) -> None:
+    def record_step(self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float], tokens: int) -> None:
         """Log a step: `metrics`, equal in all runs with one seed, and apart from them seconds per phase."""
         self.metrics.append({"step": step} | dict(metrics))
         self.record_event("step", step=step, tokens=tokens, seconds=dict(seconds))
@@ -137,9 +150,7 @@ class StageFolder:
     def _drop_checkpoint(self, step: int) -> None:
         doomed = self.partial_checkpoint(step)
         shutil.rmtree(doomed, ignore_errors=True)
-        self.checkpoint(step).rename(
-            doomed
-        )  # a kill during the removal must not leave half under the full name
+        self.checkpoint(step).rename(doomed)  # a kill during the removal must not leave half under the full name
         shutil.rmtree(doomed)
 
     def checkpoint_steps(self) -> list[int]:
@@ -182,9 +193,7 @@ class StageFolder:
     def finish(self) -> None:
         """Mark the stage finished. Raises ValueError unless last checkpoint, export and scores are there."""
         missing = [when for when in ("before", "after") if when not in self.scores()]
-        missing += (
-            [] if self.last_step() == self.config.steps else [f"checkpoint of step {self.config.steps}"]
-        )
+        missing += [] if self.last_step() == self.config.steps else [f"checkpoint of step {self.config.steps}"]
         missing += [] if self.export.is_dir() else ["export"]
         if missing:
             raise ValueError(f"{self.label} is not finished: missing {', '.join(missing)}")
@@ -209,9 +218,7 @@ class StageFolder:
             steps=self.last_step(),
             seconds=round(self.seconds(), 3),
             tme_max=max((row["tme"] for row in rows if "tme" in row), default=None),
-            replay_fraction_min=min(
-                (row["replay_fraction"] for row in rows if "replay_fraction" in row), default=None
-            ),
+            replay_fraction_min=min((row["replay_fraction"] for row in rows if "replay_fraction" in row), default=None),
         )
 
 
@@ -284,6 +291,7 @@ class RunFolder:
             "name": stage.config.name,
             "parents": [parent.config.name if parent else "base"],
             "parent_hashes": [parent.content_hash if parent else self.base_hash],
+            "teachers": dict(stage.config.teachers) if isinstance(stage.config, MopdStage) else {},
             "hash": stage.content_hash,
             "checkpoint": str(stage.checkpoint(stage.last_step()).relative_to(self.root)),
             "export": str(stage.export.relative_to(self.root)),
@@ -297,9 +305,7 @@ class RunFolder:
         old, new = leaves(read_yaml(path)), leaves(to_plain(self.cascade))
         keys = [key for key in old | new if old.get(key, "absent") != new.get(key, "absent")]
         if keys:
-            found = "; ".join(
-                f"{key} = {old.get(key, 'absent')}, now {new.get(key, 'absent')}" for key in keys[:5]
-            )
+            found = "; ".join(f"{key} = {old.get(key, 'absent')}, now {new.get(key, 'absent')}" for key in keys[:5])
             more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
             raise UserError(
                 f"{self.root} was made with another configuration: {found}{more}. "
@@ -314,16 +320,13 @@ def _content_hash(plain: Any) -> str:
 def _refuse_foreign(root: Path) -> None:
     """A folder with files but without cascade.yaml is not ours; a launcher killed early leaves its lock."""
     if root.exists() and not root.is_dir():
-        raise UserError(
-            f"{root}: expected a folder for the run, found a file. Set another name=... or --runs."
-        )
+        raise UserError(f"{root}: expected a folder for the run, found a file. Set another name=... or --runs.")
     if not root.exists() or (root / "cascade.yaml").exists():
         return
     others = [path.name for path in root.iterdir() if path.name not in (".lock", ".cascade.yaml.tmp")]
     if others:
         raise UserError(
-            f"{root}: expected a run folder or none, found other files ({min(others)}). "
-            "Set another name=... or --runs."
+            f"{root}: expected a run folder or none, found other files ({min(others)}). Set another name=... or --runs."
         )
 
 

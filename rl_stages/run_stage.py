@@ -13,10 +13,11 @@ from cascade_rl.rl_stages.run_folder import RunFolder
 
 def run_stage(run: RunFolder, name: str) -> int:
     """Takes the stage from where it stands to its end; returns exit code 0."""
+    from cascade_rl.distillation import mopd
     from cascade_rl.rl_stages import grpo, sft
     from cascade_rl.rl_stages.session import Session
 
-    loops: dict[str, Callable[[Any], None]] = {"sft": sft.run, "grpo": grpo.run}
+    loops: dict[str, Callable[[Any], None]] = {"sft": sft.run, "grpo": grpo.run, "mopd": mopd.run}
     folder = run.stage(name)
     with Session[Any](run, folder) as session:
         session.score("before")

@@ -20,9 +20,10 @@ class SampleRecord:
 
     prompt_ids        int [prompt]
     token_ids         int [generated], the stop token included
-    rollout_logprobs, train_logprobs   float32 [generated], of sampler and trainer
+    rollout_logprobs, train_logprobs, teacher_logprobs   float32 [generated], of sampler, trainer and teacher
     loss_mask         bool [generated], tokens with a gradient
     reward            None for an infrastructure failure
+    advantage         the mean over the answer's tokens where each has its own
     versions          (weight version, index of the first token generated with it) spans
     """
 
@@ -42,6 +43,7 @@ class SampleRecord:
     text: str
     detail: str = ""
     reward_parts: Mapping[str, float] = field(default_factory=dict)
+    teacher_logprobs: np.ndarray | None = None
 
 
 def write_samples(path: Path, records: Sequence[SampleRecord]) -> None:
@@ -49,9 +51,7 @@ def write_samples(path: Path, records: Sequence[SampleRecord]) -> None:
     from pyarrow import parquet, table
 
     schema = _schema()
-    columns = {
-        item.name: [_plain(getattr(record, item.name)) for record in records] for item in fields(SampleRecord)
-    }
+    columns = {item.name: [_plain(getattr(record, item.name)) for record in records] for item in fields(SampleRecord)}
     temporary = path.with_name(f".{path.name}.tmp")
     parquet.write_table(table(columns, schema=schema), temporary, compression="zstd")
     temporary.rename(path)
@@ -96,5 +96,6 @@ def _schema() -> "pyarrow.Schema":
             "text": pa.string(),
             "detail": pa.string(),
             "reward_parts": pa.map_(pa.string(), pa.float64()),
+            "teacher_logprobs": logprobs,
         }
     )

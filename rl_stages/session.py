@@ -10,7 +10,6 @@ from collections.abc import Sequence as ListOf
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -18,14 +17,14 @@ import torch.distributed as dist
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from cascade_rl.engine import checkpoint
-from cascade_rl.engine.backend import backend, initialize_distributed
+from cascade_rl.engine.backend import initialize_distributed
 from cascade_rl.engine.models import export_hf, read_config
 from cascade_rl.engine.ranks import from_rank0, is_rank0
 from cascade_rl.engine.reference import Reference
 from cascade_rl.engine.refit import Refit
 from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
 from cascade_rl.engine.sample import Request, Rollout, Sampling
-from cascade_rl.engine.sampler import sample
+from cascade_rl.engine.sampler import Sampler, sample
 from cascade_rl.engine.trainer import Trainer
 from cascade_rl.rl_stages import base_model
 from cascade_rl.rl_stages.config import Stage
@@ -63,9 +62,7 @@ class Session[S: Stage]:
             self.trainer = self._build_trainer()
             self.checkpoints = checkpoint.CheckpointWriter()
             self.first_step = self._restore()
-            bound = self.cascade.rollout.probe_bound
-            self.refit = Refit(self.trainer, self.engine, self._image(), self._probe_ids(), bound)
-            self.exits.callback(self.refit.close)
+            self.refit = Refit(self.trainer, self.engine, self._probe_ids(), self.cascade.rollout)
             self.refit(self.first_step)
             self.exits = self.exits.pop_all()
         return self
@@ -97,12 +94,10 @@ class Session[S: Stage]:
 
         `label` names the batch: with the task and the place in the group it gives each sample its id and its seed.
         """
-        rollouts = from_rank0(lambda: self._sample(self._requests(label, tasks, group, sampling)))
+        rollouts = self._sample(self._requests(label, tasks, group, sampling) if is_rank0() else [])
         return [rollouts[first : first + group] for first in range(0, len(rollouts), group)]
 
-    def record(
-        self, step: int, metrics: Mapping[str, float], tokens: int, records: ListOf[SampleRecord] = ()
-    ) -> None:
+    def record(self, step: int, metrics: Mapping[str, float], tokens: int, records: ListOf[SampleRecord] = ()) -> None:
         """Ends step `step`, counting from 1; `tokens` is what it generated, or learned from."""
         if is_rank0():
             self.log.step(step, metrics, tokens, records)
@@ -133,11 +128,6 @@ class Session[S: Stage]:
             return None
         log = self.folder.logs / "engine.log"
         return self.exits.enter_context(RolloutEngine(self.parent, self.cascade.rollout, self.cascade.seed, log))
-
-    def _image(self) -> Path:
-        """The same file in every attempt, so that a killed one leaves nothing in shared memory for good."""
-        name = zlib.crc32(str(self.folder.root.resolve()).encode())
-        return Path(backend().image_folder) / f"cascade-{name:08x}.safetensors"
 
     def _build_trainer(self) -> Trainer:
         return Trainer(
@@ -173,7 +163,7 @@ class Session[S: Stage]:
         stops = replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,))
         requests: list[Request] = []
         for position, task in enumerate(tasks):
-            prompt_ids = tuple(encode_prompt(self.tokenizer, task.messages))
+            prompt_ids = tuple(encode_prompt(self.tokenizer, task.messages, task.tools))
             names = [f"{label}/{position}/{task.id}/{i}" for i in range(group)]
             requests += [Request(name, prompt_ids, stops, self._request_seed(name)) for name in names]
         return requests
@@ -182,9 +172,10 @@ class Session[S: Stage]:
         return zlib.crc32(f"{self.cascade.seed}/{name}".encode())
 
     def _sample(self, requests: list[Request]) -> list[Rollout]:
-        assert self.engine is not None
+        if self.engine is None:
+            return sample(None, self.refit, requests)
         with self.log.progress.phase("generation", len(requests)) as phase:
-            return sample(self.engine, self.refit, requests, finished=phase.advance, died=self._engine_died)
+            return sample(Sampler(self.engine, phase.advance, self._engine_died), self.refit, requests)
 
     def _engine_died(self, death: EngineDied) -> None:
         self.log.progress.say(f"{death}; starting it again")
@@ -196,5 +187,5 @@ class Session[S: Stage]:
         heldout = heldout_tasks(self.cascade, self.cascade.evaluation.domains[0])[:PROBES]
         tasks = heldout * self.cascade.rollout.engines
         noise = np.random.default_rng(self.seed).integers(0, len(self.tokenizer), (len(tasks), PROBE_TAIL))
-        prompts = [encode_prompt(self.tokenizer, task.messages) for task in tasks]
+        prompts = [encode_prompt(self.tokenizer, task.messages, task.tools) for task in tasks]
         return [prompt + tail.tolist() for prompt, tail in zip(prompts, noise, strict=True)]

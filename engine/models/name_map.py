@@ -21,6 +21,8 @@ Shape = tuple[int, ...]
 
 # under any layout, so that a checkpoint keeps its shapes when the layout changes
 VOCABULARY_MULTIPLE = 128
+# so that 8 tensor parallel ranks hold whole column groups of the log-prob kernels (kernels/configs.py)
+LARGE_VOCABULARY, LARGE_VOCABULARY_MULTIPLE = 32768, 2048
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,8 @@ def interleaved(*parts: Part, units: int, others: Shape) -> Rule:
 
 def vocabulary(hf_name: str, size: int, hidden: int) -> Rule:
     """[vocabulary, hidden], padded and cut along the vocabulary."""
-    return Rule((Part(hf_name, size),), (hidden,), over="tensor", units=1, multiple=VOCABULARY_MULTIPLE)
+    multiple = LARGE_VOCABULARY_MULTIPLE if size >= LARGE_VOCABULARY else VOCABULARY_MULTIPLE
+    return Rule((Part(hf_name, size),), (hidden,), over="tensor", units=1, multiple=multiple)
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ def folder(tmp_path: Path) -> Path:
         (["nproc=3", "parallel.tensor=3"], "tensor parallel size must divide the 4 query heads of "),
         (["parallel.expert=2"], "expert parallel size must be 1 in a model without experts; found 2"),
         (["nproc=3", "parallel.pipeline=2"], "nproc: expected a multiple of 2"),
+        (["math_rl.data=generate:instruction_following"], "math_rl.data: expected tasks of math, found only instruc"),
     ],
 )
 def test_bad_input_is_told_before_anything_is_written(folder: Path, settings: list[str], message: str) -> None:

@@ -1,0 +1,36 @@
+"""Trainer and sampler see the same policy: what holds in each step of a stage that learns from its own samples."""
+
+import numpy as np
+
+from cascade_rl.engine.losses import mismatch
+from cascade_rl.engine.sample import Sequence
+
+
+class Mismatch(RuntimeError):
+    """Trainer and sampler disagree on the log-probs of the same tokens by more than the bound."""
+
+
+def require_agreement(
+    sequences: list[Sequence], train_logprobs: list[np.ndarray], bound: float, step: int
+) -> dict[str, float]:
+    """The gap between the trainer's log-probs, before the update, and the sampler's, over the loss tokens (see
+    `mismatch`). Raises Mismatch where its mean is beyond the bound, before it can harm the weights."""
+    mask = np.concatenate([sequence.loss_mask for sequence in sequences])
+    rollout = np.concatenate([sequence.per_token["rollout_logprob"] for sequence in sequences])
+    gap = mismatch(np.concatenate(train_logprobs), rollout, mask)
+    if not gap["tme"] <= bound:
+        raise Mismatch(
+            f"step {step + 1}: mean of exp|log p_train - log p_rollout| is {gap['tme']:.6f}, expected at most {bound} "
+            f"(largest gap {gap['max_gap']:.2e}). The weights are unchanged. If the sampler runs in lower precision, "
+            "raise tme_bound; otherwise the refit or the replayed routes are wrong"
+        )
+    return gap
+
+
+def require_replay(fraction: float, step: int) -> None:
+    """Raises Mismatch unless all of the sampler's expert choices were replayed."""
+    if fraction != 1.0:
+        raise Mismatch(
+            f"step {step + 1}: {fraction:.4f} of the experts that the sampler chose were replayed in training, "
+            "expected all. Some samples carry no routes: switch rollout.replay_routes on, and prefix caching off"
+        )

@@ -1,0 +1,78 @@
+"""A sample with its score: what the trainer gets of it, what a step says about all, and what is kept."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cascade_rl.engine.sample import Outcome, Rollout, Sequence
+from cascade_rl.rl_stages.sample_record import SampleRecord
+from cascade_rl.rl_stages.task import Task
+from cascade_rl.rl_stages.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An answer, its score, and the advantage of all its tokens where they share one."""
+
+    task: Task
+    rollout: Rollout
+    text: str
+    verdict: Verdict
+    advantage: float = 0.0
+    trained: bool = True
+
+    def sequence(self, temperature: float) -> Sequence:
+        """For the trainer, with per_token "advantage" and "rollout_logprob"; no loss token where not `trained`."""
+        token_ids = np.concatenate([self.rollout.prompt_ids, self.rollout.token_ids])
+        answer = np.arange(len(token_ids) - 1) >= len(self.rollout.prompt_ids) - 1  # [n - 1]
+        return Sequence(
+            token_ids=token_ids,
+            loss_mask=answer & self.trained,
+            temperature=temperature,
+            per_token={
+                "advantage": np.where(answer, np.float32(self.advantage), np.float32(0)),
+                "rollout_logprob": _behind_prompt(self.rollout.logprobs, answer),
+            },
+            routes=self.rollout.routes,
+        )
+
+
+def outcomes(samples: list[Sample]) -> dict[str, float]:
+    """Means over the batch; of rewards, over the samples that have one, and absent where none has."""
+    scores = [sample.verdict.score for sample in samples if sample.verdict.score is not None]
+    counts = {f"{outcome}_fraction": np.mean([s.verdict.outcome is outcome for s in samples]) for outcome in Outcome}
+    return {
+        **({"reward": float(np.mean(scores))} if scores else {}),
+        "length": float(np.mean([len(sample.rollout.token_ids) for sample in samples])),
+        **{name: float(fraction) for name, fraction in counts.items()},
+    }
+
+
+def record(sample: Sample, sequence: Sequence, train_logprobs: np.ndarray) -> SampleRecord:
+    """What is kept of a sample: the answer's part of `sequence` and of `train_logprobs`, float32 [n - 1]."""
+    rollout, answer = sample.rollout, slice(len(sample.rollout.prompt_ids) - 1, None)
+    return SampleRecord(
+        id=rollout.id,
+        task_id=sample.task.id,
+        domain=sample.task.domain,
+        prompt_ids=rollout.prompt_ids,
+        token_ids=rollout.token_ids,
+        rollout_logprobs=rollout.logprobs,
+        train_logprobs=train_logprobs[answer],
+        loss_mask=sequence.loss_mask[answer],
+        reward=sample.verdict.score,
+        advantage=sample.advantage,
+        outcome=sample.verdict.outcome,
+        finish=rollout.finish,
+        versions=rollout.versions,
+        text=sample.text,
+        detail=sample.verdict.detail,
+        reward_parts=sample.verdict.parts,
+    )
+
+
+def _behind_prompt(values: np.ndarray, answer: np.ndarray) -> np.ndarray:
+    """Values of the answer's tokens [generated] at their places in a row of [n - 1]; 0 in the prompt."""
+    row = np.zeros(len(answer), np.float32)
+    row[answer] = values
+    return row

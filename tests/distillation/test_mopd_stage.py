@@ -1,0 +1,129 @@
+"""Who teaches what, as a launcher says it: the paper's defaults, what is refused and how, what the run folder tells."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cascade_rl.engine.errors import UserError
+from cascade_rl.launchers.inputs import check_inputs
+from cascade_rl.rl_stages.config import Cascade, MopdStage
+from cascade_rl.rl_stages.config_text import from_yaml, override, to_yaml
+from cascade_rl.rl_stages.evaluation import heldout_tasks
+from cascade_rl.rl_stages.run_folder import RunFolder
+from tests.rl_stages.tiny_cascade import ANSWER, CASCADE, NEMOTRON_H_SMALLEST
+
+TEACHERS = {"instruction_following": "if_rl", "math": "sft"}
+DATA = ("generate:instruction_following", "generate:math")
+
+
+def stage(teachers: Mapping[str, str] = TEACHERS, **changes: object) -> MopdStage:
+    settings = {"data": DATA, "sampling": ANSWER, "steps": 2, "token_budget": 1024} | changes
+    return MopdStage(name="mopd", domain="general", teachers=teachers, **settings)  # type: ignore[arg-type]
+
+
+def cascade(teachers: Mapping[str, str] = TEACHERS, **changes: object) -> Cascade:
+    return replace(CASCADE, stages=(*CASCADE.stages, stage(teachers, **changes)))
+
+
+def test_defaults_are_the_papers() -> None:
+    plain = MopdStage(name="mopd", domain="general", data=DATA, steps=52, token_budget=1024, teachers=TEACHERS)
+    assert (plain.prompts_per_step, plain.rollouts_per_prompt) == (128, 4)
+    assert (plain.importance_low, plain.importance_high) == (0.5, 2.0)
+    assert plain.sampling.max_new_tokens == 98_304
+    assert (plain.sampling.temperature, plain.sampling.top_p) == (1.0, 1.0)
+    optimizer = plain.optimizer
+    assert (optimizer.lr, optimizer.warmup_init_lr, optimizer.warmup_steps) == (2e-6, 2e-7, 30)
+    assert optimizer.betas == (0.9, 0.95)
+
+
+def test_yaml_and_settings_keep_the_teachers() -> None:
+    assert from_yaml(to_yaml(cascade())) == cascade()
+    changed = override(cascade(), ["mopd.teachers.math=math_rl"])
+    assert changed == cascade(TEACHERS | {"math": "math_rl"})
+
+
+@pytest.mark.parametrize(
+    ("teachers", "message"),
+    [
+        ({"math": "math_r1"}, 'mopd.teachers.math: expected the name of an earlier stage (sft, if_rl, math_rl) or a'),
+        ({"math": "mopd"}, "found 'mopd'."),
+        ({"maths": "sft"}, "mopd.teachers: expected one of evaluation.domains (instruction_following, math), found"),
+        ({}, "mopd.teachers: expected at least one teacher, found {}."),
+    ],
+)  # fmt: skip
+def test_a_wrong_teacher_is_told_when_the_tree_is_built(teachers: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        cascade(teachers)
+    assert message in str(error.value)
+
+
+def test_a_later_stage_is_no_teacher() -> None:
+    with pytest.raises(UserError, match=r"mopd\.teachers\.math: expected the name of an earlier stage \(sft\)"):
+        replace(CASCADE, stages=(CASCADE.stages[0], stage({"math": "math_rl"}), *CASCADE.stages[1:]))
+
+
+def test_a_teacher_of_another_type_is_told() -> None:
+    with pytest.raises(UserError, match=r"mopd\.teachers\.math: expected a text, found 3"):
+        from_yaml(to_yaml(cascade()).replace("math: sft", "math: 3"))
+
+
+@pytest.mark.parametrize(
+    ("teachers", "data", "message"),
+    [
+        (
+            {"math": "sft"},
+            DATA,
+            "mopd.teachers: expected a teacher for each domain of its data, found none for instruc",
+        ),
+        (TEACHERS, DATA[1:], "mopd.data: expected tasks of instruction_following, found only math."),
+        ({"math": "./gone"}, DATA[1:], "mopd.teachers.math: expected a Hugging Face folder with a config.json, found"),
+        ({"math": "./wide"}, DATA[1:], "found hidden_size = 96 in './wide', 64 in the student. Choose a checkpoint"),
+    ],
+)
+def test_a_wrong_teacher_is_told_before_the_run(
+    teachers: dict[str, str], data: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wide").mkdir()
+    (tmp_path / "wide/config.json").write_text(json.dumps(NEMOTRON_H_SMALLEST | {"hidden_size": 96}))
+    with pytest.raises(UserError) as error:
+        check_inputs(cascade(teachers, data=data))
+    assert message in str(error.value)
+
+
+def test_what_two_checkpoints_of_one_model_differ_in_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bf16").mkdir()
+    (tmp_path / "bf16/config.json").write_text(json.dumps(NEMOTRON_H_SMALLEST | {"torch_dtype": "bfloat16"}))
+    check_inputs(cascade({"math": "./bf16"}, data=DATA[1:]))
+
+
+def test_a_teacher_is_the_export_of_its_stage_or_a_folder(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path, cascade(TEACHERS | {"math": "/models/math"}))
+    mopd = run.stage("mopd")
+    assert mopd.teacher("instruction_following") == tmp_path / "stages/02_if_rl/export"
+    assert mopd.teacher("math") == Path("/models/math")
+
+
+def test_lineage_names_the_teachers(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path, cascade())
+    for folder in run.stages:
+        folder.create()
+        (folder.root / "done").touch()
+    run.record()
+    told = json.loads((tmp_path / "lineage.json").read_text())["stages"]
+    assert [entry["teachers"] for entry in told] == [{}, {}, {}, TEACHERS]
+    assert told[-1]["parents"] == ["math_rl"]
+
+
+def test_held_out_prompts_are_those_of_the_rl_stages() -> None:
+    """The same with the stage as without it, so that its gains can be compared with theirs."""
+    for domain in TEACHERS:
+        tasks = heldout_tasks(cascade(), domain)
+        assert tasks == heldout_tasks(CASCADE, domain)
+        assert {task.domain for task in tasks} == {domain}
