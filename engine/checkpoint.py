@@ -9,6 +9,7 @@ Random state, data cursor and schedules need no place: each is a function of the
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQu
 
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.models.hf_config import HfConfig
+from cascade_rl.engine.rollout.process import die_with_parent
 from cascade_rl.engine.trainer import Trainer
 
 SHARDING = "fully_reshardable"
@@ -46,7 +48,7 @@ class CheckpointWriter:
             content_metadata={"model": _identity(trainer.hf_config)},
         )
         self._written = written
-        self._calls.schedule_async_request(request)
+        self._calls.schedule_async_request(request._replace(async_fn=partial(_in_child, request.async_fn)))
 
     def poll(self) -> None:
         """Ends the checkpoint on the way, if it is written; does not wait."""
@@ -59,6 +61,12 @@ class CheckpointWriter:
     def _end(self, *, blocking: bool) -> None:
         if self._calls.maybe_finalize_async_calls(blocking=blocking):
             self._written()
+
+
+def _in_child(write: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A writer that outlived its run would write into the folder of the next attempt."""
+    die_with_parent()
+    return write(*args, **kwargs)
 
 
 def save(trainer: Trainer, folder: Path) -> None:

@@ -84,6 +84,7 @@ class RolloutConfig:
 
     engines       engines that share the requests
     tensor        tensor parallel workers of each; `engines * tensor` CUDA devices, or CPU processes of one thread
+    expert_parallel  each worker holds whole experts instead of a part of each; needs CUDA
     max_num_seqs  requests that one engine works on at once; kv_cache_mib is for one worker too
     checksum      what of each slice of a refit both sides compare: the sum of its words, or a digest (full equality)
     checksum_every  weight versions between two refits that are compared; 0 for never
@@ -92,6 +93,7 @@ class RolloutConfig:
 
     engines: int = 1
     tensor: int = 1
+    expert_parallel: bool = False
     max_model_len: int = 4096
     max_num_seqs: int = 64
     kv_cache_mib: int = 64

@@ -27,9 +27,10 @@ from cascade_rl.engine.config import ParallelConfig
 from cascade_rl.engine.models import family_of
 from cascade_rl.engine.models.name_map import Block, Cut, Place, Shard
 from cascade_rl.engine.models.places import place_of
-from cascade_rl.engine.refit_plan import Links, Member, Plan, make_plan, wire_seconds
+from cascade_rl.engine.refit_plan import Links, Member, Plan, make_plan
 from cascade_rl.engine.refit_transport import Group, Receiver, Sender
 from cascade_rl.engine.rollout.vllm_map import WorkerPlace, WorkerShard, worker_shards
+from cascade_rl.launchers.planned_refit import PlannedRefit, planned_refit
 
 PUBLISHED = Path(models.__file__).parent / "published"
 SCALES = {"small": 1, "medium": 2, "large": 4}
@@ -94,22 +95,24 @@ class Measured:
 def run(json_path: Path | None, machine: str) -> int:
     """Prints the tables, and writes the numbers to `json_path`."""
     measured = {name: measure(bench_model(scale)) for name, scale in SCALES.items()}
-    planned = {name: planned_wire(colocated) for name, colocated in (("same cards", True), ("other cards", False))}
+    planned = {name: planned_wire(first_card) for name, first_card in (("same cards", 0), ("other cards", 16))}
     console = Console(highlight=False)
     console.print(_table(measured))
     for name, plan in planned.items():
-        console.print(
-            f"30B-A3B, TP2 PP2 EP8 on 16 H100 to four TP4 engines on the {name}: {plan['wire_seconds']:.3f} s on the "
-            f"wire for {plan['wire_bytes'] / 1e9:.1f} GB in {plan['rounds']:.0f} rounds, planned in "
-            f"{plan['plan_seconds']:.1f} s (goal 0.3 s)"
-        )
+        console.print(f"30B-A3B, TP2 PP2 EP8 on 16 H100 to four TP4 engines on the {name}: {plan} (goal 0.3 s)")
     console.print(f"on {machine}")
     if json_path:
         sizes = {
             name: asdict(m) | {"bytes_over_lower_bound": m.bytes_over_lower_bound, "times_faster": m.times_faster}
             for name, m in measured.items()
         }
-        json_path.write_text(json.dumps({"machine": machine, "sizes": sizes, "planned": planned}, indent=2) + "\n")
+        json_path.write_text(
+            json.dumps(
+                {"machine": machine, "sizes": sizes, "planned": {name: asdict(plan) for name, plan in planned.items()}},
+                indent=2,
+            )
+            + "\n"
+        )
     return 0
 
 
@@ -131,22 +134,11 @@ def _table(measured: dict[str, Measured]) -> Table:
     return table
 
 
-def planned_wire(colocated: bool) -> dict[str, float]:
-    """TP2 PP2 EP8 on two nodes of eight H100, to four engines of TP4 on the same nodes or on two others."""
-    hf = json.loads((PUBLISHED / "nemotron_3_nano_30b_a3b/config.json").read_text())
+def planned_wire(first_card: int) -> PlannedRefit:
+    """TP2 PP2 EP8 on two nodes of eight H100, to four engines of TP4 on the cards from `first_card` on."""
+    hf = models.read_config(PUBLISHED / "nemotron_3_nano_30b_a3b")
     parallel = ParallelConfig(tensor=2, pipeline=2, expert=8, sequence=True)
-    sources = [Member(place_of(rank, 16, parallel), f"card {rank}", f"node {rank // 8}") for rank in range(16)]
-    first = 0 if colocated else 16
-    targets = [Member(WorkerPlace(Cut(i % 4, 4)), f"card {first + i}", f"node {(first + i) // 8}") for i in range(16)]
-    start = time.perf_counter()
-    plan = make_plan(hf, sources, targets, lambda parameter: 2)
-    return {
-        "plan_seconds": time.perf_counter() - start,
-        "wire_bytes": plan.wire_bytes(),
-        "lower_bound_bytes": plan.lower_bound,
-        "rounds": len(plan.rounds),
-        "wire_seconds": wire_seconds(plan, sources, targets, Links()),
-    }
+    return planned_refit(hf, parallel, 16, 4, 4, Links(), first_card=first_card)
 
 
 def measure(hf: dict[str, Any]) -> Measured:

@@ -1,7 +1,7 @@
 """`cascade dry-run`: a layout of hundreds of ranks, built stage by stage on one CPU without its memory."""
 
 import argparse
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from rich.console import Console
@@ -12,6 +12,8 @@ from cascade_rl.engine.memory import state_bytes
 from cascade_rl.engine.models import check_layout, family_of, read_config
 from cascade_rl.engine.models.hf_config import HfConfig
 from cascade_rl.engine.models.places import place_of
+from cascade_rl.engine.refit_plan import Links
+from cascade_rl.launchers.planned_refit import planned_refit
 
 GIB = 1 << 30
 BFLOAT16 = 2
@@ -26,6 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in SIZES:
         option = "--" + name.replace("_", "-")
         parser.add_argument(option, type=int, default=defaults[name], metavar="N", help=f"({defaults[name]})")
+    parser.add_argument(
+        "--engines", type=int, default=0, metavar="N", help="vLLM engines on the first cards; plans a refit"
+    )
+    parser.add_argument("--engine-tensor", type=int, default=1, metavar="N", help="workers of each (1)")
+    for name, speed in asdict(Links()).items():
+        option = "--" + name.replace("_", "-")
+        parser.add_argument(option, type=float, default=speed, metavar="B/S", help=f"bytes per second ({speed:.0e})")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -37,6 +46,9 @@ def run(options: argparse.Namespace) -> int:
     for rank in range(0, options.ranks, options.ranks // parallel.pipeline):
         table.add_row(*_first_of_stage(hf, parallel, options.ranks, rank))
     Console(highlight=False).print(table)
+    if options.engines:
+        links = Links(options.within_node, options.between_nodes)
+        print(f"refit: {planned_refit(hf, parallel, options.ranks, options.engines, options.engine_tensor, links)}")
     return 0
 
 

@@ -12,23 +12,25 @@ CUT = (
     "num_attention_heads",
     "num_key_value_heads",
     "intermediate_size",
-    "moe_intermediate_size",
     "moe_shared_expert_intermediate_size",
     "mamba_num_heads",
     "n_groups",
 )
+EXPERT_WIDTH = ("moe_intermediate_size",)
+EXPERTS = ("num_experts", "n_routed_experts")  # where expert parallel workers hold whole ones
 
 
 def check_rollout(hf: Mapping[str, Any], rollout: RolloutConfig) -> None:
     """Raises UserError where `tensor` does not divide the model, or the build of vLLM lacks what is asked for."""
-    for key in CUT:
+    for key in (*CUT, *(EXPERTS if rollout.expert_parallel else EXPERT_WIDTH)):
         count = hf.get(key) or rollout.tensor
         if count % rollout.tensor and not _is_repeated(key, count, rollout.tensor):
             raise UserError(
                 f"rollout.tensor: expected a divisor of the model's {key} = {count}, found {rollout.tensor}."
             )
-    if rollout.sleep and vllm_cpu_patches.installed():
-        raise UserError("rollout.sleep: expected False, since the CPU build of vLLM has no sleep mode; found True.")
+    for name, reason in (("sleep", "has no sleep mode"), ("expert_parallel", "crashes under expert parallelism")):
+        if getattr(rollout, name) and vllm_cpu_patches.installed():
+            raise UserError(f"rollout.{name}: expected False, since the CPU build of vLLM {reason}; found True.")
 
 
 def _is_repeated(key: str, count: int, workers: int) -> bool:

@@ -175,6 +175,7 @@ def _engine_arguments(settings: Settings) -> dict[str, Any]:
         "max_num_seqs": config.max_num_seqs,
         "kv_cache_memory_bytes": config.kv_cache_mib << 20,
         "tensor_parallel_size": config.tensor,
+        "enable_expert_parallel": config.expert_parallel,
         "distributed_executor_backend": "mp" if config.tensor > 1 else "uni",
         "enable_sleep_mode": config.sleep,
         # What `sampler_logprob` asks for.

@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
         (["math_rl.data=torn.jsonl"], "torn.jsonl:1: expected one JSON object a line; found text that is not JSON"),
         (["sft.data=sft.jsonl"], "sft.jsonl:1: messages: expected the last message to be the assistant's"),
         (["sft.data=generate:math@2"], "expected generate:math@<fraction that is right, in [0, 1]>; found '2'"),
-        (["evaluation.domains=math,code"], "expected a domain among instruction_following, math; found 'code'"),
+        (["evaluation.domains=math,code"], "mcqa, structured_output, tool_call; found 'code'"),
         (["base.hf_config=null", "base.hf=gpt2"], "LlamaForCausalLM; config.json has GPT2LMHeadModel"),
         (["nproc=3", "parallel.tensor=3"], "tensor parallel size must divide the 4 query heads of "),
         (["parallel.expert=2"], "expert parallel size must be 1 in a model without experts; found 2"),

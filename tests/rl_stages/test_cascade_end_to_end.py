@@ -298,9 +298,9 @@ def moments_to_kill(stages: Path, rng: random.Random) -> list[Callable[[], bool]
     sft, rl = stages / "01_sft", stages / "02_if_rl"
     sft_step = rng.randrange(11, 38)
     return [
-        lambda: rows(sft) >= sft_step,
+        lambda: rows(sft) >= sft_step and (sft / "checkpoints/step_00010").exists(),  # written behind the steps
         after(rng.uniform(0.0, 0.3), (sft / "checkpoints/step_00040").exists),
-        lambda: rows(rl) >= 2,
+        lambda: rows(rl) >= 2 and (rl / "checkpoints/step_00001").exists(),
     ]
 
 

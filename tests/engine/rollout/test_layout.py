@@ -31,11 +31,30 @@ def test_workers_divide_the_model(tensor: int, changes: dict[str, int], refused:
             check_rollout(MODEL | changes, RolloutConfig(tensor=tensor))
 
 
-def test_sleep_needs_a_build_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="CPU build of vLLM has no sleep mode"):
-        check_rollout(MODEL, RolloutConfig(sleep=True))
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (RolloutConfig(sleep=True), "rollout.sleep: .* CPU build of vLLM has no sleep mode"),
+        (RolloutConfig(expert_parallel=True), "rollout.expert_parallel: .* CPU build of vLLM crashes under"),
+    ],
+)
+def test_what_needs_cuda_is_refused(config: RolloutConfig, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=reason):
+        check_rollout(MODEL, config)
     monkeypatch.setattr(vllm_cpu_patches, "installed", lambda: False)
-    check_rollout(MODEL, RolloutConfig(sleep=True))
+    check_rollout(MODEL, config)
+
+
+def test_expert_parallel_workers_cut_the_number_of_experts_instead_of_their_width(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(vllm_cpu_patches, "installed", lambda: False)
+    model = MODEL | {"num_experts": 6, "moe_intermediate_size": 33}
+    check_rollout(model, RolloutConfig(tensor=2, expert_parallel=True))
+    with pytest.raises(UserError, match="model's num_experts = 5"):
+        check_rollout(model | {"num_experts": 5}, RolloutConfig(tensor=2, expert_parallel=True))
+    with pytest.raises(UserError, match="model's moe_intermediate_size = 33"):
+        check_rollout(model, RolloutConfig(tensor=2))
 
 
 @pytest.mark.parametrize("name", ["engines", "tensor"])
