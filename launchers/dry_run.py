@@ -11,6 +11,7 @@ from cascade_rl.engine.config import ParallelConfig
 from cascade_rl.engine.memory import state_bytes
 from cascade_rl.engine.models import check_layout, family_of, read_config
 from cascade_rl.engine.models.hf_config import HfConfig
+from cascade_rl.engine.models.name_map import NameMap
 from cascade_rl.engine.models.places import place_of
 from cascade_rl.engine.refit_plan import Links
 from cascade_rl.launchers.planned_refit import planned_refit
@@ -41,10 +42,10 @@ def run(options: argparse.Namespace) -> int:
     hf = read_config(options.model)
     parallel = ParallelConfig(**{name: getattr(options, name) for name in SIZES}, sequence=options.tensor > 1)
     check_layout(hf, parallel, options.ranks)
-    numbers = family_of(hf).name_map(hf).parameter_count()
-    table = Table(*HEADINGS, title=f"{numbers:,} parameters in bfloat16 on {options.ranks} ranks")
+    name_map = family_of(hf).name_map(hf)
+    table = Table(*HEADINGS, title=f"{name_map.parameter_count():,} parameters in bfloat16 on {options.ranks} ranks")
     for rank in range(0, options.ranks, options.ranks // parallel.pipeline):
-        table.add_row(*_first_of_stage(hf, parallel, options.ranks, rank))
+        table.add_row(*_first_of_stage(hf, name_map, parallel, options.ranks, rank))
     Console(highlight=False).print(table)
     if options.engines:
         links = Links(options.within_node, options.between_nodes)
@@ -52,8 +53,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _first_of_stage(hf: HfConfig, parallel: ParallelConfig, world: int, rank: int) -> list[str]:
-    """One rank as Megatron builds it. The others of its stage hold as much, but for the embedding's padding."""
+def _first_of_stage(hf: HfConfig, name_map: NameMap, parallel: ParallelConfig, world: int, rank: int) -> list[str]:
+    """One rank as Megatron builds it. The others of its stage hold as much."""
     from cascade_rl.engine.dry_run import imagined_rank, meta_chunks
 
     with imagined_rank(rank, world, parallel):
@@ -61,6 +62,6 @@ def _first_of_stage(hf: HfConfig, parallel: ParallelConfig, world: int, rank: in
     layers = " + ".join(str(len(chunk.decoder.layer_type_list)) for chunk in chunks)
     numbers = sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters())
     place = place_of(rank, world, parallel)
-    held = state_bytes(family_of(hf).name_map(hf).shards(place), place, BFLOAT16)
+    held = state_bytes(name_map.shards(place), place, BFLOAT16)
     sizes = (held.weights, held.gradients, held.optimizer, held.total)
     return [str(rank), layers, f"{numbers:,}", *(f"{size / GIB:.2f}" for size in sizes)]

@@ -1,8 +1,7 @@
 """One memory-mapped safetensors file that many processes read or fill at once.
 
-As `model.safetensors` it is the Hugging Face export; under /dev/shm it is the payload of a refit, written by
-the trainer's ranks and mapped by the sampler of the same host. The layout is plain safetensors: 8 bytes of
-header length, a JSON header, the tensors without gaps.
+It is the Hugging Face export, written by all of the trainer's ranks, and the checkpoint that they read. The layout is
+plain safetensors: 8 bytes of header length, a JSON header, the tensors without gaps.
 """
 
 import json
