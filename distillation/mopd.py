@@ -131,9 +131,9 @@ def _teachers(session: Session[MopdStage]) -> Teachers:
 
 def _samples(session: Session[MopdStage], tasks: list[Task], groups: list[list[Rollout]]) -> list[Sample]:
     return [
-        Sample(task, rollout, *session.judge(task, rollout))
-        for task, rollouts in zip(tasks, groups, strict=True)
-        for rollout in rollouts
+        Sample(task, rollout, *answer)
+        for task, rollouts, answers in zip(tasks, groups, session.judge(tasks, groups), strict=True)
+        for rollout, answer in zip(rollouts, answers, strict=True)
     ]
 
 

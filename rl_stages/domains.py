@@ -11,7 +11,7 @@ from cascade_rl.engine.errors import UserError
 from cascade_rl.rl_stages.prompts import instruction_following as instruction_following_prompts
 from cascade_rl.rl_stages.prompts import math as math_prompts
 from cascade_rl.rl_stages.prompts.lesson import Lesson
-from cascade_rl.rl_stages.verdict import Verifier
+from cascade_rl.rl_stages.verdict import GroupVerifier, Verifier
 from cascade_rl.rl_stages.verifiers import instruction_following, math, mcqa, structured_output, tool_call
 
 
@@ -27,7 +27,7 @@ class Domain:
 
     name: str
     parse_row: Callable[[Mapping[str, Any]], dict[str, Any]]
-    verifier: Callable[[], Verifier]
+    verifier: Callable[[], Verifier | GroupVerifier]
     lessons: Callable[[], Iterator[Lesson]] | None = None
     agents: tuple[str, ...] = ()
 

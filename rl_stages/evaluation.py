@@ -37,7 +37,7 @@ def _score(session: "Session", domain: str, sampling: Sampling) -> float:
     answers = session.draw(f"heldout-{domain}", tasks, 1, sampling)
 
     def mean() -> float:
-        verdicts = [session.judge(task, answer)[1] for task, (answer,) in zip(tasks, answers, strict=True)]
+        verdicts = [verdict for ((_, verdict),) in session.judge(tasks, answers)]
         scores = [verdict.score for verdict in verdicts if verdict.score is not None]
         if not scores:
             raise RuntimeError(f"no held-out answer of {domain} could be scored: {verdicts[0].detail}")

@@ -64,8 +64,8 @@ def run(session: Session[GrpoStage]) -> None:
 def _score(session: Session[GrpoStage], tasks: list[Task], groups: list[list[Rollout]]) -> list[Sample]:
     """Verdicts of all answers, and advantages inside each group."""
     samples: list[Sample] = []
-    for task, rollouts in zip(tasks, groups, strict=True):
-        texts, verdicts = zip(*(session.judge(task, rollout) for rollout in rollouts), strict=True)
+    for task, rollouts, answers in zip(tasks, groups, session.judge(tasks, groups), strict=True):
+        texts, verdicts = zip(*answers, strict=True)
         trained = [_is_trained(verdict, session.stage.overlong) for verdict in verdicts]
         rewards = np.array([np.nan if verdict.score is None else verdict.score for verdict in verdicts])
         advantages = group_advantages(rewards, np.array(trained))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from cascade_rl.engine.sample import Outcome
 
@@ -39,10 +39,30 @@ class Verdict:
 
 
 class Verifier(Protocol):
-    """Scores finished answers of one domain. Truncation is the caller's to decide, from the finish reason."""
+    """Scores finished answers of one domain. Truncation is the caller's to decide, from the finish reason.
+
+    concurrency  calls, each from a thread of its own, that it may be given at once; what is CPU-bound runs in processes
+    """
+
+    concurrency: int
 
     def __call__(self, task: Task, text: str) -> Verdict:
         """The verdict on `text`, the whole decoded answer with its reasoning and without the stop token."""
+        ...
+
+    def close(self) -> None:
+        """Ends what the verifier started. It can be called more than once."""
+        ...
+
+
+@runtime_checkable
+class GroupVerifier(Protocol):
+    """Scores the finished answers to one prompt against each other; `concurrency` counts groups."""
+
+    concurrency: int
+
+    def rank(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
+        """One verdict for each of `texts`, in their order."""
         ...
 
     def close(self) -> None:

@@ -102,6 +102,8 @@ class InstructionFollowingVerifier:
     `parts` holds each by position and id.
     """
 
+    concurrency = 1
+
     def __call__(self, task: Task, text: str) -> Verdict:
         answer = final_answer(text)
         if not answer:

@@ -102,6 +102,8 @@ class MathVerifier:
     Safe to call from several threads. The worker starts with the first answer that needs it.
     """
 
+    concurrency = 1
+
     def __init__(self, deadline_seconds: float = 5.0) -> None:
         self._check = DeadlineCheck(math_worker.__name__, deadline_seconds)
 

@@ -130,6 +130,8 @@ def _check_pattern(pattern: object) -> None:
 class MultipleChoiceVerifier:
     """Score 1 for the expected option, 0 for another; an answer that names no single option is a wrong format."""
 
+    concurrency = 1
+
     def __call__(self, task: Task, text: str) -> Verdict:
         expected = task.metadata["expected_answer"]
         try:

@@ -109,6 +109,8 @@ class StructuredOutputVerifier:
     Safe to call from several threads. Parsing and validation run in a worker that is killed at the deadline.
     """
 
+    concurrency = 1
+
     def __init__(self, deadline_seconds: float = 5.0) -> None:
         self._check = DeadlineCheck(structured_worker.__name__, deadline_seconds)
 

@@ -117,6 +117,8 @@ class ToolCallVerifier:
     of the expected calls that were made.
     """
 
+    concurrency = 1
+
     def __call__(self, task: Task, text: str) -> Verdict:
         answer, expected = final_answer(text), task.metadata["calls"]
         if not answer:

@@ -36,7 +36,7 @@ def scored(verdicts: list[Verdict], overlong: str = "penalty") -> list[Sample]:
     answers = [rollout(2, name=str(i)) for i in range(len(verdicts))]
     session: Any = SimpleNamespace(
         stage=SimpleNamespace(overlong=overlong),
-        judge=lambda task, answer: (f"text {answer.id}", verdicts[int(answer.id)]),
+        judge=lambda tasks, groups: [[(f"text {answer.id}", verdicts[int(answer.id)]) for answer in groups[0]]],
     )
     return grpo._score(session, [TASK], [answers])
 
@@ -84,7 +84,10 @@ def test_advantages_are_normalized_inside_each_group() -> None:
 def test_groups_do_not_mix() -> None:
     verdicts = {"easy": Verdict.scored(1.0), "hard": Verdict.scored(0.0)}
     session: Any = SimpleNamespace(
-        stage=SimpleNamespace(overlong="penalty"), judge=lambda task, answer: ("", verdicts[task.id])
+        stage=SimpleNamespace(overlong="penalty"),
+        judge=lambda tasks, groups: [
+            [("", verdicts[task.id])] * len(group) for task, group in zip(tasks, groups, strict=True)
+        ],
     )
     tasks = [Task(name, "math", TASK.messages, {}) for name in verdicts]
     samples = grpo._score(session, tasks, [[rollout(1)] * 3, [rollout(1)] * 3])

@@ -1,6 +1,8 @@
 """A sample's text and verdict: the stop token is no text, and an answer that did not end is not looked at."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from cascade_rl.engine.sample import Outcome, Rollout
 from cascade_rl.rl_stages.judge import Judge
 from cascade_rl.rl_stages.task import Task
 from cascade_rl.rl_stages.tokenizer import train_tokenizer
+from cascade_rl.rl_stages.verdict import Verdict
 
 MESSAGE = {"role": "user", "content": "What is 3 + 4?"}
 TOKENIZER = train_tokenizer([[MESSAGE]])
@@ -19,6 +22,10 @@ MATH = Task("math-1", "math", (MESSAGE,), {"expected_answer": "7"})
 def judge() -> Iterator[Judge]:
     with Judge(TOKENIZER) as judge:
         yield judge
+
+
+def verdict_on(judge: Judge, task: Task, answer: Rollout) -> tuple[str, Verdict]:
+    return judge([task], [[answer]])[0][0]
 
 
 def rollout(text: str, finish: str = "stop") -> Rollout:
@@ -36,13 +43,13 @@ def rollout(text: str, finish: str = "stop") -> Rollout:
     ],
 )
 def test_a_finished_answer_is_verified(judge: Judge, text: str, outcome: Outcome, score: float) -> None:
-    told, verdict = judge(MATH, rollout(text))
+    told, verdict = verdict_on(judge, MATH, rollout(text))
     assert told == text
     assert (verdict.outcome, verdict.score) == (outcome, score)
 
 
 def test_a_truncated_answer_scores_nothing_even_when_right(judge: Judge) -> None:
-    told, verdict = judge(MATH, rollout("3 + 4 = \\boxed{7}", finish="length"))
+    told, verdict = verdict_on(judge, MATH, rollout("3 + 4 = \\boxed{7}", finish="length"))
     assert told == "3 + 4 = \\boxed{7}"
     assert (verdict.outcome, verdict.score) == (Outcome.TRUNCATED, 0.0)
     assert judge.verifiers == {}
@@ -52,9 +59,9 @@ def test_each_domain_has_its_own_verifier(judge: Judge) -> None:
     constraint = {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
     fields = constraint | {"grading_mode": "binary", "reading": "strict"}
     task = Task("if-1", "instruction_following", (MESSAGE,), fields)
-    assert judge(task, rollout("No comma here"))[1].score == 1.0
-    assert judge(task, rollout("One, here"))[1].score == 0.0
-    assert judge(MATH, rollout("\\boxed{7}"))[1].score == 1.0
+    assert verdict_on(judge, task, rollout("No comma here"))[1].score == 1.0
+    assert verdict_on(judge, task, rollout("One, here"))[1].score == 0.0
+    assert verdict_on(judge, MATH, rollout("\\boxed{7}"))[1].score == 1.0
     assert set(judge.verifiers) == {"instruction_following", "math"}
 
 
@@ -68,3 +75,41 @@ def test_verifiers_are_closed_with_the_judge() -> None:
     with Judge(TOKENIZER) as judge:
         judge.verifiers["math"] = Closable()  # type: ignore[assignment]
     assert closed == ["math"]
+
+
+class Lengths:
+    """Ranks answers by their length; the longer an answer, the longer a lone verdict takes."""
+
+    concurrency = 4
+
+    def __call__(self, task: Task, text: str) -> Verdict:
+        time.sleep(0.02 * len(text))
+        return Verdict.scored(float(len(text)))
+
+    def close(self) -> None:
+        pass
+
+
+class Ranks(Lengths):
+    def rank(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
+        return [Verdict.scored(float(sorted(texts, key=len).index(text))) for text in texts]
+
+
+def ready(judge: Judge, verifier: Lengths) -> Judge:
+    judge.verifiers["math"] = verifier
+    judge.pools["math"] = ThreadPoolExecutor(verifier.concurrency)
+    return judge
+
+
+def test_verdicts_keep_the_order_of_the_answers_not_of_their_ends(judge: Judge) -> None:
+    groups = [[rollout("aaaa"), rollout("b")], [rollout("cc", "length"), rollout("ddd")]]
+    answers = ready(judge, Lengths())([MATH, MATH], groups)
+    assert [[text for text, _ in group] for group in answers] == [["aaaa", "b"], ["cc", "ddd"]]
+    assert [[verdict.score for _, verdict in group] for group in answers] == [[4, 1], [0, 3]]
+
+
+def test_a_group_is_ranked_without_its_truncated_answers(judge: Judge) -> None:
+    groups = [[rollout("aaaa"), rollout("bbbbbb", "length"), rollout("c")]]
+    (answers,) = ready(judge, Ranks())([MATH], groups)
+    assert [verdict.score for _, verdict in answers] == [1, 0, 0]
+    assert answers[1][1].outcome is Outcome.TRUNCATED
