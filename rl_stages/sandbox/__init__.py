@@ -1,0 +1,23 @@
+"""Runs untrusted code: programs under test, and commands in a workspace."""
+
+from cascade_rl.rl_stages.sandbox.errors import CompilerUnavailable, SandboxFailure, SandboxUnavailable
+from cascade_rl.rl_stages.sandbox.limits import Limits
+from cascade_rl.rl_stages.sandbox.pool import Sandbox
+from cascade_rl.rl_stages.sandbox.probe import probe
+from cascade_rl.rl_stages.sandbox.program import CommandRun, Program, ProgramRun, Status, TestRun
+from cascade_rl.rl_stages.sandbox.tier import Tier
+
+__all__ = [
+    "CommandRun",
+    "CompilerUnavailable",
+    "Limits",
+    "Program",
+    "ProgramRun",
+    "Sandbox",
+    "SandboxFailure",
+    "SandboxUnavailable",
+    "Status",
+    "TestRun",
+    "Tier",
+    "probe",
+]

@@ -1,0 +1,36 @@
+"""Messages on a pipe: a JSON head and a body of bytes. It runs in the box too."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+Frame = tuple[dict[str, Any], bytes]
+_LENGTHS = struct.Struct("<II")
+
+
+def write_frame(descriptor: int, head: Mapping[str, Any], body: bytes = b"") -> None:
+    text = json.dumps(head).encode()
+    left = memoryview(_LENGTHS.pack(len(text), len(body)) + text + body)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def read_frame(descriptor: int) -> Frame:
+    """Waits for a whole frame. Raises EOFError where the pipe ends before it does."""
+    head, body = _LENGTHS.unpack(_read_exactly(descriptor, _LENGTHS.size))
+    return json.loads(_read_exactly(descriptor, head)), _read_exactly(descriptor, body)
+
+
+def _read_exactly(descriptor: int, count: int) -> bytes:
+    chunks: list[bytes] = []
+    while count:
+        chunk = os.read(descriptor, min(count, 1 << 20))
+        if not chunk:
+            raise EOFError("the pipe ended within a frame")
+        chunks.append(chunk)
+        count -= len(chunk)
+    return b"".join(chunks)

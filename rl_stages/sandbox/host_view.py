@@ -1,0 +1,124 @@
+"""How a worker that is root makes this Python and a workspace reachable for a user without rights.
+
+Root's home is usually closed to others, and may hold the interpreter; a workspace may lie below a closed folder. So
+the worker takes a mount namespace of its own, where such a home is covered by a folder with the interpreter alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+_CLONE_NEWNS = 0x20000
+_MS_BIND, _MS_REC, _MS_PRIVATE, _MNT_DETACH = 4096, 16384, 1 << 18, 2
+_O_PATH = 0o10000000
+_STAGE = Path("/mnt")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def slot_user() -> int | None:
+    """A user id of this process's own for its boxes; None where it is not root, whose processes no limit counts."""
+    first, _, count = map(int, Path("/proc/self/uid_map").read_text().split()[:3])
+    if os.geteuid() != 0 or count == 1:
+        return None
+    last = min(first + count, 1 << 31) - 2
+    return last - os.getpid() % max(1, count // 16)
+
+
+class HostView:
+    """`user` runs the boxes. `prefixes` must be readable to it. Raises PermissionError where that cannot be."""
+
+    def __init__(self, user: int | None, prefixes: Sequence[str]) -> None:
+        self.user = user
+        self._covered: dict[Path, int] = {}
+        self._mounts = user is not None and _libc.unshare(_CLONE_NEWNS) == 0
+        if self._mounts:
+            _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
+            self._cover([Path(prefix) for prefix in prefixes])
+            _mount("sandbox", str(_STAGE), "tmpfs", 0, "mode=755")
+        elif user is not None and (closed := [prefix for prefix in prefixes if _closed_ancestor(Path(prefix))]):
+            raise PermissionError(f"{closed[0]} is closed to other users, and this root may not mount")
+
+    @contextmanager
+    def workspace(self, path: Path) -> Iterator[str]:
+        """`path` where the boxes' user reaches it, and that user's own."""
+        if self.user is not None:
+            _give(path, self.user, self._open(path))
+        if not self._mounts:
+            if self.user is not None and _closed_ancestor(path):
+                raise PermissionError(f"workspace {path} lies in a folder that is closed to other users")
+            yield str(path)
+            return
+        target = _STAGE / "workspace"
+        target.mkdir(exist_ok=True)
+        descriptor = self._open(path)
+        try:
+            _mount(f"/proc/self/fd/{descriptor}", str(target), None, _MS_BIND)
+        finally:
+            os.close(descriptor)
+        try:
+            yield str(target)
+        finally:
+            _checked(_libc.umount2(str(target).encode(), _MNT_DETACH), f"umount {target}")
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """An empty folder of the boxes' user."""
+        with tempfile.TemporaryDirectory(prefix="sandbox-", dir=_STAGE if self._mounts else None) as folder:
+            if self.user is not None:
+                os.chown(folder, self.user, self.user)
+            yield Path(folder)
+
+    def _cover(self, prefixes: Sequence[Path]) -> None:
+        closed = {prefix: ancestor for prefix in prefixes if (ancestor := _closed_ancestor(prefix))}
+        sources = {prefix: os.open(prefix, _O_PATH) for prefix in closed}
+        for ancestor in set(closed.values()):
+            self._covered[ancestor] = os.open(ancestor, _O_PATH)
+            _mount("sandbox", str(ancestor), "tmpfs", 0, "mode=755")
+        for prefix, source in sources.items():
+            prefix.mkdir(parents=True, exist_ok=True)
+            _mount(f"/proc/self/fd/{source}", str(prefix), None, _MS_BIND)
+            os.close(source)
+
+    def _open(self, path: Path) -> int:
+        """A descriptor of `path` as it is below what was covered."""
+        for ancestor, descriptor in self._covered.items():
+            if path.is_relative_to(ancestor):
+                return os.open(path.relative_to(ancestor), _O_PATH, dir_fd=descriptor)
+        return os.open(path, _O_PATH)
+
+
+def _closed_ancestor(path: Path) -> Path | None:
+    """The topmost folder on the way to `path`, and `path` itself, that others may not enter."""
+    for folder in (*reversed(path.parents), path):
+        if not folder.stat().st_mode & 0o001:
+            return folder
+    return None
+
+
+def _give(path: Path, user: int, descriptor: int) -> None:
+    """Makes all below an open folder the user's. Links are not followed."""
+    try:
+        root = f"/proc/self/fd/{descriptor}"
+        os.chown(root, user, user)
+        for _, folders, files, folder in os.fwalk(root + "/."):
+            for name in (*folders, *files):
+                os.chown(name, user, user, dir_fd=folder, follow_symlinks=False)
+    finally:
+        os.close(descriptor)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
+    words = [word.encode() if word is not None else None for word in (source, target, kind)]
+    result = _libc.mount(*words, ctypes.c_ulong(flags), options.encode() if options else None)
+    _checked(result, f"mount {target}")
+
+
+def _checked(result: int, what: str) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")

@@ -1,0 +1,91 @@
+"""The processes below one, from /proc."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of a tree: resident bytes, and seconds of processor time and of waiting for a processor."""
+
+    memory_bytes: int
+    cpu_seconds: float
+    queued_seconds: float
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below `pid`, parents first."""
+    found: list[int] = []
+    queue = [pid]
+    while queue:
+        children = _children(queue.pop())
+        found += children
+        queue += children
+    return found
+
+
+def usage(pid: int) -> Usage:
+    """Of the processes below `pid`. What ended while this looked counts as nothing."""
+    parts = [_usage_of(process) for process in descendants(pid)]
+    return Usage(*(sum(part[index] for part in parts) for index in range(3)))  # type: ignore[arg-type]
+
+
+def end_descendants(pid: int) -> None:
+    """Kills what is below this process, a subreaper, until nothing is left, and reaps it."""
+    while processes := descendants(pid):
+        for process in processes:
+            _kill(process)
+        while _reap():
+            pass
+
+
+def _children(pid: int) -> list[int]:
+    children: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            children += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # it has ended
+    return children
+
+
+def _usage_of(pid: int) -> tuple[int, float, float]:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+        queued = int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0, 0.0, 0.0
+    return pages * _PAGE, sum(map(int, fields[11:15])) / _TICKS, queued / 1e9
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _reap() -> bool:
+    try:
+        return os.waitpid(-1, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return False
+
+
+def threads_of_this_user() -> int:
+    total = 0
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.stat(f"/proc/{name}").st_uid == os.geteuid():
+                total += len(os.listdir(f"/proc/{name}/task"))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return total

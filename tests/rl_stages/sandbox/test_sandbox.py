@@ -1,0 +1,271 @@
+"""What programs and commands give, in the tier that this machine has and in the one without namespaces."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from cascade_rl.rl_stages.sandbox import (
+    CompilerUnavailable,
+    Limits,
+    Program,
+    Sandbox,
+    SandboxFailure,
+    SandboxUnavailable,
+    Status,
+    TestRun,
+    Tier,
+    probe,
+    process_tree,
+    slot,
+)
+from cascade_rl.rl_stages.sandbox.probe import attempts
+
+SUM = Program(language="python", source="print(sum(map(int, input().split())))")
+
+
+@pytest.fixture(scope="module", params=[None, Tier.LANDLOCK], ids=["best", "landlock"])
+def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    with Sandbox(2, request.param) as made:
+        yield made
+
+
+def outputs(sandbox: Sandbox, source: str, *inputs: bytes) -> list[bytes]:
+    run = sandbox.run_program(Program(language="python", source=source), inputs)
+    assert [test.status for test in run.tests] == [Status.OK] * len(inputs), run
+    return [test.output for test in run.tests]
+
+
+# The programs that LiveCodeBench's and NeMo-Gym's test runners reject although they are right.
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import sys\na = sys.stdin.buffer.readline(); b = sys.stdin.buffer.readline(); print(int(a) + int(b))",
+        "import sys\nsys.stdout.buffer.write(b'%d\\n' % sum(map(int, sys.stdin)))",
+        "import os, sys\nos.write(1, b'%d\\n' % sum(map(int, sys.stdin)))",
+        "total = 0\ndef add(n):\n    global total\n    total += n\nadd(int(input())); add(int(input())); print(total)",
+        "print(sum(map(int, open(0).read().split())))",
+        "print(sum(map(int, open('/dev/stdin'))))",
+        "import threading\nthreading.Thread(target=lambda: print(int(input()) + int(input()))).start()",
+        "import atexit\natexit.register(lambda: print(int(input()) + int(input())))",
+        "if __name__ == '__main__':\n    print(int(input()) + int(input()))\n    exit(0)",
+    ],
+)
+def test_right_programs_pass(sandbox: Sandbox, source: str) -> None:
+    if "/dev/stdin" in source and sandbox.tier is Tier.NAMESPACES_WITHOUT_PROC:
+        pytest.skip("there is no /dev/stdin without /proc")
+    assert outputs(sandbox, source, b"1\n2\n", b"30\n4\n") == [b"3\n", b"34\n"]
+
+
+# And the programs that they accept although they are wrong.
+def test_expected_outputs_are_not_inside(sandbox: Sandbox) -> None:
+    walk = """
+import gc, sys
+frame, found = sys._getframe(), []
+while frame:
+    found += [repr(value) for value in frame.f_locals.values()]
+    frame = frame.f_back
+print("7461 expected" in str(found) + str([o for o in gc.get_objects() if isinstance(o, (str, bytes))]))
+"""
+    assert b"True" not in outputs(sandbox, walk.replace("7461 expected", "'7461' + ' expected'"), b"")[0]
+    equal = "class Same:\n    def __eq__(self, other): return True\ndef f(x): return Same()"
+    run = sandbox.run_program(Program(language="python", source=equal, mode="call", entry="f"), [b"[1]"])
+    assert run.tests[0].status is Status.RUNTIME_ERROR and "Same has no form in JSON" in run.tests[0].errors
+
+
+def test_a_function_is_called_with_json_and_answers_in_json(sandbox: Sandbox) -> None:
+    source = """
+from collections import deque
+class Solution:
+    def lists(self, head: Optional[ListNode], k: int) -> Optional[ListNode]:
+        print("not the result")
+        while k: head, k = head.next, k - 1
+        return head
+    def tree(self, root: Optional[TreeNode]): return TreeNode(root.val, root.right, root.left)
+    def plain(self, n: int): return (n, {3, 1, 2}, deque([True]), {"a": None}, 0.5, range(2), {1: (2,)})
+    def numpy(self, n):
+        import numpy
+        return numpy.arange(n), numpy.float64(0.5)
+"""
+
+    def call(entry: str, test: bytes) -> TestRun:
+        program = Program(language="python", source=source, mode="call", entry=entry)
+        return sandbox.run_program(program, [test]).tests[0]
+
+    lists = call("lists", b"[[1, 2, 3], 1]")
+    assert (lists.output, lists.errors) == (b"[2, 3]", "not the result\n")
+    assert call("Solution.tree", b"[[1, 2, 3, null, 4]]").output == b"[1, 3, 2, null, null, null, 4]"
+    assert call("plain", b"[7]").output == b'[7, [1, 2, 3], [true], {"a": null}, 0.5, [0, 1], {"1": [2]}]'
+    assert call("numpy", b"[3]").output == b"[[0, 1, 2], 0.5]"
+    assert call("missing", b"[]").status is Status.RUNTIME_ERROR
+
+
+def test_assertions_must_come_to_their_end(sandbox: Sandbox) -> None:
+    program = Program(language="python", source="def f(x): return x + 1\n@staticmethod", mode="assert")
+    assert sandbox.run_program(program, [b"def check(): assert False"]).compile_error  # a decorator of the test's
+    program = Program(language="python", source="def f(x): return x + 1", mode="assert")
+    tests = [b"assert f(1) == 2", b"assert f(1) == 3", b"raise SystemExit(0)", b"import os; os._exit(0)", b"f("]
+    statuses = [test.status for test in sandbox.run_program(program, tests).tests]
+    assert statuses == [Status.OK] + [Status.RUNTIME_ERROR] * 4
+
+
+def test_compile_errors(sandbox: Sandbox) -> None:
+    for source in ("def f(", "\0", "x = '\ud800'", "(" * 10_000, "-" * 200_000 + "1"):
+        run = sandbox.run_program(Program(language="python", source=source), [b""])
+        assert run.compile_error and not run.tests, source[:10]
+
+
+def test_fifty_tests_in_half_a_second_and_stop_on(sandbox: Sandbox) -> None:
+    tests = [b"%d 1\n" % number for number in range(50)]
+    started = time.monotonic()
+    run = sandbox.run_program(SUM, tests)
+    wall = time.monotonic() - started
+    assert [test.output for test in run.tests] == [b"%d\n" % (number + 1) for number in range(50)]
+    cpu = sum(test.cpu_seconds for test in run.tests)
+    assert cpu < 0.5
+    assert wall < 0.5 or os.getloadavg()[0] > 1, f"{wall:.2f} s of wall time on a quiet machine"
+    seen = []
+    run = sandbox.run_program(SUM, tests, lambda index, test: bool(seen.append(index)) or test.output == b"3\n")
+    assert seen == [0, 1, 2] and len(run.tests) == 3
+
+
+def test_limits_of_processor_time_are_fair_on_a_busy_machine(sandbox: Sandbox) -> None:
+    busy = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(4)]
+    try:
+        source = "import time\nwhile time.process_time() < {}: pass\nprint('done')"
+        limits = Limits(cpu_seconds=0.3)
+        for seconds, status in ((0.2, Status.OK), (9, Status.TIME_LIMIT)):
+            program = Program(language="python", source=source.format(seconds), limits=limits)
+            test = sandbox.run_program(program, [b""]).tests[0]
+            assert test.status is status and test.cpu_seconds < 0.6
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def test_threads_share_the_slots(sandbox: Sandbox) -> None:
+    def sums(number: int) -> bytes:
+        return sandbox.run_program(SUM, [b"%d 1" % number]).tests[0].output
+
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(sums, range(12))) == [b"%d\n" % (number + 1) for number in range(12)]
+
+
+def workers() -> list[int]:
+    lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in process_tree.descendants(os.getpid())}
+    return [pid for pid, line in lines.items() if b"sandbox.worker" in line]
+
+
+def test_a_lost_worker_is_replaced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(workers())
+    with Sandbox(1, Tier.LANDLOCK) as sandbox:
+        sandbox.run_program(SUM, [b"1 2"])
+        kills = []
+
+        def kill(index: int, test: TestRun) -> bool:
+            if index == 0 and len(kills) < limit:
+                kills.append(index)
+                (worker,) = set(workers()) - before
+                os.kill(worker, 9)
+                time.sleep(0.1)
+            return False
+
+        limit = 1
+        run = sandbox.run_program(SUM, [b"1 2", b"3 4"], kill)
+        assert [test.output for test in run.tests] == [b"3\n", b"7\n"] and kills == [0]
+        limit = 3
+        with pytest.raises(SandboxFailure, match="the worker died"):
+            sandbox.run_program(SUM, [b"1 2", b"3 4"], kill)
+        assert sandbox.run_program(SUM, [b"1 2"]).tests[0].output == b"3\n"
+    monkeypatch.setattr(slot, "WORKER", "cascade_rl.no_such_module")
+    with Sandbox(1, Tier.LANDLOCK) as sandbox, pytest.raises(SandboxFailure):
+        sandbox.run_program(SUM, [b"1 2"])
+
+
+def test_steps_down_without_bubblewrap_and_refuses_without_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    tried = list(attempts())
+    assert [tier for tier, _ in tried] == list(Tier)
+    assert "bwrap" in str(tried[0][1]) and tried[-1][1] is None
+    monkeypatch.setattr(slot, "WORKER", "cascade_rl.no_such_module")
+    probe.cache_clear()
+    with pytest.raises(SandboxUnavailable, match=r"(?s)untrusted code.*namespaces: .*landlock: .*Install bubblewrap"):
+        probe()
+
+
+def run(sandbox: Sandbox, workspace: Path, script: str, **limits: float) -> tuple[Status, int, str]:
+    found = sandbox.run_command(["sh", "-c", script], workspace, Limits(**limits), b"in", {"GIVEN": "1"})  # type: ignore[arg-type]
+    return found.status, found.exit_code, found.output
+
+
+def test_commands(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "x")
+    (tmp_path / "there").write_text("kept")
+    script = 'cat there; cat; echo "$GIVEN$SECRET" >&2; echo new > made; exit 3'
+    assert run(sandbox, tmp_path, script) == (Status.RUNTIME_ERROR, 3, "keptin1\n")
+    assert (tmp_path / "made").read_text() == "new\n"
+    assert run(sandbox, tmp_path, "kill -9 $$")[:2] == (Status.RUNTIME_ERROR, -9)
+    assert sandbox.run_command(["no-such-program"], tmp_path, Limits()).exit_code == 127
+    (tmp_path / "test_it.py").write_text("import os\ndef test_it(tmp_path): (tmp_path / 'x').write_text('1')\n")
+    pytest_run = sandbox.run_command([sys.executable, "-m", "pytest", "-q"], tmp_path, Limits())
+    assert pytest_run.status is Status.OK and "1 passed" in pytest_run.output, pytest_run
+    assert 0.05 < pytest_run.cpu_seconds < 10
+
+
+def test_limits_of_commands(sandbox: Sandbox, tmp_path: Path) -> None:
+    loop = "while :; do :; done"
+    assert run(sandbox, tmp_path, f"(setsid sh -c '{loop}') & {loop}", cpu_seconds=0.4)[0] is Status.TIME_LIMIT
+    assert run(sandbox, tmp_path, "sleep 100", cpu_seconds=0.1)[0] is Status.TIME_LIMIT
+    assert run(sandbox, tmp_path, "yes")[0] is Status.OUTPUT_LIMIT
+    assert run(sandbox, tmp_path, "sleep 60 & echo done") == (Status.OK, 0, "done\n")
+    big = "python -c 'b = b\"x\" * (200 << 20); import time; time.sleep(9)'"
+    assert run(sandbox, tmp_path, f"{big} & {big} & wait", memory_mib=300)[0] is Status.MEMORY_LIMIT
+    assert run(sandbox, tmp_path, "head -c 9000000 /dev/zero > big", file_mib=4)[0] is Status.RUNTIME_ERROR
+    assert (tmp_path / "big").stat().st_size <= 4 << 20
+
+
+CPP = """#include <bits/stdc++.h>
+int deep(int n) { volatile char room[64]; room[0] = n; return n ? deep(n - 1) + room[0] * 0 : 7; }
+int main() {
+    std::string what; std::cin >> what;
+    if (what == "sum") { int a, b; std::cin >> a >> b; std::cout << a + b; }
+    if (what == "code") return 3;
+    if (what == "loop") for (;;) {}
+    if (what == "abort") abort();
+    if (what == "memory") std::vector<char> v(1L << 40);
+    if (what == "deep") std::cout << deep(500000);
+}"""
+
+
+def test_cpp(sandbox: Sandbox) -> None:
+    program = Program(language="cpp", source=CPP, limits=Limits(cpu_seconds=0.2))
+    inputs = [b"sum 1 2", b"code", b"loop", b"abort", b"memory", b"deep"]
+    tests = sandbox.run_program(program, inputs).tests
+    error = Status.RUNTIME_ERROR
+    assert [run.status for run in tests] == [Status.OK, error, Status.TIME_LIMIT, error, Status.MEMORY_LIMIT, Status.OK]
+    assert (tests[0].output, tests[1].exit_code, tests[3].exit_code, tests[5].output) == (b"3", 3, -6, b"7")
+
+
+def test_cpp_compile_errors(sandbox: Sandbox) -> None:
+    for source in (
+        "int main( {",
+        '#include "/etc/shadow"\nint main() {}',
+        "template <int N> struct A { A<N + 1> a; }; A<0> a; int main() {}",
+        "char a[3L << 30] = {1}; int main() {}",
+    ):
+        run = sandbox.run_program(Program(language="cpp", source=source), [b""])
+        assert run.compile_error and "root:" not in run.compile_error, source
+
+
+def test_cpp_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with Sandbox(1, Tier.LANDLOCK) as sandbox, pytest.raises(CompilerUnavailable, match="g\\+\\+"):
+        sandbox.run_program(Program(language="cpp", source="int main() {}"), [b""])
