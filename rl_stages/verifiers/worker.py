@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cascade_rl.rl_stages.verdict import Verdict
@@ -32,10 +32,9 @@ class WorkerDied(RuntimeError):
 
 
 class Worker:
-    """A process that runs `module`, whose main calls `serve`. Raises WorkerDied, or OSError, when it is gone."""
+    """A process that keeps to the protocol above. Raises WorkerDied, or OSError, when it is gone."""
 
-    def __init__(self, module: str) -> None:
-        command = [sys.executable, "-m", module]
+    def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin and self._process.stdout
         self._requests, self._replies = self._process.stdin, self._process.stdout
@@ -95,7 +94,7 @@ class DeadlineCheck:
             self.worker = None
 
     def _ask(self, request: Mapping[str, Any]) -> Verdict:
-        self.worker = self.worker or Worker(self._module)
+        self.worker = self.worker or Worker([sys.executable, "-m", self._module])
         reply = self.worker.ask(request, self._deadline)
         if reply is None:
             self.close()

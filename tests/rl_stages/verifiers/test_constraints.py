@@ -4,6 +4,7 @@ import pytest
 
 from cascade_rl.rl_stages.verifiers import constraints_ifbench, constraints_rlvr
 from cascade_rl.rl_stages.verifiers.constraints import CHECKS, sentences
+from cascade_rl.rl_stages.verifiers.constraints_language import syllables
 from cascade_rl.rl_stages.verifiers.instruction_following import check_instruction, follows
 
 ASK = "Tell me two facts now"
@@ -196,7 +197,52 @@ IFBENCH = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kwargs", "good", "bad"), RLVR + IFBENCH)
+LANGUAGE = [
+    (
+        "language:response_language",
+        {"language": "fr"},
+        ["Bonjour, je suis content de vous voir."],
+        ["Hello, I am glad to see you.", "123 456", "Guten Tag, ich freue mich, Sie zu sehen."],
+    ),
+    (
+        "language:response_language",
+        {"language": "zh"},
+        ["\u4f60\u597d\uff0c\u5f88\u9ad8\u5174\u89c1\u5230\u4f60\u3002"],
+        ["Hello there, my friend."],
+    ),
+    (
+        "words:start_verb",
+        {},
+        ["Write it down.", "**Running** helps.", "Don't go.", "Tries to win."],
+        ["The cat runs.", "Happy days.", "I write.", "1. Write"],
+    ),
+    (
+        "words:odd_even_syllables",
+        {},
+        ["The water is under the table", "Happy cats never sleep"],
+        ["The cat is under the table", "Cat", "The water is 3"],
+    ),
+]
+
+# as they are said in American English
+SPOKEN = {
+    1: "the through made walked played makes square queen young eyes there house shoes blue tried lied used called",
+    2: "water table happy making wanted boxes changes nation quickly lovely movement careless hopeful science quiet "
+    "lion million special ocean question region language beyond player rhythm prism yellow every business someone "
+    "bridges coffee movies carried studies needed added gentle able people being create",
+    3: "national important computer elephant beautiful piano idea area radio video media serious various religion "
+    "usual tourism understand family created united decided together",
+    4: "information material january actually reality society",
+    5: "university",
+}
+
+
+@pytest.mark.parametrize(("count", "spoken"), SPOKEN.items())
+def test_syllables(count, spoken):
+    assert {word: syllables(word) for word in spoken.split()} == dict.fromkeys(spoken.split(), count)
+
+
+@pytest.mark.parametrize(("name", "kwargs", "good", "bad"), RLVR + IFBENCH + LANGUAGE)
 def test_each_constraint_passes_and_fails(name, kwargs, good, bad):
     assert check_instruction(name, kwargs) == kwargs
     assert {answer: follows(answer.strip(), name, kwargs) for answer in good} == dict.fromkeys(good, True)
@@ -213,9 +259,12 @@ def test_every_constraint_has_a_case():
         assert len({case[0] for case in cases}) == count
 
 
-def test_the_constraints_of_the_three_sets_are_built_or_named():
-    assert len(CHECKS) + len(constraints_ifbench.UNSUPPORTED) == 25 + 29 + 58
-    assert not set(CHECKS) & set(constraints_ifbench.UNSUPPORTED)
+def test_all_constraints_of_the_three_sets_are_built():
+    assert len(CHECKS) == 25 + 29 + 58
+
+
+def test_the_same_text_is_always_of_the_same_language():
+    assert len({follows("Bonjour OK", "language:response_language", {"language": "fr"}) for _ in range(20)}) == 1
 
 
 def test_sentences_keep_their_stops():
