@@ -1,0 +1,92 @@
+"""A rollout's own copy of a repository: actions change it in the sandbox, and its diff is what gets graded."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from cascade_rl.rl_stages.sandbox import Limits
+from cascade_rl.rl_stages.swe.grading import grade
+from cascade_rl.rl_stages.swe.instance import Instance
+from cascade_rl.rl_stages.swe.unified_diff import unified_diff
+
+if TYPE_CHECKING:
+    from cascade_rl.rl_stages.sandbox import Sandbox
+    from cascade_rl.rl_stages.task import Task
+    from cascade_rl.rl_stages.verdict import Verdict
+
+ACTION_LIMITS = Limits(cpu_seconds=10.0, output_bytes=1 << 16)
+MAX_FILE_BYTES = 1 << 20
+
+
+class Workspace:
+    """One rollout of a `swe_executed` task; a context manager. The tests are not in it, nor is any history.
+
+    with Workspace.create(task, sandbox) as workspace:
+        output, exit_code = workspace.act("sed -i 's/<=/</' heap.py")
+        verdict = workspace.grade()
+    """
+
+    def __init__(self, instance: Instance, sandbox: Sandbox, folder: Path) -> None:
+        self._instance = instance
+        self._sandbox = sandbox
+        self._folder = folder
+
+    @classmethod
+    def create(cls, task: Task, sandbox: Sandbox) -> Self:
+        """A fresh checkout of the task's repository, in a folder of its own."""
+        instance = Instance.of(task.metadata)
+        folder = Path(tempfile.mkdtemp(prefix="swe-"))
+        instance.repository.write(folder)
+        return cls(instance, sandbox, folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def act(self, command: str, limits: Limits = ACTION_LIMITS) -> tuple[str, int]:
+        """Output and exit code of a shell command in the checkout; raises SandboxFailure.
+
+        Each command has a box of its own: files stay, processes and shell variables do not.
+        """
+        run = self._sandbox.run_command(["/bin/sh", "-c", command], self._folder, limits)
+        return run.output, run.exit_code
+
+    def files(self) -> Mapping[str, str]:
+        """What the repository's own files hold now; new files, links and what is no text are left out."""
+        found = {path: self._read(path) for path in self._instance.repository.files}
+        return {path: text for path, text in found.items() if text is not None}
+
+    def patch(self) -> str:
+        """The unified diff of the repository's own files; empty when nothing was changed."""
+        return unified_diff(self._instance.repository.files, self.files())
+
+    def grade(self) -> Verdict:
+        """1 when all the tests come out as they should with the patch on a fresh checkout, else 0.
+
+        An infrastructure failure when the sandbox fails.
+        """
+        return grade(self._instance, self.files(), self._sandbox)
+
+    def close(self) -> None:
+        """Removes the folder. It can be called more than once."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _read(self, path: str) -> str | None:
+        """None where the path leads elsewhere: an agent's link must not show the grader files from outside its box."""
+        file = self._folder / path
+        if (
+            file.resolve() != self._folder.resolve() / path
+            or not file.is_file()
+            or file.stat().st_size > MAX_FILE_BYTES
+        ):
+            return None
+        try:
+            return file.read_bytes().decode()
+        except (OSError, UnicodeDecodeError):
+            return None  # made unreadable by the agent, or no text
