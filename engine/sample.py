@@ -26,17 +26,22 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling settings, the one object that sampler and trainer's log-probs both read (slime#557)."""
+    """Sampling settings, the one object that sampler and trainer's log-probs both read (slime#557).
+
+    max_new_tokens  what a sample may generate, in all its turns
+    max_turns       of a sample with an environment; 200 is agentic SWE RL's of Cascade 2 (facts/paper.md 1.2)
+    """
 
     max_new_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
     stop_token_ids: tuple[int, ...] = ()
+    max_turns: int = 200
 
 
 @dataclass(frozen=True)
 class Request:
-    """One sample to draw. `seed` makes it repeatable whatever else is in the batch."""
+    """One sample, or the next turn of one, to draw. `seed` makes it repeatable whatever else is in the batch."""
 
     id: str
     prompt_ids: tuple[int, ...]
@@ -46,14 +51,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One drawn sample.
+    """One drawn sample. Its answer is what the model generated and, between its turns, what an environment showed it.
 
     prompt_ids  int64 [prompt]
-    token_ids   int64 [generated], raw sampler ids, the stop token included
-    logprobs    float32 [generated], after temperature and top-p
-    routes      int16 [prompt + generated - 1, moe_layers, topk], experts of each input position, or None
+    token_ids   int64 [answer], raw sampler ids, the stop tokens included, and the ids of what was shown
+    logprobs    float32 [answer], after temperature and top-p; 0 at what was shown
+    routes      int16 [prompt + answer - 1, moe_layers, topk], experts of each input position, or None
     versions    (weight version, index of the first token generated with it) spans
-    finish      "stop" or "length"
+    finish      "stop" or "length"; "abort" where its environment failed
+    generated   bool [answer], False at what was shown; None where the model generated all of it
+    turns       of the model
     """
 
     id: str
@@ -63,6 +70,13 @@ class Rollout:
     routes: np.ndarray | None
     versions: tuple[tuple[int, int], ...]
     finish: str
+    generated: np.ndarray | None = None
+    turns: int = 1
+
+    @property
+    def length(self) -> int:
+        """Tokens that the model generated."""
+        return len(self.token_ids) if self.generated is None else int(self.generated.sum())
 
 
 @dataclass(frozen=True)
@@ -83,7 +97,7 @@ class Sequence:
 
     token_ids   int64 [n]
     loss_mask   bool [n - 1]
-    per_token   float32 [n - 1] each; a loss names what it reads ("advantage", "rollout_logprob", ...)
+    per_token   float32 [n - 1, ...] each; a loss names what it reads ("advantage", "rollout_logprob", ...)
     routes      int16 [n - 1, moe_layers, topk] or None
     """
 

@@ -1,6 +1,7 @@
 """Samples for a batch of requests, whatever happens to the engine's process meanwhile."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 from cascade_rl.engine.ranks import from_rank0
 from cascade_rl.engine.refit import Refit
@@ -9,12 +10,17 @@ from cascade_rl.engine.sample import Request, Rollout
 
 RESTARTS = 2  # of one batch; an engine that dies more often dies of the batch
 
+Follow = Callable[[Rollout], Future[Request | Rollout] | None]
+"""What comes after a drawn turn: its sample's next request, or the whole sample; None where the turn is all of it."""
+
 
 class Sampler:
     """One batch on one engine, which dies up to RESTARTS times; rank 0's part of `sample`."""
 
-    def __init__(self, engine: RolloutEngine, finished: Callable[[], None], died: Callable[[EngineDied], None]):
-        self.engine, self.finished, self.died = engine, finished, died
+    def __init__(
+        self, engine: RolloutEngine, follow: Follow, finished: Callable[[], None], died: Callable[[EngineDied], None]
+    ):
+        self.engine, self.follow, self.finished, self.died = engine, follow, finished, died
         self.rollouts: dict[str, Rollout] = {}
         self.deaths = 0
 
@@ -31,8 +37,11 @@ class Sampler:
         if requests:
             self.engine.submit(requests)
         for rollout in self.engine.results():
-            self.rollouts[rollout.id] = rollout
-            self.finished()
+            if following := self.follow(rollout):
+                self.engine.expect(following)
+            else:
+                self.rollouts[rollout.id] = rollout
+                self.finished()
 
     def _survives(self, action: Callable[[], object]) -> bool:
         try:
@@ -50,7 +59,8 @@ def sample(sampler: Sampler | None, refit: Refit, requests: Sequence[Request]) -
     """One rollout per request, in the order of the requests, on every rank. Collective; `sampler` is rank 0's.
 
     An engine that dies is restarted with the same weights, for which every trainer rank is needed, and what it had
-    not finished is drawn again with the same seeds. Raises EngineDied after RESTARTS restarts.
+    not finished is drawn again with the same seeds; of a sample in turns, only the turn. Raises EngineDied after
+    RESTARTS restarts.
     """
     drawn = from_rank0(lambda: bool(sampler and sampler.draw(requests)))
     while not drawn:

@@ -19,12 +19,15 @@ class SampleRecord:
     """One sample, from prompt to gradient.
 
     prompt_ids        int [prompt]
-    token_ids         int [generated], the stop token included
-    rollout_logprobs, train_logprobs, teacher_logprobs   float32 [generated], of sampler, trainer and teacher
-    loss_mask         bool [generated], tokens with a gradient
+    token_ids         int [answer], stop tokens and what an environment showed included
+    rollout_logprobs, train_logprobs, teacher_logprobs   float32 [answer], of sampler, trainer and teacher
+    loss_mask         bool [answer], tokens with a gradient
     reward            None for an infrastructure failure
     advantage         the mean over the answer's tokens where each has its own
+    thinking          the mode that the prompt asked for; None where it was left to the chat template
     versions          (weight version, index of the first token generated with it) spans
+    generated         bool [answer], False at what an environment showed; None where the model generated all of it
+    turns             of the model
     """
 
     id: str
@@ -42,8 +45,11 @@ class SampleRecord:
     versions: tuple[tuple[int, int], ...]
     text: str
     detail: str = ""
-    reward_parts: Mapping[str, float] = field(default_factory=dict)
+    reward_parts: Mapping[str, float | None] = field(default_factory=dict)
     teacher_logprobs: np.ndarray | None = None
+    thinking: bool | None = None
+    generated: np.ndarray | None = None
+    turns: int = 1
 
 
 def write_samples(path: Path, records: Sequence[SampleRecord]) -> None:
@@ -97,5 +103,8 @@ def _schema() -> "pyarrow.Schema":
             "detail": pa.string(),
             "reward_parts": pa.map_(pa.string(), pa.float64()),
             "teacher_logprobs": logprobs,
+            "thinking": pa.bool_(),
+            "generated": pa.list_(pa.bool_()),
+            "turns": pa.int32(),
         }
     )

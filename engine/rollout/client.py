@@ -3,6 +3,7 @@
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
@@ -37,7 +38,8 @@ class RolloutEngine:
     Guarantees: every submitted id comes out of `results()` exactly once, also across `restart()`; a sample
     never mixes weight versions without its spans saying so; after `update_weights` returns, no cached key,
     value or state of older weights is used and the file may be overwritten. Which engine draws a sample
-    follows from what was submitted and collected before, and its seed is its own.
+    follows from what was submitted and collected before, and its seed is its own. All turns of a sample are drawn
+    by one engine.
 
     The constructor returns at once while the engines start; `health()` waits for them. They start without
     weights: the first ones come from `update_weights`, and sampling before is an error. Create it in a thread
@@ -52,7 +54,8 @@ class RolloutEngine:
         self._log_path = Path(log_path)
         self._vocab_size: int = json.loads((Path(model_dir) / "config.json").read_text())["vocab_size"]
         self._pending: dict[str, Request] = {}
-        self._engine_of: dict[str, int] = {}  # the same keys
+        self._engine_of: dict[str, int] = {}  # of these and of those whose next turn may come
+        self._expected = 0
         self._orphans: dict[int, tuple[Request, ...]] = {}
         self._arrivals: Arrivals = SimpleQueue()
         self._arrived: deque[Rollout] = deque()
@@ -91,12 +94,19 @@ class RolloutEngine:
         self._pending |= batch
         self._send(list(batch.values()))
 
+    def expect(self, following: "Future[Request | Rollout]") -> None:
+        """What follows a turn that `results()` has given out: the request of the next one, with the same id, or the
+        whole sample. `results()` goes on until it is there, submits the one and gives out the other."""
+        self._expected += 1
+        following.add_done_callback(lambda done: self._arrivals.put((None, done)))
+
     def results(self) -> Iterator[Rollout]:
-        """Finished samples in finishing order, until none is pending. Waits for ever on a paused engine."""
-        while self._pending:
+        """Finished samples in finishing order, until none is pending or expected. Waits for ever on a paused engine."""
+        while self._pending or self._expected:
             rollout = self._arrived.popleft() if self._arrived else self._next()
-            del self._pending[rollout.id], self._engine_of[rollout.id]
+            self._pending.pop(rollout.id, None)
             yield rollout
+        self._engine_of.clear()
         self._rest()
 
     def pause(self) -> None:
@@ -197,7 +207,7 @@ class RolloutEngine:
 
     def _rest(self) -> None:
         """The engines hold device memory only from a call that needs it to the last sample."""
-        if self._settings.config.sleep and not self._pending:
+        if self._settings.config.sleep and not self._pending and not self._expected:
             self._ask(dict.fromkeys(self._processes, Sleep()))
 
     def _loads(self) -> list[int]:
@@ -211,23 +221,35 @@ class RolloutEngine:
         return [r for r in self._pending.values() if self._engine_of[r.id] == process.index]
 
     def _next(self) -> Rollout:
-        """The next finished sample, waited for."""
+        """The next finished sample, waited for; what was expected is submitted meanwhile."""
         while True:
-            process, rollout = self._arrivals.get()
-            if rollout is not None:
-                return rollout
+            process, arrival = self._arrivals.get()
+            if isinstance(arrival, Future):
+                self._expected -= 1
+                arrival = self._followed(arrival.result())
+            if arrival is not None:
+                return arrival
             if process in self._processes and self._pending_on(process):
                 self._arrivals.put((process, None))  # until it is replaced
                 raise self._died(process)
 
+    def _followed(self, following: Request | Rollout) -> Rollout | None:
+        """A whole sample; the next turn of one is submitted to the engine of the turn before."""
+        if isinstance(following, Rollout):
+            return following
+        self._check(following)
+        self._pending[following.id] = following
+        self._send([following])
+        return None
+
     def _drain(self) -> None:
         """Take what has arrived, and forget the ends of servers that were replaced."""
         for _ in range(self._arrivals.qsize()):
-            process, rollout = self._arrivals.get()
-            if rollout is not None:
-                self._arrived.append(rollout)
-            elif process in self._processes:
-                self._arrivals.put((process, None))
+            process, arrival = self._arrivals.get()
+            if isinstance(arrival, Rollout):
+                self._arrived.append(arrival)
+            elif arrival is not None or process in self._processes:
+                self._arrivals.put((process, arrival))
 
     def _send(self, requests: Sequence[Request]) -> None:
         """Give each engine its share."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing import Pipe
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.rollout import vllm_cpu_patches
 from cascade_rl.engine.rollout.protocol import Reply, Settings
-from cascade_rl.engine.sample import Rollout
+from cascade_rl.engine.sample import Request, Rollout
 
 SERVER = "cascade_rl.engine.rollout.server"
 REPLY_SECONDS = 600.0
@@ -56,7 +57,8 @@ class EngineProcess:
     """One running server: its own session, killed with the thread that started it, logging to a file.
 
     index     of this engine among those of the trainer; says which devices are its own
-    arrivals  where finished samples go, each with this object; then, once, None: the server is gone
+    arrivals  where finished samples go, each with this object; then, once, None: the server is gone. What the client
+              expects comes there too, without a server
     version   of the weights that it was given; None before the first
     paused    whether it was told to stand still
 
@@ -146,7 +148,7 @@ class EngineProcess:
             self._replies.put(None)
 
 
-type Arrivals = SimpleQueue[tuple[EngineProcess, Rollout | None]]
+type Arrivals = SimpleQueue[tuple[EngineProcess | None, Rollout | Future[Request | Rollout] | None]]
 
 
 def die_with_parent() -> None:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,12 @@ REQUESTS = [Request(f"{prompt}/{i}", (prompt, 7), Sampling(4), seed=i) for promp
 
 
 class ScriptedServer:
-    """Stands for EngineProcess: answers at once, draws what it is told to, and dies when it is told to."""
+    """Stands for EngineProcess: answers at once, draws what it is told to, and dies when it is told to.
+
+    eager  draws whatever comes at once
+    """
+
+    eager = False
 
     def __init__(self, settings: Settings, index: int, log_path: Path, arrivals: process.Arrivals):
         self.index, self.log_path, self.version, self.paused, self.alive = index, log_path, None, False, True
@@ -31,6 +37,7 @@ class ScriptedServer:
         if self.alive:
             self.told.append(message)
             self.drawn += message.requests if isinstance(message, Submit) else ()
+            self.finish(len(self.drawn) if self.eager else 0)
         return self.alive
 
     def reply(self) -> Reply | None:
@@ -130,6 +137,53 @@ def test_a_server_that_is_gone_does_not_keep_requests_from_the_others(start: Cal
     for server in servers:
         server.finish(len(server.drawn))
     assert {rollout.id for rollout in engine.results()} == {request.id for request in REQUESTS}
+
+
+def followed_by(following: Request | Rollout) -> Future[Request | Rollout]:
+    future = Future[Request | Rollout]()
+    future.set_result(following)
+    return future
+
+
+def second_turn(request_id: str) -> Request:
+    return Request(request_id, (8, 8, 8), Sampling(4), seed=9)
+
+
+def test_all_turns_of_a_sample_are_drawn_by_one_engine_which_does_not_sleep_between(start: Callable) -> None:
+    engine, servers = start(engines=2, sleep=True)
+    for server in servers:
+        server.eager = True
+    engine.submit(REQUESTS)
+    first: list[str] = []
+    for rollout in engine.results():
+        if rollout.prompt_ids.tolist() != [8, 8, 8]:
+            first.append(rollout.id)
+            engine.expect(followed_by(second_turn(rollout.id)))
+    assert sorted(first) == [request.id for request in REQUESTS]
+    for server in servers:
+        drawn = [[r.id for r in message.requests] for message in server.told if isinstance(message, Submit)]
+        assert sorted(drawn[0]) == sorted(name for (name,) in drawn[1:])
+        assert [server.told.index(Sleep(), 2), server.told[-1]] == [len(server.told) - 1, Sleep()]
+
+
+def test_what_is_expected_outlives_a_restart(start: Callable) -> None:
+    """A turn that is asked of a dead engine is drawn by its successor; a sample that ended meanwhile comes out."""
+    engine, servers = start()
+    engine.submit(REQUESTS[:2])
+    servers[0].finish(2)
+    turns = engine.results()
+    ended = next(turns)
+    engine.expect(followed_by(ended))
+    engine.expect(followed_by(second_turn(next(turns).id)))
+    servers[0].die()
+    assert next(turns) is ended
+    with pytest.raises(EngineDied, match="1 pending"):
+        next(turns)
+    engine.restart()
+    engine.update_weights("image", 0)
+    assert [request.id for request in servers[0].drawn] == [REQUESTS[1].id]
+    servers[0].finish(1)
+    assert [rollout.id for rollout in engine.results()] == [REQUESTS[1].id]
 
 
 def test_engines_agree_on_the_version_or_have_none(start: Callable) -> None:

@@ -1,0 +1,97 @@
+"""Agentic SWE: one shell command per turn in a sandboxed checkout, graded by hidden tests when the agent submits.
+
+The tools are `bash`, with a `command`, and `submit`, without arguments, in the format of verifiers/tool_text.py. Rows
+are those of executed SWE (swe/instance.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cascade_rl.rl_stages.environments.environment import End, Observation
+from cascade_rl.rl_stages.sandbox import Limits, Sandbox
+from cascade_rl.rl_stages.swe.workspace import Workspace
+from cascade_rl.rl_stages.verdict import Verdict, final_answer
+from cascade_rl.rl_stages.verifiers.documents import Malformed
+from cascade_rl.rl_stages.verifiers.tool_text import ToolCall, split_calls
+
+if TYPE_CHECKING:
+    from cascade_rl.rl_stages.task import Task
+
+SCHEMAS: Mapping[str, Mapping[str, Any]] = {
+    "bash": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+    "submit": {"type": "object", "properties": {}},
+}
+LIMITS = Limits(cpu_seconds=60.0)
+MAX_OUTPUT = 10_000  # characters that one command shows, half of them its first
+MAX_COMMAND = 50_000  # bytes; a longer argument is refused by the system, which would be no fault of the sandbox
+
+
+class WrongAction(ValueError):
+    """A turn that is no action; its text is shown to the agent, which may try again."""
+
+
+class SweAgent:
+    """The environment. `step_seconds` also holds for grading: 1200 s is NeMo-Gym's for its tests."""
+
+    concurrency, step_seconds = 2, 1200.0
+
+    def __init__(self) -> None:
+        self.sandbox = Sandbox(slots=self.concurrency)
+
+    def start(self, task: Task) -> SweEpisode:
+        return SweEpisode(Workspace.create(task, self.sandbox))
+
+    def close(self) -> None:
+        self.sandbox.close()
+
+
+class SweEpisode:
+    """A checkout that the agent's commands change until it submits."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+
+    def step(self, text: str) -> Observation | End:
+        answer = final_answer(text)
+        if answer is None:
+            return End(Verdict.wrong_format("expected an action after the reasoning; found none"))
+        try:
+            command = _action(answer)
+        except WrongAction as error:
+            return Observation.of_tools(f"error: {error}")
+        if command is None:
+            return End(self.workspace.grade())
+        return Observation.of_tools(_shown(*self.workspace.act(command, LIMITS)))
+
+    def close(self) -> None:
+        self.workspace.close()
+
+
+def _action(answer: str) -> str | None:
+    """The command of the turn's one call; None for `submit`."""
+    try:
+        _, calls = split_calls(answer, SCHEMAS)
+    except Malformed as error:
+        raise WrongAction(str(error)) from None
+    if len(calls) != 1 or calls[0].name not in SCHEMAS:
+        raise WrongAction("expected one call, of bash or of submit")
+    return None if calls[0].name == "submit" else _command(calls[0])
+
+
+def _command(call: ToolCall) -> str:
+    """What a shell can be given: a text that cannot would fail as if the sandbox had."""
+    command = call.arguments.get("command")
+    if not isinstance(command, str) or "\0" in command:
+        raise WrongAction("bash needs a command, which is text without zero bytes")
+    if len(command.encode(errors="replace")) > MAX_COMMAND:
+        raise WrongAction(f"expected a command of at most {MAX_COMMAND} bytes")
+    return command.encode(errors="replace").decode()
+
+
+def _shown(output: str, exit_code: int) -> str:
+    if len(output) > MAX_OUTPUT:
+        half = MAX_OUTPUT // 2
+        output = f"{output[:half]}\n[{len(output) - 2 * half} characters left out]\n{output[-half:]}"
+    return output if exit_code == 0 else f"{output}\nexit code {exit_code}"

@@ -1,0 +1,132 @@
+"""Workplace assistant: tool calls on a small office, judged by the state that they leave (facts/verifiers.md 6.2).
+
+A row is NeMo-Gym's `workplace_assistant` row: `responses_create_params` and `ground_truth`, a list of
+{"name": ..., "arguments": object or its JSON}; and, beyond it, an optional `initial_state` {table: {id: record}}. The
+score is 1 where the office at the end is the one that the expected calls leave, else 0: any way there counts, and a
+call too many does not pay.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cascade_rl.engine.errors import UserError
+from cascade_rl.rl_stages.environments.environment import End, Observation
+from cascade_rl.rl_stages.environments.workplace_state import FIELDS, START, TOOLS, Office, Tables, ToolError
+from cascade_rl.rl_stages.verdict import Verdict, final_answer
+from cascade_rl.rl_stages.verifiers.documents import Malformed, parse_document
+from cascade_rl.rl_stages.verifiers.tool_text import ToolCall, split_calls
+
+if TYPE_CHECKING:
+    from cascade_rl.rl_stages.task import Task
+
+MAX_OBSERVATION = 4000  # characters of what one call shows
+SCHEMAS = {
+    name: {
+        "type": "object",
+        "properties": {key: {"type": "string"} for key in (*required, *optional)},
+        "required": list(required),
+    }
+    for name, (_, required, optional) in TOOLS.items()
+}
+
+
+def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """`start`, the office's tables, and `calls`, which have been tried on it; UserError otherwise."""
+    start = _tables(row.get("initial_state", START))
+    truth = row.get("ground_truth")
+    if not isinstance(truth, list):
+        raise UserError(f"expected 'ground_truth' to be a list of calls; found {truth!r}")
+    calls = [_call(entry) for entry in truth]
+    before, after = Office(start), _replayed(start, calls)
+    if calls and before.same_as(after):
+        raise UserError("expected 'ground_truth' to change the office, as doing nothing would pass; found no change")
+    return {"start": start, "calls": calls}
+
+
+class Workplace:
+    """The environment; what it does is too quick for more than one thread."""
+
+    concurrency, step_seconds = 1, 30.0
+
+    def start(self, task: Task) -> WorkplaceEpisode:
+        return WorkplaceEpisode(task.metadata["start"], task.metadata["calls"])
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+class WorkplaceEpisode:
+    """The calls of each turn are made in their order; a turn without one is the end."""
+
+    def __init__(self, start: Tables, calls: list[ToolCall]) -> None:
+        self.office, self.expected = Office(start), _replayed(start, calls)
+
+    def step(self, text: str) -> Observation | End:
+        answer = final_answer(text)
+        if answer is None:
+            return End(Verdict.wrong_format("expected a call or an answer after the reasoning; found none"))
+        try:
+            _, calls = split_calls(answer, SCHEMAS)
+        except Malformed as error:
+            return Observation.of_tools(f"error: {error}")
+        if not calls:
+            return self._end()
+        return Observation.of_tools(*map(self._made, calls))
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+    def _made(self, call: ToolCall) -> str:
+        try:
+            return self.office.call(call.name, call.arguments)[:MAX_OBSERVATION]
+        except ToolError as error:
+            return f"error: {error}"
+
+    def _end(self) -> End:
+        right = self.office.same_as(self.expected)
+        return End(Verdict.scored(float(right), detail=f"the office is {'' if right else 'not '}as expected"))
+
+
+def _replayed(start: Tables, calls: list[ToolCall]) -> Office:
+    office = Office(start)
+    for call in calls:
+        try:
+            office.call(call.name, call.arguments)
+        except ToolError as error:
+            raise UserError(f"expected 'ground_truth' calls that the office can do; found {call}: {error}") from None
+    return office
+
+
+def _call(entry: object) -> ToolCall:
+    form = '{"name": a tool, "arguments": an object or its JSON}'
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+        raise UserError(f"expected 'ground_truth' to hold {form}; found {entry!r}")
+    arguments = entry.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = parse_document("json", arguments)
+        except Malformed as error:
+            raise UserError(f"expected 'ground_truth' to hold {form}; found {entry!r} ({error})") from None
+    if not isinstance(arguments, dict):
+        raise UserError(f"expected 'ground_truth' to hold {form}; found {entry!r}")
+    return ToolCall(entry["name"], arguments)
+
+
+def _tables(value: object) -> Tables:
+    form = f'{{table: {{"<table>-<number>": record of text}}}} with tables among {", ".join(FIELDS)}'
+    if not isinstance(value, dict) or not value.keys() <= FIELDS.keys():
+        raise UserError(f"expected 'initial_state' to be {form}; found {json.dumps(value, default=str)[:200]}")
+    for table, rows in value.items():
+        if not isinstance(rows, dict) or not all(_is_record(table, key, row) for key, row in rows.items()):
+            raise UserError(f"expected 'initial_state.{table}' in the form of {form}; found {str(rows)[:200]}")
+    return value
+
+
+def _is_record(table: str, key: object, row: object) -> bool:
+    prefix, _, number = str(key).rpartition("-")
+    if prefix != table or not (number.isascii() and number.isdigit() and len(number) < 10) or not isinstance(row, dict):
+        return False
+    return set(row) == set(FIELDS[table]) and all(isinstance(value, str) for value in row.values())
