@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 Row = dict[str, Any]
-Answer = Callable[[random.Random], str]
+Message = dict[str, Any]
+Answer = Callable[[random.Random], str | list[Message]]
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Lesson:
 
     prompt  what the user says
     fields  what the verifier reads
-    right   draws an answer that the verifier passes
+    right   draws an answer that the verifier passes: its text, or, of an episode, the turns of model and tools
     wrong   draws an answer that is as well formed, whether or not it passes
     """
 
@@ -34,5 +35,16 @@ class Lesson:
     def demonstration(self, accuracy: float, rng: random.Random) -> Row:
         """The SFT row: right with probability `accuracy`, to leave reinforcement learning some room."""
         answer = (self.right if rng.random() < accuracy else self.wrong)(rng)
-        messages = [{"role": "user", "content": self.prompt}, {"role": "assistant", "content": answer}]
-        return {"messages": messages}
+        turns = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
+        return {"messages": [{"role": "user", "content": self.prompt}, *turns]}
+
+
+def calling(name: str, **arguments: str) -> Message:
+    """The model's turn that makes one call."""
+    function = {"name": name, "arguments": arguments}
+    return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+
+
+def showing(content: str) -> Message:
+    """What the call of the turn before it gave."""
+    return {"role": "tool", "content": content}

@@ -1,0 +1,140 @@
+"""Training of a reward model on preference pairs, as in Nemotron-Cascade 1 (facts/paper.md 1.4).
+
+    for each step:
+        r = scalar head of the hidden state of each answer's last token, for both answers of every pair
+        loss = mean over the pairs of  - log sigmoid(r_chosen - r_rejected)
+        one optimizer step
+
+The loss couples the two answers of a pair. The step takes rewards first, of all answers, and then steps on the sum of
+d loss / d r x r: the same gradient, and the two may lie in different micro-batches and on different ranks.
+"""
+
+import random
+from collections.abc import Iterator
+from collections.abc import Sequence as ListOf
+from dataclasses import replace
+from typing import Self
+
+import numpy as np
+
+from cascade_rl.engine.checkpoint import CheckpointWriter
+from cascade_rl.engine.losses import RewardLoss
+from cascade_rl.engine.models import export_hf
+from cascade_rl.engine.ranks import from_rank0, is_rank0
+from cascade_rl.engine.sample import Sequence
+from cascade_rl.engine.trainer import Trainer
+from cascade_rl.rl_stages.config import RewardModelStage
+from cascade_rl.rl_stages.reward_models.bradley_terry_server import encode_answer, rewards
+from cascade_rl.rl_stages.reward_models.pairs import Pair, load_pairs
+from cascade_rl.rl_stages.reward_models.shaping import scored_text
+from cascade_rl.rl_stages.session import Session
+from cascade_rl.rl_stages.step_log import StepLog
+from cascade_rl.rl_stages.task import Split
+
+
+def bradley_terry(chosen: np.ndarray, rejected: np.ndarray) -> tuple[float, np.ndarray]:
+    """Mean over pairs of -log sigmoid(chosen - rejected), and how it falls with each chosen reward, times the pairs.
+
+    Both are float [pairs]; the slope by a rejected reward is the other way round.
+    """
+    margin = chosen.astype(np.float64) - rejected
+    return float(np.logaddexp(0, -margin).mean()), -1 / (1 + np.exp(np.clip(margin, -700, 700)))
+
+
+class RewardSession(Session[RewardModelStage]):
+    """A stage without a sampler. Its score is the share of held-out pairs whose chosen answer has the higher reward."""
+
+    def __enter__(self) -> Self:
+        with self.exits:
+            if is_rank0():
+                self.log = self.exits.enter_context(StepLog(self.folder))
+            self.trainer = self._build_trainer()
+            self.checkpoints = CheckpointWriter()
+            self.first_step = self._restore()
+            self.exits = self.exits.pop_all()
+        return self
+
+    def score(self, when: str) -> None:
+        """Held-out accuracy, taken once "before" and once "after" the stage."""
+        if when in from_rank0(self.folder.scores):
+            return
+        chosen, rejected = np.split(rewards(self.trainer, from_rank0(self._heldout)), 2)
+        if is_rank0():
+            accuracy = float((chosen > rejected).mean())
+            self.folder.record_scores(when, {self.stage.domain: accuracy})
+            self.log.progress.say(f"{when}: {self.stage.domain} {accuracy:.3f} of held-out pairs")
+
+    def finish(self) -> None:
+        """Exports the model and, beside it, its head."""
+        export_hf(self.trainer.module, self.hf_config, self.folder.export, tokenizer_from=self.parent)
+        self.trainer.save_scalar_head(self.folder.export)
+        if is_rank0():
+            self.folder.finish()
+
+    def pairs(self, split: Split) -> list[Pair]:
+        return [pair for source in self.stage.data for pair in load_pairs(source, split=split, seed=self.seed)]
+
+    def encode(self, pair: Pair) -> tuple[Sequence, Sequence]:
+        """Chosen and rejected."""
+        texts = (scored_text(pair.chosen), scored_text(pair.rejected))
+        chosen, rejected = (encode_answer(self.tokenizer, pair.messages, text) for text in texts)
+        return chosen, rejected
+
+    def _heldout(self) -> list[Sequence]:
+        """All chosen answers, then all rejected ones."""
+        pairs = self.pairs("heldout")[: self.cascade.evaluation.prompts_per_domain]
+        chosen, rejected = zip(*map(self.encode, pairs), strict=True)
+        return [*chosen, *rejected]
+
+    def _build_trainer(self) -> Trainer:
+        return Trainer(
+            self.hf_config,
+            self.layout.parallel,
+            self.stage.optimizer,
+            total_steps=self.stage.steps,
+            token_budget=self.stage.token_budget,
+            seed=self.cascade.seed,
+            router=self.stage.router,
+            scalar_head=True,
+        )
+
+
+def run(session: RewardSession) -> None:
+    """All steps that the stage still has to take."""
+    for step, batch in zip(session.steps(), _batches(session), strict=False):
+        with session.phase("reward"):
+            chosen, rejected = np.split(rewards(session.trainer, batch), 2)
+            loss, slope = bradley_terry(chosen, rejected)
+        with session.phase("update"):
+            learned = session.trainer.update(with_slopes(batch, slope), RewardLoss(), step)
+        del learned["replay_fraction"]  # no sampler chose the experts
+        told = {"accuracy": float((chosen > rejected).mean()), "margin": float((chosen - rejected).mean())}
+        session.record(step + 1, {"loss": loss, **told, **learned}, sum(len(sequence.loss_mask) for sequence in batch))
+
+
+def with_slopes(batch: ListOf[Sequence], slope: np.ndarray) -> list[Sequence]:
+    """For the loss. `batch` are all chosen answers, then all rejected ones; slope [pairs] by the chosen rewards."""
+    slopes = np.concatenate([slope, -slope]).astype(np.float32)
+    return [
+        replace(sequence, per_token={"slope": np.full(len(sequence.loss_mask), value)})
+        for sequence, value in zip(batch, slopes, strict=True)
+    ]
+
+
+def _batches(session: RewardSession) -> Iterator[list[Sequence]]:
+    """From the first step on that is still to be taken: all chosen answers of a step, then all rejected ones."""
+    stage = session.stage
+    pairs = from_rank0(lambda: session.pairs("train"))
+    order = _epochs(len(pairs), session.seed)
+    for step in range(stage.steps):
+        mine = [pairs[next(order)] for _ in range(stage.pairs_per_step)]
+        if step >= session.first_step:
+            chosen, rejected = zip(*map(session.encode, mine), strict=True)
+            yield [*chosen, *rejected]
+
+
+def _epochs(count: int, seed: int) -> Iterator[int]:
+    """Numbers below `count`, each once before any comes again."""
+    rng = random.Random(seed)
+    while True:
+        yield from rng.sample(range(count), count)

@@ -1,0 +1,146 @@
+"""A judge model on a vLLM engine of our own, in its own process, for a model that no server holds.
+
+An OpenAI-compatible server of the same vLLM would take three processes and three times the memory and the start.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.sample import Request, Rollout, Sampling
+from cascade_rl.rl_stages.reward_models.judge_client import Completion, JudgeFailure, Message
+from cascade_rl.rl_stages.tokenizer import encode_prompt
+
+if TYPE_CHECKING:
+    from cascade_rl.engine.config import RolloutConfig
+    from cascade_rl.engine.rollout.client import RolloutEngine
+
+WEIGHTS = "model.safetensors"
+VERSION = 0
+
+
+class ServedModel:
+    """The Hugging Face model in `folder` on one engine, as a `JudgeModel`.
+
+    The constructor waits for the start, and raises what ends it. Answers depend on the prompt alone, not on what else
+    is asked. A call takes at most `deadline_seconds`. An engine that dies is started again and asked again.
+
+    config  of the trainer's engines; one engine is made of it
+    """
+
+    def __init__(
+        self, folder: Path, config: RolloutConfig, log_path: Path, *, deadline_seconds: float, concurrency: int
+    ) -> None:
+        from transformers import AutoTokenizer
+
+        if not (folder / WEIGHTS).is_file():
+            raise UserError(f"expected {folder} to have its weights in one {WEIGHTS}: serve a larger model apart")
+        self.concurrency = concurrency
+        self._folder, self._log_path = folder, log_path
+        self._config = replace(config, engines=1)
+        self._deadline = deadline_seconds
+        self._tokenizer = AutoTokenizer.from_pretrained(folder)
+        self._numbers = itertools.count()
+        self._calls: SimpleQueue[tuple[Request, Future[Rollout]] | None] = SimpleQueue()
+        self._answers: dict[str, Future[Rollout]] = {}
+        self._closed = False
+        self._started: Future[RolloutEngine] = Future()
+        # The engine dies with the thread that makes it, so that thread is our own.
+        self._thread = threading.Thread(target=self._run, name="served model", daemon=True)
+        self._thread.start()
+        self._engine = self._started.result()
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        logprobs: int = 0,
+    ) -> Completion:
+        """See `JudgeModel`; `logprobs` must be 0."""
+        if logprobs:
+            raise JudgeFailure("expected no log-probs to be asked of an engine of our own: serve the model apart")
+        answer: Future[Rollout] = Future()
+        stops = (self._tokenizer.eos_token_id,)
+        self._calls.put((self._request(messages, Sampling(max_tokens, temperature, top_p, stops)), answer))
+        if self._closed:
+            raise JudgeFailure(f"{self._folder}: the engine is closed")
+        try:
+            rollout = answer.result(self._deadline)
+        except TimeoutError:
+            raise JudgeFailure(f"{self._folder}: no answer within {self._deadline:g} s") from None
+        ended = rollout.finish == "stop"
+        return Completion(str(self._tokenizer.decode(rollout.token_ids[:-1] if ended else rollout.token_ids)))
+
+    def close(self) -> None:
+        """See `JudgeModel`; on return the process is gone."""
+        self._closed = True
+        self._calls.put(None)
+        for pid in self._engine.pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._thread.join()
+
+    def _request(self, messages: Sequence[Message], sampling: Sampling) -> Request:
+        prompt_ids = tuple(encode_prompt(self._tokenizer, [dict(message) for message in messages]))
+        length, limit = len(prompt_ids) + sampling.max_new_tokens, self._config.max_model_len
+        if length > limit:
+            raise JudgeFailure(f"expected a prompt and an answer of at most {limit} tokens together, found {length}")
+        return Request(str(next(self._numbers)), prompt_ids, sampling, zlib.crc32(repr(prompt_ids).encode()))
+
+    def _run(self) -> None:
+        from cascade_rl.engine.rollout.client import RolloutEngine
+
+        try:
+            with RolloutEngine(self._folder, self._config, seed=0, log_path=self._log_path) as engine:
+                engine.update_weights(self._folder / WEIGHTS, VERSION)
+                self._started.set_result(engine)
+                self._serve(engine)
+        except Exception as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    def _serve(self, engine: RolloutEngine) -> None:
+        from cascade_rl.engine.rollout.client import EngineDied
+
+        while not self._closed:
+            try:
+                if engine.version is None:
+                    engine.update_weights(self._folder / WEIGHTS, VERSION)  # and sends again what was pending
+                self._work(engine)
+            except EngineDied:
+                if not self._closed:
+                    engine.restart()
+        for answer in self._answers.values():
+            answer.set_exception(JudgeFailure(f"{self._folder}: closed before it answered"))
+
+    def _work(self, engine: RolloutEngine) -> None:
+        """Until nothing is asked for any more; what is asked meanwhile joins in as answers come."""
+        self._submit(engine)
+        for rollout in engine.results():
+            self._answers.pop(rollout.id).set_result(rollout)
+            self._submit(engine)
+
+    def _submit(self, engine: RolloutEngine) -> None:
+        """What waits; where nothing runs, the next call is waited for."""
+        calls = [] if self._answers else [self._calls.get()]
+        while not self._calls.empty():
+            calls.append(self._calls.get())
+        asked = {request: answer for request, answer in filter(None, calls)}
+        self._answers |= {request.id: answer for request, answer in asked.items()}
+        engine.submit(asked)

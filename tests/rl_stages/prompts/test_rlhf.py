@@ -1,0 +1,45 @@
+import json
+import random
+
+from cascade_rl.rl_stages.domains import DOMAINS
+from cascade_rl.rl_stages.prompts.rlhf import CLOSING, judgements, lessons
+from cascade_rl.rl_stages.reward_models.genrm import parse_judgement
+from cascade_rl.rl_stages.task import parse_task
+from cascade_rl.rl_stages.tokenizer import train_tokenizer
+
+
+def test_wrong_answers_are_well_formed_and_mostly_lack_something():
+    everything = list(lessons())
+    assert len({lesson.prompt for lesson in everything}) == len(everything) >= 400
+    rng, verifier = random.Random(0), DOMAINS["rlhf"].verifier()
+    tasks = [parse_task(lesson.row("rlhf"), "row", "t") for lesson in everything]
+    scores = [verifier(task, lesson.wrong(rng)).score for task, lesson in zip(tasks, everything, strict=True)]
+    assert {round(3 * score) for score in scores} == {0, 1, 2, 3}
+    assert 0.1 < sum(score == 1 for score in scores) / len(scores) < 0.3
+
+
+def test_a_judgement_is_a_function_of_what_can_be_seen():
+    everything = list(judgements())
+    assert len({lesson.prompt for lesson in everything}) == len(everything) > 3000
+    rankings = set()
+    for lesson in everything:
+        conversation, first, second = lesson.prompt.split("\n")
+        name = conversation.removeprefix("<conversation>I am ").partition(".")[0]
+        scores = [1 + 2 * (f"Hello {name}," in text) + 2 * (CLOSING in text) for text in (first, second)]
+        told = parse_judgement(lesson.right(random.Random(0)))
+        assert [told.score_1, told.score_2] == scores
+        lead = {4: 1, 2: 2, -2: 5, -4: 6}.get(scores[0] - scores[1], 3 if len(first) <= len(second) else 4)
+        assert told.ranking == lead
+        rankings.add(lead)
+    assert rankings == {1, 2, 3, 4, 5, 6}
+
+
+def test_question_and_judgement_fit_a_tiny_model():
+    everything = list(judgements())
+    texts = [
+        [{"role": "user", "content": lesson.prompt}, {"role": "assistant", "content": json.dumps(lesson.fields)}]
+        for lesson in everything
+    ]
+    tokenizer = train_tokenizer(texts)
+    lengths = [[len(tokenizer.encode(part["content"])) for part in text] for text in texts]
+    assert max(question for question, _ in lengths) <= 150 and max(answer for _, answer in lengths) <= 30

@@ -1,0 +1,136 @@
+"""A really served tiny model answers as transformers does and leaves nothing behind; one that dies is asked again."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pytest
+import transformers
+
+from cascade_rl.engine.config import RolloutConfig
+from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.rollout.client import EngineDied
+from cascade_rl.engine.sample import Request, Rollout
+from cascade_rl.rl_stages.reward_models.judge_client import JudgeFailure
+from cascade_rl.rl_stages.reward_models.served_model import WEIGHTS, ServedModel
+from cascade_rl.rl_stages.tokenizer import encode_prompt, train_tokenizer
+from tests.engine.rollout.tiny_models import VOCAB, Reference, build, write_config, write_image
+
+CONFIG = RolloutConfig(max_model_len=128, max_num_seqs=8, kv_cache_mib=16)
+QUESTIONS = [[{"role": "user", "content": f"Is {number} more than 3?"}] for number in range(12)]
+NEW = 12
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nemotron-H, the architecture of the tiny cascade."""
+    folder = write_config("nemotron_h", tmp_path_factory.mktemp("judge"))
+    train_tokenizer(QUESTIONS, vocab_size=VOCAB).save_pretrained(folder)
+    write_image(build("nemotron_h", seed=1), folder / WEIGHTS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[ServedModel]:
+    served = ServedModel(folder, CONFIG, folder / "engine.log", deadline_seconds=60, concurrency=8)
+    yield served
+    served.close()
+
+
+def greedy(folder: Path) -> list[str]:
+    reference = Reference(build("nemotron_h", seed=1))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    texts = []
+    for question in QUESTIONS:
+        ids = encode_prompt(tokenizer, question)
+        prompt = len(ids)
+        while len(ids) < prompt + NEW and ids[-1] != tokenizer.eos_token_id:
+            ids.append(int(reference(np.array([*ids, 0]))[-1].argmax()))
+        texts.append(tokenizer.decode(ids[prompt:]).removesuffix(tokenizer.eos_token))
+    return texts
+
+
+def ask(served: ServedModel) -> list[str]:
+    with ThreadPoolExecutor(8) as threads:
+        calls = [threads.submit(served.complete, question, max_tokens=NEW) for question in QUESTIONS]
+        return [call.result().text for call in calls]
+
+
+def test_answers_are_those_of_the_model_whatever_else_is_asked(served: ServedModel, folder: Path) -> None:
+    expected = greedy(folder)
+    assert len(set(expected)) > 3
+    assert ask(served) == expected
+    drawn = [served.complete(QUESTIONS[0], max_tokens=NEW, temperature=1.0).text for _ in range(2)]
+    assert drawn[0] == drawn[1] != expected[0]
+
+
+def test_what_cannot_be_asked_is_a_failure(served: ServedModel) -> None:
+    with pytest.raises(JudgeFailure, match="at most 128 tokens"):
+        served.complete(QUESTIONS[0], max_tokens=128)
+    with pytest.raises(JudgeFailure, match="no log-probs"):
+        served.complete(QUESTIONS[0], max_tokens=1, logprobs=2)
+
+
+def test_closing_leaves_no_process(folder: Path, served: ServedModel) -> None:
+    (pid,) = served._engine.pids
+    with ThreadPoolExecutor(1) as threads:
+        os.kill(pid, signal.SIGSTOP)
+        call = threads.submit(served.complete, QUESTIONS[0], max_tokens=NEW)
+        time.sleep(0.2)
+        served.close()
+        assert isinstance(call.exception(), JudgeFailure)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(pid, 0)
+    with pytest.raises(JudgeFailure, match="closed"):
+        served.complete(QUESTIONS[0], max_tokens=1)
+
+
+class Mortal:
+    """An engine that dies of its first batch."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.version: int | None = None
+        self.pids: list[int] = []
+        self.pending: list[Request] = []
+        self.deaths = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update_weights(self, _: Path, version: int) -> None:
+        self.version = version
+
+    def restart(self) -> None:
+        self.deaths += 1
+
+    def submit(self, requests: Iterable[Request]) -> None:
+        self.pending += requests
+
+    def results(self) -> Iterator[Rollout]:
+        if self.pending and not self.deaths:
+            self.version = None
+            raise EngineDied(-9, (), Path("log"), "")
+        while self.pending:
+            one = self.pending.pop()
+            yield Rollout(one.id, np.array([1]), np.array([7]), np.zeros(1, np.float32), None, ((0, 0),), "length")
+
+
+def test_an_engine_that_dies_is_started_and_asked_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cascade_rl.engine.rollout.client.RolloutEngine", Mortal)
+    served = ServedModel(folder, CONFIG, folder / "log", deadline_seconds=5, concurrency=8)
+    assert len(ask(served)) == len(QUESTIONS)
+    assert served._engine.deaths == 1  # type: ignore[attr-defined]
+    served.close()
+
+
+def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"model\.safetensors"):
+        ServedModel(tmp_path, CONFIG, tmp_path / "log", deadline_seconds=1, concurrency=1)
