@@ -1,46 +1,104 @@
 """The teachers of a stage: frozen models of the student's architecture, one at a time in the student's place."""
 
+import hashlib
 from collections.abc import Mapping
 from collections.abc import Sequence as ListOf
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from cascade_rl.engine.models import load_hf
+from cascade_rl.engine.ranks import from_rank0
 from cascade_rl.engine.reference import Reference
 from cascade_rl.engine.sample import Sequence
-from cascade_rl.engine.trainer import Trainer
+from cascade_rl.engine.trainer import Reader, Trainer
+
+PROBE_TOKENS = 17
+
+
+class TeacherChanged(RuntimeError):
+    """A teacher does not compute what it computed when it was first loaded."""
+
+
+@dataclass
+class Teacher:
+    """One checkpoint, however many domains it teaches; `probe` are its log-probs of a fixed text, once it has them."""
+
+    folder: Path
+    probe: np.ndarray | None = None
 
 
 class Teachers:
     """However many they are, they take the memory of one more set of weights: each is read from its checkpoint, which
-    the page cache holds, when its turn comes. The student's weights come back to the bit.
+    the page cache holds, when its turn comes. The student's weights come back to the bit. Folders with the same
+    weights are one teacher, and each is probed whenever it wakes, before it scores anything.
 
     folders  domain -> Hugging Face folder
+    heads    number of a teacher -> its head on the ranks of the last pipeline stage; kept where `keep_heads`
     """
 
-    def __init__(self, trainer: Trainer, folders: Mapping[str, Path]) -> None:
-        self.trainer, self.folders = trainer, folders
+    def __init__(self, trainer: Trainer, folders: Mapping[str, Path], *, keep_heads: bool = False) -> None:
+        self.trainer, self.keep_heads = trainer, keep_heads
+        contents = from_rank0(lambda: {folder: _content(folder) for folder in set(folders.values())})
+        first_of = {contents[folder]: folder for _, folder in sorted(folders.items(), reverse=True)}
+        numbers = {content: number for number, content in enumerate(sorted(first_of))}
+        self.teachers = [Teacher(first_of[content]) for content in sorted(first_of)]
+        self.number_of = {domain: numbers[contents[folder]] for domain, folder in folders.items()}
+        self.heads: dict[int, Tensor] = {}
         self.weights = Reference(trainer)
-        self.present: Path | None = None
+        self.present: int | None = None
 
-    def log_probs(self, sequences: ListOf[Sequence], domains: ListOf[str]) -> list[np.ndarray]:
-        """Log-probs as of `Trainer.log_probs`, each sequence by the teacher of its domain, whose routers choose.
+    def read(self, sequences: ListOf[Sequence], domains: ListOf[str], reader: Reader) -> list[dict[str, np.ndarray]]:
+        """What `reader` makes of each sequence with the teacher of its domain, whose routers choose, and the number of
+        that "teacher"; [n - 1, ...] each, as of `Trainer.read`.
 
-        Raises UserError as `load_hf` does.
+        Raises UserError as `load_hf` does, TeacherChanged where a probe differs in any bit.
         """
-        folders = [self.folders[domain] for domain in domains]
-        found: dict[int, np.ndarray] = {}
+        wanted = [self.number_of[domain] for domain in domains]
+        found: dict[int, dict[str, np.ndarray]] = {}
         with self.weights.in_place():
-            for folder in sorted(set(folders), key=lambda folder: (folder != self.present, folder)):
-                self._enter(folder)
-                index = [i for i, wanted in enumerate(folders) if wanted == folder]
-                scored = self.trainer.log_probs([replace(sequences[i], routes=None) for i in index])
-                found |= zip(index, scored, strict=True)
-        return [found[i] for i in range(len(sequences))]
+            for number in sorted(set(wanted), key=lambda number: (number != self.present, number)):
+                self._wake(number)
+                index = [i for i, other in enumerate(wanted) if other == number]
+                told = self.trainer.read([replace(sequences[i], routes=None) for i in index], reader)
+                found |= zip(index, told, strict=True)
+        numbers = ({"teacher": np.full(len(s.loss_mask), n)} for s, n in zip(sequences, wanted, strict=True))
+        return [found[i] | number for i, number in enumerate(numbers)]
 
-    def _enter(self, folder: Path) -> None:
-        if folder != self.present:
-            load_hf(self.trainer.module, folder)
-            self.present = folder
+    def _wake(self, number: int) -> None:
+        teacher = self.teachers[number]
+        if number != self.present:
+            self.present = None  # half loaded is nobody
+            load_hf(self.trainer.module, teacher.folder)
+            self.present = number
+        probe = self._probe()
+        if teacher.probe is None:
+            teacher.probe = probe
+            self._keep_head(number)
+        if not np.array_equal(probe, teacher.probe):
+            raise TeacherChanged(
+                f"teacher {teacher.folder}: expected the log-probs of its probe to have the bits that they had when it "
+                f"was first loaded, found a gap of {np.abs(probe - teacher.probe).max():.2e}: its files were changed "
+                "during the run, or its weights in memory were. The student is unchanged; start the stage again"
+            )
+
+    def _keep_head(self, number: int) -> None:
+        if self.keep_heads and self.trainer.chunks[-1].post_process:
+            self.heads[number] = self.trainer.head().weight.detach().clone()
+
+    def _probe(self) -> np.ndarray:
+        ids = np.random.default_rng(0).integers(0, self.trainer.hf_config["vocab_size"], PROBE_TOKENS)
+        (logprob,) = self.trainer.log_probs([Sequence(ids, np.ones(PROBE_TOKENS - 1, bool))])
+        return logprob
+
+
+def _content(folder: Path) -> str:
+    """Hash of all weights of a checkpoint, the names of its files included."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*.safetensors")):
+        digest.update(file.name.encode())
+        with file.open("rb") as weights:
+            digest.update(hashlib.file_digest(weights, "sha256").digest())
+    return digest.hexdigest()

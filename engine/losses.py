@@ -9,7 +9,7 @@ Masks select, they never multiply: a value outside the mask may be NaN or infini
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from torch import Tensor
 from cascade_rl.engine import sample
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.packing import MicroBatch
+
+if TYPE_CHECKING:
+    from cascade_rl.engine.models.head import Head
 
 Importance = Literal["truncated", "masked", "off"]
 Sums = tuple[Tensor, dict[str, Tensor]]
@@ -40,6 +43,18 @@ class Loss(Protocol):
         ...
 
 
+@runtime_checkable
+class StatesLoss(Protocol):
+    """A loss that reads hidden states instead of log-probs; the rest is as for `Loss`."""
+
+    def denominator(self, sequences: Sequence[sample.Sequence]) -> float: ...
+
+    def of_states(self, states: Tensor, head: "Head", batch: MicroBatch) -> Sums:
+        """states: [tokens, hidden], all tokens of this context parallel rank, also under sequence parallelism. Their
+        gradient is wanted whole on each tensor parallel rank."""
+        ...
+
+
 def loss_tokens(sequences: Sequence[sample.Sequence]) -> float:
     """Denominators come from the loss mask only: prompts and masked samples do not count (trl#6439)."""
     return float(sum(int(sequence.loss_mask.sum()) for sequence in sequences))
@@ -55,6 +70,22 @@ class SftLoss:
     def __call__(self, logprob: Tensor, entropy: Tensor, batch: MicroBatch) -> Sums:
         loss = -logprob[batch.loss_mask].sum()
         return loss, {"loss": loss.detach(), "entropy": entropy.detach()[batch.loss_mask].sum()}
+
+
+@dataclass(frozen=True)
+class RewardLoss:
+    """Sum of slope x reward over the loss tokens, of which each sequence has one: its last.
+
+    With the slopes of a loss of all rewards (per_token "slope", d loss / d reward times the pairs), taken before the
+    update, the gradient is that loss's own, whichever micro-batches and ranks the two answers of a pair land in.
+    """
+
+    def denominator(self, sequences: Sequence[sample.Sequence]) -> float:
+        return loss_tokens(sequences) / 2
+
+    def of_states(self, states: Tensor, head: "Head", batch: MicroBatch) -> Sums:
+        last = batch.loss_mask
+        return (batch.per_token["slope"][last] * head.scalar(states[last])).sum(), {}
 
 
 @dataclass(frozen=True)

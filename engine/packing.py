@@ -32,7 +32,7 @@ class MicroBatch:
     cu_seqlens    int32 [segments + 1]; the segments are the padded sequences and, last, the tail if there is one
     max_seqlen    length of the longest segment
     temperature   float32 [tokens], 1 at padding
-    per_token     float32 [tokens] each, 0 at padding
+    per_token     float32 [tokens, ...] each, 0 at padding
     routes        int64 [tokens, moe_layers, topk], NOT_CAPTURED (-1) at padding; None where routers choose
     index         where each sequence stands in the global batch; the tail has no entry
     """
@@ -86,13 +86,13 @@ def pack(
 
 
 def unpack(values: Sequence[Tensor], micro_batches: Sequence[MicroBatch]) -> dict[int, np.ndarray]:
-    """The inverse of `pack`: one value per token, [tokens] of each micro-batch -> index: [n - 1] of each sequence.
+    """The inverse of `pack`: values [tokens, ...] of each micro-batch -> index: [n - 1, ...] of each sequence.
 
     Raises ValueError if values and micro-batches do not fit together.
     """
     unpacked: dict[int, np.ndarray] = {}
     for value, micro_batch in zip(values, micro_batches, strict=True):
-        if value.shape != micro_batch.targets.shape:
+        if value.shape[:1] != micro_batch.targets.shape:
             raise ValueError(f"expected {list(micro_batch.targets.shape)} values, found {list(value.shape)}")
         bounds = pairwise(micro_batch.cu_seqlens.tolist())
         real = micro_batch.targets != IGNORED
@@ -145,7 +145,10 @@ def _micro_batch(
         cu_seqlens=torch.from_numpy(starts),
         max_seqlen=max(segments),
         temperature=lay([np.full(len(s.loss_mask), s.temperature) for s in packed], np.float32, 1),
-        per_token={name: lay([s.per_token[name] for s in packed], np.float32) for name in like.per_token},
+        per_token={
+            name: lay([s.per_token[name] for s in packed], np.float32, row=array.shape[1:])
+            for name, array in like.per_token.items()
+        },
         routes=None if like.routes is None else lay(routes, np.int64, NOT_CAPTURED, like.routes.shape[1:]),
         index=tuple(index),
     )

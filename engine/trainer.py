@@ -32,20 +32,27 @@ from cascade_rl.engine import context_parallel
 from cascade_rl.engine.backend import backend
 from cascade_rl.engine.config import DEFAULT_ROUTER, OptimizerConfig, ParallelConfig, RouterConfig
 from cascade_rl.engine.flops import sequence_cost
-from cascade_rl.engine.losses import Loss
+from cascade_rl.engine.losses import Loss, StatesLoss, Sums
 from cascade_rl.engine.models import build_model, family_of, head_weight, load_hf
 from cascade_rl.engine.models.build import chunks_of
+from cascade_rl.engine.models.head import Head, add_scalar_head, load_scalar_head, save_scalar_head
 from cascade_rl.engine.models.layout import token_multiple
 from cascade_rl.engine.packing import MicroBatch, pack, unpack
 from cascade_rl.engine.planner import plan_micro_batches
 from cascade_rl.engine.sample import Sequence
 from cascade_rl.engine.schedule import learning_rate
-from cascade_rl.kernels.linear_logprob import IGNORED, linear_logprob
+from cascade_rl.kernels.linear_logprob import IGNORED
 from cascade_rl.moe.balance import Balance, balance_metrics
 from cascade_rl.moe.padding import ignore_padding
 from cascade_rl.moe.router_replay import RouterReplay
 
+Reader = Callable[[Tensor, Head, MicroBatch], dict[str, Tensor]]
 ForwardStep = Callable[[Iterator[MicroBatch], Any], tuple[Tensor, Callable]]
+
+
+def read_logprob(states: Tensor, head: Head, batch: MicroBatch) -> dict[str, Tensor]:
+    """The `Reader` of `Trainer.log_probs`."""
+    return {"logprob": head.logprob(states, batch.targets, batch.temperature)[0]}
 
 
 def _finalize_without_scaling(model: list, _num_tokens: Tensor | None, **kwargs: Any) -> None:
@@ -53,7 +60,8 @@ def _finalize_without_scaling(model: list, _num_tokens: Tensor | None, **kwargs:
 
 
 class Trainer:
-    """Needs `initialize_distributed`. `token_budget` is the number of tokens of a micro-batch."""
+    """Needs `initialize_distributed`. `token_budget` is the number of tokens of a micro-batch; with `scalar_head` the
+    model is a reward model: its losses and readers get one number per hidden state instead of a vocabulary."""
 
     def __init__(
         self,
@@ -65,11 +73,15 @@ class Trainer:
         token_budget: int,
         seed: int,
         router: RouterConfig = DEFAULT_ROUTER,
+        scalar_head: bool = False,
     ) -> None:
         self.hf_config, self.parallel = hf_config, parallel
         self.optimizer_config, self.total_steps, self.token_budget = optimizer, total_steps, token_budget
-        self.module = build_model(hf_config, parallel, seed=seed, router=router).to(backend().device)
+        self.module = build_model(hf_config, parallel, seed=seed, router=router)
         self.chunks = chunks_of(self.module)
+        if scalar_head:
+            add_scalar_head(self.chunks[-1])
+        self.module.to(backend().device)
         self.config = self.chunks[0].config
         ignore_padding(self.module)
         pattern = family_of(hf_config).pattern(hf_config)
@@ -89,19 +101,41 @@ class Trainer:
         load_hf(self.module, folder)
         self.optimizer.reload_model_params()
 
+    def load_scalar_head(self, folder: Path) -> None:
+        """Takes the head of an exported reward model. Collective. Raises UserError where the folder has none."""
+        load_scalar_head(self.chunks[-1], folder)
+        self.optimizer.reload_model_params()
+
+    def save_scalar_head(self, folder: Path) -> None:
+        """Writes it into an exported folder. Collective."""
+        if _speaks() and (_data_rank(), parallel_state.get_context_parallel_rank()) == (0, 0):
+            save_scalar_head(self.chunks[-1], folder)
+        dist.barrier()
+
     def log_probs(self, sequences: ListOf[Sequence]) -> list[np.ndarray]:
         """Log-prob of each token given its prefix: float32 [n - 1] per sequence, the same list on every rank.
 
         From logits divided by the sequence's temperature, over the full vocabulary (DESIGN, contract 1).
         """
+        return [values["logprob"] for values in self.read(sequences, read_logprob)]
+
+    def read(self, sequences: ListOf[Sequence], reader: Reader) -> list[dict[str, np.ndarray]]:
+        """What `reader` makes of the hidden states, by name: [n - 1, ...] per sequence, the same list on every rank.
+
+        `reader` runs on the ranks of the last stage, without gradient, and gives [tokens, ...] for each name.
+        """
         batches = self._local_batches(sequences)
         with torch.no_grad():
-            outputs = self._run(self._held(batches), self._logprob_step, forward_only=True)
-        local = unpack(outputs, batches) if _speaks() else None
-        found = {index: values for replica in _gather(local) for index, values in replica.items()}
-        return [found[index] for index in range(len(sequences))]
+            outputs = self._run(self._held(batches), partial(self._read_step, reader), forward_only=True)
+        local = None
+        if _speaks():
+            local = {name: unpack([output[name] for output in outputs], batches) for name in outputs[0]}
+        found: list[dict[str, np.ndarray]] = [{} for _ in sequences]
+        for name, index, values in _by_sequence(_gather(local)):
+            found[index][name] = values
+        return found
 
-    def update(self, sequences: ListOf[Sequence], loss: Loss, step: int) -> dict[str, float]:
+    def update(self, sequences: ListOf[Sequence], loss: Loss | StatesLoss, step: int) -> dict[str, float]:
         """One optimizer step on the whole batch; `step` counts from 0. Returns the metrics of the step.
 
         Metrics are sums over the global batch by the loss's denominator; "loss" is what was optimised. How many
@@ -185,41 +219,45 @@ class Trainer:
             return rows
         return rows.chunk(self.parallel.tensor)[parallel_state.get_tensor_model_parallel_rank()]
 
-    def _logprob(self, batch: MicroBatch, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-prob and entropy, float32 [tokens] each, on the last pipeline stage."""
+    def head(self) -> Head:
+        """Of the last pipeline stage, with the weights that are in place now."""
+        group = parallel_state.get_tensor_model_parallel_group()
+        return Head(head_weight(self.chunks[-1]), self.hf_config["vocab_size"], group)
+
+    def _states(self, hidden: Tensor) -> Tensor:
+        """[tokens, hidden] on the last pipeline stage, whole under sequence parallelism."""
         rows = hidden.squeeze(0)
         if self.parallel.sequence:
-            # linear_logprob has summed the gradient over TP already
+            # the kernels have summed the gradient over TP already
             rows = gather_from_sequence_parallel_region(rows, tensor_parallel_output_grad=False)
-        return linear_logprob(
-            rows,
-            head_weight(self.chunks[-1]),
-            batch.targets,
-            batch.temperature,
-            vocab_size=self.hf_config["vocab_size"],
-            tp_group=parallel_state.get_tensor_model_parallel_group(),
-        )
+        return rows
 
-    def _logprob_step(self, batches: Iterator[MicroBatch], model: Any) -> tuple[Tensor, Callable]:
+    def _read_step(self, reader: Reader, batches: Iterator[MicroBatch], model: Any) -> tuple[Tensor, Callable]:
         batch = next(batches)
 
-        def collect(hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            logprob, _ = self._logprob(batch, hidden)
-            whole = context_parallel.gather(logprob, batch.cu_seqlens, parallel_state.get_context_parallel_group())
-            return logprob.sum(), torch.tensor(1, dtype=torch.int), whole
+        def collect(hidden: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+            group = parallel_state.get_context_parallel_group()
+            values = reader(self._states(hidden), self.head(), batch)
+            whole = {name: context_parallel.gather(value, batch.cu_seqlens, group) for name, value in values.items()}
+            return hidden.new_zeros(()), torch.tensor(1, dtype=torch.int), whole
 
         return self._hidden(batch, model), collect
 
     def _loss_step(
-        self, loss: Loss, denominator: float, batches: Iterator[MicroBatch], model: Any
+        self, loss: Loss | StatesLoss, denominator: float, batches: Iterator[MicroBatch], model: Any
     ) -> tuple[Tensor, Callable]:
         batch = next(batches)
 
         def divide(hidden: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-            objective, sums = loss(*self._logprob(batch, hidden), batch)
+            objective, sums = self._sums(loss, self._states(hidden), batch)
             return objective / denominator, torch.tensor(1, dtype=torch.int), sums
 
         return self._hidden(batch, model), divide
+
+    def _sums(self, loss: Loss | StatesLoss, states: Tensor, batch: MicroBatch) -> Sums:
+        if isinstance(loss, StatesLoss):
+            return loss.of_states(states, self.head(), batch)
+        return loss(*self.head().logprob(states, batch.targets, batch.temperature), batch)
 
     def _replayed_fraction(self, batches: list[MicroBatch]) -> float:
         """Replayed choices over all choices of real tokens, on the worst rank; 1.0 for a dense model."""
@@ -278,6 +316,12 @@ def _gather(local: Any) -> list[Any]:
     dist.all_gather_object(everyone, (place, local) if _speaks() else None)
     speakers = (item for item in everyone if item is not None)
     return [held for _, held in sorted(speakers, key=lambda item: item[0])]
+
+
+def _by_sequence(replicas: list[dict[str, dict[int, np.ndarray]]]) -> Iterator[tuple[str, int, np.ndarray]]:
+    for replica in replicas:
+        for name, values in replica.items():
+            yield from ((name, index, value) for index, value in values.items())
 
 
 def _sum_over_batch(outputs: list[dict[str, Tensor]]) -> dict[str, float]:

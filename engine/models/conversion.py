@@ -12,6 +12,7 @@ from torch import Tensor
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.models.build import RankModel, place_of_this_rank
 from cascade_rl.engine.models.family import family_of
+from cascade_rl.engine.models.head import SCALAR_HEAD
 from cascade_rl.engine.models.hf_config import HfConfig, export_dtype, read_config
 from cascade_rl.engine.models.hf_image import HfImage, TensorSpec, read_checkpoint
 from cascade_rl.engine.models.name_map import NameMap, Shard
@@ -119,7 +120,8 @@ def _bound_shards(model: RankModel, name_map: NameMap) -> Iterator[tuple[Shard, 
     tensors = {name: tensor for name, tensor in model.state_dict().items() if torch.is_tensor(tensor)}
     shards = {shard.name: shard for shard in name_map.shards(place_of_this_rank())}
     expected = {name: shard.shape for name, shard in shards.items()}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items() if "_extra_state" not in name}
+    beside = ("_extra_state", SCALAR_HEAD)
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items() if not name.endswith(beside)}
     if expected != found:
         differing = sorted(dict(expected.items() ^ found.items()))
         raise UserError(f"config.json and the model that was built differ in {_shorten(differing)}")

@@ -7,14 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from cascade_rl.distillation.mopd import MopdLoss, reverse_kl, with_advantage
+from cascade_rl.distillation.mopd import reverse_kl, with_teacher
+from cascade_rl.distillation.objectives import SampledLoss
 from cascade_rl.distillation.teachers import Teachers
 from cascade_rl.engine.backend import initialize_distributed
 from cascade_rl.engine.config import OptimizerConfig, ParallelConfig
 from cascade_rl.engine.packing import MicroBatch, pack
 from cascade_rl.engine.sample import Sequence
-from cascade_rl.engine.trainer import Trainer
+from cascade_rl.engine.trainer import Trainer, read_logprob
 from tests.engine.models import tiny
 from tests.gloo import run_ranks
 
@@ -45,6 +47,10 @@ def logprobs(seed: int, around: float = -5.0) -> list[np.ndarray]:
     return [rng.normal(around, 0.6, length).astype(np.float32) for length in LENGTHS]
 
 
+def with_advantage(sequence: Sequence, teacher: np.ndarray, student: np.ndarray) -> Sequence:
+    return with_teacher(sequence, {"logprob": teacher}, student)
+
+
 def distilled(teacher: list[np.ndarray], student: list[np.ndarray]) -> list[Sequence]:
     return [with_advantage(*parts) for parts in zip(sequences(), teacher, student, strict=True)]
 
@@ -56,7 +62,7 @@ def in_float64(batch: MicroBatch) -> MicroBatch:
     return replace(batch, per_token=exact | {"share": torch.where(batch.loss_mask, 1 / counts, 0)})
 
 
-def loss_and_gradient(batch: list[Sequence], student: list[np.ndarray], loss: MopdLoss) -> tuple[dict, np.ndarray]:
+def loss_and_gradient(batch: list[Sequence], student: list[np.ndarray], loss: SampledLoss) -> tuple[dict, np.ndarray]:
     """Of the whole batch in one micro-batch; the gradient [tokens] is by the student's log-probs."""
     (packed,) = pack(batch, [range(len(batch))])
     logprob = torch.from_numpy(np.concatenate(student)).double().requires_grad_()
@@ -91,7 +97,7 @@ def oracle(teacher: list[np.ndarray], student: list[np.ndarray]) -> tuple[dict[s
 
 def test_loss_and_gradient_are_those_of_the_equations() -> None:
     teacher, student = logprobs(1), logprobs(2)
-    found, gradient = loss_and_gradient(distilled(teacher, student), student, MopdLoss())
+    found, gradient = loss_and_gradient(distilled(teacher, student), student, SampledLoss())
     expected, expected_gradient = oracle(teacher, student)
     assert 0.1 < expected["importance_dropped"] < 0.9
     assert found["entropy"] == pytest.approx(1, abs=1e-12)
@@ -102,17 +108,17 @@ def test_loss_and_gradient_are_those_of_the_equations() -> None:
 
 def test_a_teacher_that_agrees_teaches_nothing_and_another_one_does() -> None:
     student = logprobs(2)
-    found, gradient = loss_and_gradient(distilled(student, student), student, MopdLoss())
+    found, gradient = loss_and_gradient(distilled(student, student), student, SampledLoss())
     assert found["loss"] == found["reverse_kl"] == 0
     assert not gradient.any()
-    _, gradient = loss_and_gradient(distilled(logprobs(1), student), student, MopdLoss())
+    _, gradient = loss_and_gradient(distilled(logprobs(1), student), student, SampledLoss())
     assert gradient.any()
 
 
 def test_the_gradient_pulls_to_the_teacher() -> None:
     """More of a token that the teacher gives more to: a step against the gradient has the sign of a."""
     teacher, student = logprobs(1), logprobs(2)
-    _, gradient = loss_and_gradient(distilled(teacher, student), student, MopdLoss(low=0, high=np.inf))
+    _, gradient = loss_and_gradient(distilled(teacher, student), student, SampledLoss(low=0, high=np.inf))
     mask = np.concatenate([sequence.loss_mask for sequence in sequences()])
     advantage = (np.concatenate(teacher) - np.concatenate(student))[mask]
     assert (np.sign(-gradient[mask]) == np.sign(advantage)).all()
@@ -126,7 +132,7 @@ def test_a_token_outside_the_band_is_dropped_and_not_clamped(ratio: float, kept:
     per_token = {"rollout_logprob": np.array([0, -np.log(ratio)], np.float32)}
     two = Sequence(np.arange(3), np.array([True, True]), per_token=per_token)
     student = np.zeros(2, np.float32)
-    _, gradient = loss_and_gradient([with_advantage(two, student + 1, student)], [student], MopdLoss())
+    _, gradient = loss_and_gradient([with_advantage(two, student + 1, student)], [student], SampledLoss())
     np.testing.assert_allclose(gradient, [-0.5, -0.5 * ratio if kept else 0], rtol=1e-6)
 
 
@@ -134,20 +140,20 @@ def test_the_ends_of_the_band_are_inside() -> None:
     student = logprobs(2)
     on_policy = [replace(s, per_token={"rollout_logprob": own}) for s, own in zip(sequences(), student, strict=True)]
     batch = [with_advantage(s, own + 1, own) for s, own in zip(on_policy, student, strict=True)]
-    assert loss_and_gradient(batch, student, MopdLoss(low=1, high=1))[0]["importance_dropped"] == 0
+    assert loss_and_gradient(batch, student, SampledLoss(low=1, high=1))[0]["importance_dropped"] == 0
 
 
 def test_what_is_outside_the_mask_or_the_band_may_be_anything() -> None:
     teacher, student = logprobs(1), logprobs(2)
     batch = distilled(teacher, student)
-    expected = loss_and_gradient(batch, student, MopdLoss())
+    expected = loss_and_gradient(batch, student, SampledLoss())
     ratios = [np.exp(own - s.per_token["rollout_logprob"]) for own, s in zip(student, batch, strict=True)]
     unused = [~s.loss_mask | (ratio < 0.5) | (ratio > 2) for s, ratio in zip(batch, ratios, strict=True)]
     spoilt = [
         replace(s, per_token=s.per_token | {"advantage": np.where(hole, np.inf, s.per_token["advantage"])})
         for s, hole in zip(batch, unused, strict=True)
     ]
-    found = loss_and_gradient(spoilt, student, MopdLoss())
+    found = loss_and_gradient(spoilt, student, SampledLoss())
     assert found[0]["loss"] == expected[0]["loss"]
     np.testing.assert_array_equal(found[1], expected[1])
 
@@ -165,14 +171,20 @@ def test_reverse_kl_is_told_by_domain() -> None:
 # On the real trainer.
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def make_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A student and two teachers, random weights of one architecture."""
     folders = {name: tmp_path_factory.mktemp(name) for name in ("student", "math", "code")}
     for seed, folder in enumerate(folders.values()):
-        torch.manual_seed(seed)
         tiny.save(tiny.nemotron_h(), folder)
+        noise, file = torch.Generator().manual_seed(seed), folder / "model.safetensors"
+        off = {name: w + 0.05 * torch.randn(w.shape, generator=noise) for name, w in load_file(file).items()}
+        save_file(off, file, metadata={"format": "pt"})
     return folders
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return make_models(tmp_path_factory)
 
 
 def trainer(folder: Path, parallel: ParallelConfig, token_budget: int) -> Trainer:
@@ -188,20 +200,24 @@ def free(batch: list[Sequence]) -> list[Sequence]:
     return [replace(sequence, routes=None) for sequence in batch]
 
 
+def logprobs_of(teachers: Teachers) -> list[np.ndarray]:
+    return [told["logprob"] for told in teachers.read(sequences(), DOMAINS, read_logprob)]
+
+
 def step(models: dict[str, Path], parallel: ParallelConfig, token_budget: int) -> dict[str, list]:
     """One step of the loop: student, teachers, update. The sampler's log-probs are a given part off the student's."""
     initialize_distributed(parallel, seed=1)
     policy = trainer(models["student"], parallel, token_budget)
     teachers = Teachers(policy, {"math": models["math"], "code": models["code"]})
     student = policy.log_probs(sequences())
-    teacher = teachers.log_probs(sequences(), DOMAINS)
+    teacher = logprobs_of(teachers)
     again = policy.log_probs(sequences())
     batch = [
         with_advantage(replace(s, per_token={"rollout_logprob": own - noise}), of, own)
         for s, own, of, noise in zip(sequences(), student, teacher, logprobs(3, around=0), strict=True)
     ]
-    metrics = policy.update(batch, MopdLoss(), 0)
-    both = Teachers(policy, {"math": models["code"], "code": models["code"]}).log_probs(sequences(), DOMAINS)
+    metrics = policy.update(batch, SampledLoss(), 0)
+    both = logprobs_of(Teachers(policy, {"math": models["code"], "code": models["code"]}))
     after = policy.log_probs(sequences())
     return {"student": student, "teacher": teacher, "again": again, "metrics": [metrics], "after": after, "both": both}
 

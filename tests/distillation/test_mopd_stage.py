@@ -48,7 +48,7 @@ def test_yaml_and_settings_keep_the_teachers() -> None:
 @pytest.mark.parametrize(
     ("teachers", "message"),
     [
-        ({"math": "math_r1"}, 'mopd.teachers.math: expected the name of an earlier stage (sft, if_rl, math_rl) or a'),
+        ({"math": "math_r1"}, 'math: expected the name of an earlier stage (sft, if_rl, math_rl), best or a'),
         ({"math": "mopd"}, "found 'mopd'."),
         ({"maths": "sft"}, "mopd.teachers: expected one of evaluation.domains (instruction_following, math), found"),
         ({}, "mopd.teachers: expected at least one teacher, found {}."),
@@ -106,8 +106,19 @@ def test_what_two_checkpoints_of_one_model_differ_in_is_no_error(
 def test_a_teacher_is_the_export_of_its_stage_or_a_folder(tmp_path: Path) -> None:
     run = RunFolder(tmp_path, cascade(TEACHERS | {"math": "/models/math"}))
     mopd = run.stage("mopd")
-    assert mopd.teacher("instruction_following") == tmp_path / "stages/02_if_rl/export"
-    assert mopd.teacher("math") == Path("/models/math")
+    assert run.teacher(mopd, "instruction_following") == tmp_path / "stages/02_if_rl/export"
+    assert run.teacher(mopd, "math") == Path("/models/math")
+
+
+def test_the_best_teacher_is_the_one_with_the_best_held_out_score(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path, cascade(dict.fromkeys(TEACHERS, "best")))
+    mopd = run.stage("mopd")
+    for name, scores in {"sft": (0.5, 0.5), "if_rl": (0.9, 0.4), "math_rl": (0.8, 0.5)}.items():
+        run.stage(name).create()
+        run.stage(name).record_scores("after", dict(zip(("instruction_following", "math"), scores, strict=True)))
+    assert run.dependencies(mopd) == run.stages[:3]
+    assert run.teacher(mopd, "instruction_following") == run.stage("if_rl").export
+    assert run.teacher(mopd, "math") == run.stage("sft").export  # the first of equals
 
 
 def test_lineage_names_the_teachers(tmp_path: Path) -> None:
@@ -117,7 +128,8 @@ def test_lineage_names_the_teachers(tmp_path: Path) -> None:
         (folder.root / "done").touch()
     run.record()
     told = json.loads((tmp_path / "lineage.json").read_text())["stages"]
-    assert [entry["teachers"] for entry in told] == [{}, {}, {}, TEACHERS]
+    exports = {"instruction_following": "stages/02_if_rl/export", "math": "stages/01_sft/export"}
+    assert [entry["teachers"] for entry in told] == [{}, {}, {}, exports]
     assert told[-1]["parents"] == ["math_rl"]
 
 

@@ -1,0 +1,173 @@
+"""What a teacher tells of each token, and the loss that learns it. `MopdStage.objective` chooses one of the three.
+
+sampled  equations 2 to 4 of Nemotron-Cascade 2: the log-prob of the token that the student drew (facts/paper.md 2)
+topk     KL(student || teacher) of the teacher's k likeliest tokens, all others as one bucket: at most the exact one
+exact    KL(student || teacher) of the whole vocabulary, from the teacher's hidden states and head
+
+The last two take the expectation over the next token instead of drawing it, so that no importance weight is needed
+for it. All are means over answers of means over their tokens. No [tokens, vocabulary] tensor is kept by any.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.losses import Loss, StatesLoss, Sums
+from cascade_rl.engine.models.head import Head
+from cascade_rl.engine.packing import MicroBatch
+from cascade_rl.engine.sample import Sequence
+from cascade_rl.engine.trainer import read_logprob
+from cascade_rl.kernels.fused_linear_kl import fused_linear_kl
+from cascade_rl.kernels.fused_linear_logprob import fused_linear_logprob
+from cascade_rl.kernels.topk_kl import topk_kl
+from cascade_rl.kernels.vocabulary import IGNORED, VocabularyShard
+
+EXACT_IDS = 2**24  # up to which float32, in which all values per token travel, holds whole numbers
+CHUNK_TOKENS = 512
+
+
+class Teaching(Protocol):
+    def read(self, states: Tensor, head: Head, batch: MicroBatch) -> dict[str, Tensor]:
+        """The `Reader` of a teacher: "logprob" of the drawn tokens, and the per_token values that the loss reads."""
+        ...
+
+
+def answers(sequences: ListOf[Sequence]) -> float:
+    """The answers that are learned from."""
+    return float(sum(sequence.loss_mask.any() for sequence in sequences))
+
+
+@dataclass(frozen=True)
+class SampledLoss(Teaching, Loss):
+    """Equation 4. Reads per_token "advantage", "rollout_logprob" and "share", which is 1 / (loss tokens of the
+    sequence); the metrics are means over sequences of means over tokens, as the loss is."""
+
+    low: float = 0.5
+    high: float = 2.0
+
+    def read(self, states: Tensor, head: Head, batch: MicroBatch) -> dict[str, Tensor]:
+        return read_logprob(states, head, batch)
+
+    def denominator(self, sequences: ListOf[Sequence]) -> float:
+        return answers(sequences)
+
+    def __call__(self, logprob: Tensor, entropy: Tensor, batch: MicroBatch) -> Sums:
+        logprob, entropy, advantage, rollout, share = (
+            values[batch.loss_mask]  # [loss tokens]
+            for values in (logprob, entropy, *(batch.per_token[name] for name in READ))
+        )
+        ratio = (logprob.detach() - rollout).exp()
+        kept = (self.low <= ratio) & (ratio <= self.high)
+        coefficient = share * ratio * advantage
+        loss = -(coefficient[kept] * logprob[kept]).sum()
+        metrics = {
+            "loss": loss,
+            "entropy": (share * entropy).sum(),
+            "reverse_kl": -(share * advantage).sum(),
+            "importance_weight": (share * ratio)[kept].sum(),
+            "importance_dropped": share[~kept].sum(),
+        }
+        return loss, {name: value.detach() for name, value in metrics.items()}
+
+
+READ = ("advantage", "rollout_logprob", "share")
+
+
+@dataclass(frozen=True)
+class TopkLoss(Teaching, StatesLoss):
+    """Reads per_token "share", "teacher_ids" and "teacher_logprobs" [tokens, k]."""
+
+    k: int
+
+    def read(self, states: Tensor, head: Head, batch: MicroBatch) -> dict[str, Tensor]:
+        ids = top_ids(states, head, self.k)
+        logprobs = _candidates(states, head, batch.targets, batch.temperature, ids)
+        return read_logprob(states, head, batch) | {"teacher_ids": ids.float(), "teacher_logprobs": logprobs}
+
+    def denominator(self, sequences: ListOf[Sequence]) -> float:
+        return answers(sequences)
+
+    def of_states(self, states: Tensor, head: Head, batch: MicroBatch) -> Sums:
+        mask, ids = batch.loss_mask, batch.per_token["teacher_ids"].long()
+        learned = batch.targets.where(mask, IGNORED)
+        student = _candidates(states, head, learned, batch.temperature, ids)
+        kl = topk_kl(student[mask], batch.per_token["teacher_logprobs"][mask], kind="reverse", tail="bucket")
+        return _of_kl((batch.per_token["share"][mask] * kl).sum())
+
+
+@dataclass(frozen=True)
+class ExactLoss(Teaching, StatesLoss):
+    """Reads per_token "share", "teacher", a number, and "teacher_states" [tokens, hidden].
+
+    heads  number of a teacher -> its head, [padded vocabulary / tensor, hidden], on the ranks of the last stage
+    """
+
+    heads: Mapping[int, Tensor]
+
+    def read(self, states: Tensor, head: Head, batch: MicroBatch) -> dict[str, Tensor]:
+        return read_logprob(states, head, batch) | {"teacher_states": states.float()}
+
+    def denominator(self, sequences: ListOf[Sequence]) -> float:
+        return answers(sequences)
+
+    def of_states(self, states: Tensor, head: Head, batch: MicroBatch) -> Sums:
+        taught = batch.per_token["teacher_states"].to(states.dtype)
+        by_teacher = [
+            fused_linear_kl(
+                states,
+                head.weight,
+                taught,
+                self.heads[number],
+                batch.temperature,
+                kind="reverse",
+                vocab_size=head.vocab_size,
+                mask=batch.loss_mask & (batch.per_token["teacher"] == number),
+                tp_group=head.tp_group,
+            )
+            for number in sorted(self.heads)
+        ]
+        kl, mask = torch.stack(by_teacher).sum(0), batch.loss_mask
+        return _of_kl((batch.per_token["share"][mask] * kl[mask]).sum())
+
+
+def _of_kl(loss: Tensor) -> Sums:
+    return loss, {"loss": loss.detach(), "reverse_kl": loss.detach()}
+
+
+def top_ids(states: Tensor, head: Head, k: int) -> Tensor:
+    """The k likeliest tokens after each hidden state, int64 [tokens, k], over all tensor parallel ranks.
+
+    Raises UserError where k is more than the vocabulary that each rank holds.
+    """
+    shard = VocabularyShard.of(head.weight, head.vocab_size, head.tp_group)
+    limit = min(len(head.weight), head.vocab_size, EXACT_IDS)
+    if not k <= limit:
+        raise UserError(f"topk: expected at most {limit}, the tokens that each rank holds; found {k}: lower it")
+    return torch.cat([_top_ids(rows, head, shard, k) for rows in states.split(CHUNK_TOKENS)])
+
+
+def _top_ids(rows: Tensor, head: Head, shard: VocabularyShard, k: int) -> Tensor:
+    logits = rows.float() @ head.weight.float().T  # [rows, padded vocabulary / tensor]
+    logits[:, shard.columns :] = -torch.inf
+    local = logits.topk(k, dim=1)
+    values = shard.gather(local.values.T).flatten(0, 1)  # [tensor x k, rows]
+    ids = shard.gather(local.indices.T + shard.first).flatten(0, 1)
+    return ids.gather(0, values.topk(k, dim=0).indices).T
+
+
+def _candidates(states: Tensor, head: Head, targets: Tensor, temperature: Tensor, ids: Tensor) -> Tensor:
+    """Log-probs [tokens, k] of `ids`; 0 where the target is IGNORED."""
+    return fused_linear_logprob(
+        states,
+        head.weight,
+        targets,
+        temperature,
+        vocab_size=head.vocab_size,
+        candidates=ids,
+        tp_group=head.tp_group,
+    ).candidate_logprob
