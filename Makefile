@@ -13,6 +13,8 @@ UV := UV_PYTHON_DOWNLOADS=never $(BIN)/uv
 LOCKS := requirements
 TRITON36 := .venv-triton36
 SMOLLM2 := build/smollm2-135m-instruct
+# Two test files at a time: what a file starts, such as an engine, is started once.
+IN_PARALLEL := -n 2 --dist loadfile
 SUB_PACKAGES := $(patsubst %/__init__.py,%,$(filter-out tests/%,$(wildcard */__init__.py)))
 
 # Tried in this order; `make setup PYTHON=...` chooses another.
@@ -34,11 +36,11 @@ demo: $(READY)
 	$(BIN)/nemo-run launchers/cascade2_tiny.py
 
 test: $(READY)
-	$(BIN)/pytest
+	$(BIN)/pytest $(IN_PARALLEL)
 
 # The kernels on the Triton and torch of the GPU images, and the adapters of the benchmark's peers.
 test-triton36: $(TRITON36)/.ready
-	$(TRITON36)/bin/pytest tests/kernels
+	$(TRITON36)/bin/pytest $(IN_PARALLEL) tests/kernels
 
 lint: $(READY)
 	$(BIN)/ruff check

@@ -29,6 +29,7 @@ setup(
         "cascade_rl.engine.models": ["published/*/config.json"],
         "cascade_rl.kernels": ["*.json"],
         "cascade_rl.launchers": ["*.json"],
+        "cascade_rl.rl_stages.chat_templates": ["*.jinja"],
     },
     install_requires=runtime_requirements(),
     entry_points={

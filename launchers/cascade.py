@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cascade_rl.engine.errors import UserError
-from cascade_rl.launchers import dry_run
+from cascade_rl.launchers import cli, dry_run
 from cascade_rl.rl_stages.exit_status import exit_status
 
 DEMO = Path("runs/cascade2_tiny")
@@ -19,6 +19,12 @@ def main() -> NoReturn:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments[:1] == ["run"]:  # its arguments are the launcher file's to parse
+        return cli.run_file(arguments[1:])
+    if arguments[:1] == ["data"]:
+        from cascade_rl.launchers import data
+
+        return data.run(arguments[1:])
     options = _parser().parse_args(arguments)
     return int(options.command(options))
 
@@ -40,10 +46,23 @@ def _parser() -> argparse.ArgumentParser:
     refit = benches.add_parser("refit", help="bytes and seconds of moving the weights, against gather-and-broadcast")
     refit.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     refit.set_defaults(command=_bench_refit)
+    verify = benches.add_parser("verify", help="checks per second of each verifier, and what a fork per test saves")
+    verify.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
+    verify.set_defaults(command=_bench_verify)
     parity = commands.add_parser("parity", help="are transformers, Megatron and vLLM one model, on real text")
     parity.add_argument("folder", type=Path, help="Hugging Face model folder")
     parity.add_argument("--bound", type=float, default=1e-4, metavar="NATS", help="largest gap of a log-prob (1e-4)")
     parity.set_defaults(command=_parity)
+    commands.add_parser("run", help="the same as nemo-run")
+    status = commands.add_parser("status", help="where each stage of a run stands")
+    status.add_argument("run", type=Path, help="run folder")
+    status.set_defaults(command=_status)
+    compare = commands.add_parser("compare", help="settings and scores of two runs, side by side")
+    compare.add_argument("first", type=Path, help="run folder")
+    compare.add_argument("second", type=Path, help="run folder")
+    compare.set_defaults(command=_compare)
+    doctor = commands.add_parser("doctor", help="how untrusted code is isolated here, tried by attacks")
+    doctor.set_defaults(command=_doctor)
     dry = commands.add_parser("dry-run", help="builds a layout of any size on this CPU, without its memory")
     dry_run.add_arguments(dry)
     dry.set_defaults(command=_dry_run)
@@ -51,6 +70,13 @@ def _parser() -> argparse.ArgumentParser:
     curve.add_argument("metrics", type=Path, help="the stage's metrics.jsonl")
     curve.add_argument("svg", type=Path, help="the picture to write")
     curve.set_defaults(command=_curve)
+    swe_tasks = commands.add_parser("swe-tasks", help="repair tasks from an installed package, by mutation")
+    swe_tasks.add_argument("package", help="an installed pure-Python distribution that holds its tests")
+    swe_tasks.add_argument("out", type=Path, help="the .jsonl file to write; the repository goes beside it")
+    swe_tasks.add_argument("--count", type=int, default=100, metavar="N", help="tasks (100)")
+    swe_tasks.add_argument("--seed", type=int, default=1, help="of the order of the mutants (1)")
+    swe_tasks.set_defaults(command=_swe_tasks)
+    commands.add_parser("data", help="checks, filters, deduplicates, decontaminates and mixes rows")
     upcycle = commands.add_parser("upcycle", help="a dense Qwen3 folder as a Qwen3-MoE that computes the same")
     upcycle.add_argument("dense", type=Path, help="Hugging Face model folder")
     upcycle.add_argument("out", type=Path, help="folder to write")
@@ -59,6 +85,18 @@ def _parser() -> argparse.ArgumentParser:
     upcycle.add_argument("--seed", type=int, default=1, help="of the random gates (1)")
     upcycle.set_defaults(command=_upcycle)
     return parser
+
+
+def _status(options: argparse.Namespace) -> int:
+    from cascade_rl.launchers import status
+
+    return status.run(options.run)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from cascade_rl.launchers import compare
+
+    return compare.run(options.first, options.second)
 
 
 def _bench_kernels(options: argparse.Namespace) -> int:
@@ -77,6 +115,12 @@ def _bench_refit(options: argparse.Namespace) -> int:
     from cascade_rl.launchers import bench_refit
 
     return bench_refit.run(options.json, machine())
+
+
+def _bench_verify(options: argparse.Namespace) -> int:
+    from cascade_rl.launchers import bench_verify
+
+    return bench_verify.run(options.json, machine())
 
 
 def _bench_step(options: argparse.Namespace) -> int:
@@ -118,6 +162,12 @@ def _parity(options: argparse.Namespace) -> int:
     return 0 if agree else 1
 
 
+def _doctor(_: argparse.Namespace) -> int:
+    from cascade_rl.launchers import doctor
+
+    return doctor.run()
+
+
 def _dry_run(options: argparse.Namespace) -> int:
     from cascade_rl.rl_stages.run_stage import quiet_libraries
 
@@ -134,6 +184,15 @@ def _curve(options: argparse.Namespace) -> int:
         raise UserError(f"{options.metrics}: expected the metrics.jsonl of an RL stage, found no reward in it.")
     options.svg.write_text(curve_svg("reward", rewards))
     return 0
+
+
+def _swe_tasks(options: argparse.Namespace) -> int:
+    """Exit code 1 where the package has fewer tasks."""
+    from cascade_rl.rl_stages.swe import make_tasks
+
+    report = make_tasks.write_tasks(options.package, options.out, options.count, options.seed)
+    print(report.text())
+    return 0 if report.fates["kept"] == options.count else 1
 
 
 def _upcycle(options: argparse.Namespace) -> int:

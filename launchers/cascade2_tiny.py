@@ -1,23 +1,35 @@
-"""A whole cascade on a laptop: SFT, RL on instruction following, RL on maths, and distillation from the best of both.
+"""A whole cascade on a laptop: every stage of Nemotron-Cascade 2, on a model that is made on the spot.
 
     nemo-run launchers/cascade2_tiny.py
 
-The model is Nemotron-3-Nano's architecture with 1.0 M parameters (Mamba-2, attention, sigmoid-routed relu² experts),
-made on the spot. Only sizes, step counts and learning rates differ from a 30B run: a model this small and this fresh
-needs far larger steps than the 3e-6 of the papers.
+The model is Nemotron-3-Nano's architecture with 1.1 M parameters (Mamba-2, attention, sigmoid-routed relu² experts).
+Rewards, environments, sandbox and reward model are the real ones; tasks are generated, small and many. Sizes, step
+counts and learning rates differ from a 30B run: a model this small and this fresh needs far larger steps than the
+3e-6 of the papers.
 """
+
+from typing import Any
 
 from cascade_rl.engine.config import OptimizerConfig, RolloutConfig
 from cascade_rl.engine.sample import Sampling
 from cascade_rl.launchers.cli import launch
-from cascade_rl.rl_stages.config import BaseModel, Cascade, Evaluation, GrpoStage, MopdStage, SftStage
+from cascade_rl.rl_stages.config import (
+    BaseModel,
+    Cascade,
+    Evaluation,
+    GenRm,
+    GrpoStage,
+    MopdStage,
+    RewardModel,
+    SftStage,
+)
 
 PATTERN = "MEM*E"
 
 NEMOTRON_H_TINY = {
     "architectures": ["NemotronHForCausalLM"],
     "model_type": "nemotron_h",
-    "vocab_size": 512,
+    "vocab_size": 1024,
     "hidden_size": 128,
     "hybrid_override_pattern": PATTERN,
     "num_hidden_layers": len(PATTERN),
@@ -57,60 +69,73 @@ NEMOTRON_H_TINY = {
 
 ANSWER_TOKENS = 40
 TOKEN_BUDGET = 2048
+TAUGHT_ALONE = ("instruction_following", "math", "rlhf")
+MULTI_DOMAIN = ("mcqa", "workplace", "structured_output")
+SPECIAL = ("long_context", "code", "swe_agentless", "swe_executed")
+DOMAINS = (*TAUGHT_ALONE, *MULTI_DOMAIN, *SPECIAL)
+
+
+def grpo(name: str, domain: str, steps: int, **settings: Any) -> GrpoStage:
+    """A stage of RL with what all of them share here."""
+    defaults: dict[str, Any] = {
+        "data": (f"generate:{domain}",),
+        "prompts_per_step": 32,
+        "rollouts_per_prompt": 8,
+        "sampling": Sampling(max_new_tokens=ANSWER_TOKENS),
+        "token_budget": TOKEN_BUDGET,
+        "optimizer": OptimizerConfig(lr=6e-4),
+        "checkpoint_every": 5,
+    }
+    return GrpoStage(name=name, domain=domain, steps=steps, **(defaults | settings))
+
+
+JUDGE = RewardModel(kind="engine", model="sft", max_tokens=40, temperature=0.0, top_p=1.0, genrm=GenRm(prompt="plain"))
 
 CASCADE = Cascade(
     name="cascade2_tiny",
+    nproc=2,
     base=BaseModel(hf_config=NEMOTRON_H_TINY),
-    rollout=RolloutConfig(max_model_len=256, max_num_seqs=256, kv_cache_mib=128, probe_bound=2e-3),
-    evaluation=Evaluation(
-        domains=("instruction_following", "math"), prompts_per_domain=256, max_new_tokens=ANSWER_TOKENS
-    ),
+    rollout=RolloutConfig(max_model_len=320, max_num_seqs=256, kv_cache_mib=128, probe_bound=2e-3),
+    evaluation=Evaluation(domains=DOMAINS, prompts_per_domain=128, max_new_tokens=ANSWER_TOKENS),
     stages=(
         SftStage(
             name="sft",
             domain="general",
-            data=("generate:instruction_following@0.6", "generate:math@0.6"),
-            steps=480,
-            sequences_per_step=48,
+            data=(*(f"generate:{domain}@0.6" for domain in DOMAINS), "generate:genrm@1.0"),
+            steps=1200,
+            sequences_per_step=96,
             token_budget=TOKEN_BUDGET,
             optimizer=OptimizerConfig(
                 lr=4e-3, min_lr=4e-4, schedule="cosine", warmup_steps=10, betas=(0.9, 0.98), weight_decay=0.1
             ),
-            checkpoint_every=40,
+            checkpoint_every=100,
         ),
-        GrpoStage(
-            name="if_rl",
-            domain="instruction_following",
-            data=("generate:instruction_following",),
-            steps=25,
-            prompts_per_step=32,
-            rollouts_per_prompt=8,
-            sampling=Sampling(max_new_tokens=ANSWER_TOKENS),
-            token_budget=TOKEN_BUDGET,
-            optimizer=OptimizerConfig(lr=6e-4),
+        grpo("if_rl", "instruction_following", 25),
+        grpo(
+            "multi_domain_rl",
+            "general",
+            40,
+            domains=MULTI_DOMAIN,
+            data=("generate:mcqa*0.4", "generate:workplace*0.3", "generate:structured_output*0.3"),
         ),
-        GrpoStage(
-            name="math_rl",
-            domain="math",
-            data=("generate:math",),
-            steps=40,
-            prompts_per_step=32,
-            rollouts_per_prompt=8,
-            sampling=Sampling(max_new_tokens=ANSWER_TOKENS),
-            token_budget=TOKEN_BUDGET,
-            optimizer=OptimizerConfig(lr=6e-4),
-        ),
+        grpo("rlhf_teacher", "rlhf", 20, parent="sft", reward_model=JUDGE, kl_coefficient=0.03),
         MopdStage(
             name="mopd",
             domain="general",
-            data=("generate:instruction_following", "generate:math"),
-            teachers={"instruction_following": "if_rl", "math": "math_rl"},
-            steps=8,
+            parent="multi_domain_rl",
+            data=tuple(f"generate:{domain}" for domain in (*TAUGHT_ALONE, *MULTI_DOMAIN)),
+            teachers=dict.fromkeys((*TAUGHT_ALONE, *MULTI_DOMAIN), "best"),
+            steps=16,
             prompts_per_step=64,
             sampling=Sampling(max_new_tokens=ANSWER_TOKENS),
             token_budget=TOKEN_BUDGET,
             optimizer=OptimizerConfig(lr=6e-4, warmup_steps=2),
         ),
+        grpo("rlhf", "rlhf", 15, reward_model=JUDGE, kl_coefficient=0.03),
+        grpo("long_context_rl", "long_context", 20),
+        grpo("code_rl", "code", 25),
+        grpo("swe_agentless_rl", "swe_agentless", 20),
+        grpo("swe_executed_rl", "swe_executed", 20),
     ),
 )
 

@@ -19,13 +19,14 @@ from cascade_rl.rl_stages.exit_status import USER_ERROR, exit_status
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.config import Cascade
 
-USAGE = """usage: nemo-run LAUNCHER.py [--runs DIR] [key=value ...]
+USAGE = """usage: nemo-run LAUNCHER.py [--runs DIR] [--only STAGE | --from STAGE] [key=value ...]
 
 Runs the cascade that a launcher file describes, or goes on with it where its run folder is there.
 
   nemo-run launchers/cascade2_tiny.py                          runs/cascade2_tiny, all stages
   nemo-run launchers/cascade2_tiny.py seed=2 name=other        another seed in another run folder
-  nemo-run launchers/cascade2_tiny.py if_rl.optimizer.lr=1e-3  one setting of one stage
+  nemo-run launchers/cascade2_tiny.py if_rl.optimizer.lr=1e-3  one setting of one stage: it runs again with what follows
+  nemo-run launchers/cascade2_tiny.py --from mopd              that stage and those after it
   nemo-run launchers/cascade2_tiny.py --help                   every key of that launcher with its value
 """
 STAGE_COMMAND = (sys.executable, "-m", "cascade_rl.rl_stages.run_stage")
@@ -33,7 +34,7 @@ STAGE_COMMAND = (sys.executable, "-m", "cascade_rl.rl_stages.run_stage")
 
 def main() -> NoReturn:
     """The console script `nemo-run`."""
-    sys.exit(exit_status("nemo-run", lambda: _run_file(sys.argv[1:])))
+    sys.exit(exit_status("nemo-run", lambda: run_file(sys.argv[1:])))
 
 
 def launch(cascade: "Cascade", stage_command: Sequence[str] = STAGE_COMMAND) -> NoReturn:
@@ -44,7 +45,7 @@ def launch(cascade: "Cascade", stage_command: Sequence[str] = STAGE_COMMAND) -> 
     sys.exit(exit_status("nemo-run", lambda: _launch(cascade, sys.argv[1:], stage_command)))
 
 
-def _run_file(arguments: list[str]) -> int:
+def run_file(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0 if arguments else USER_ERROR
@@ -60,11 +61,13 @@ def _launch(cascade: "Cascade", arguments: list[str], stage_command: Sequence[st
     options = _parser(cascade).parse_args(arguments)
 
     from cascade_rl.launchers.local import run_cascade
+    from cascade_rl.rl_stages.cascade import selection
     from cascade_rl.rl_stages.config_text import override
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
-    return run_cascade(override(cascade, options.settings), options.runs, stage_command)
+    cascade = override(cascade, options.settings)
+    return run_cascade(cascade, options.runs, stage_command, selection(cascade, options.only, options.first))
 
 
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:
@@ -86,6 +89,8 @@ def _parser(cascade: "Cascade") -> argparse.ArgumentParser:
     parser.add_argument(
         "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of run folders (runs)"
     )
+    parser.add_argument("--only", metavar="STAGE", help="run this stage alone")
+    parser.add_argument("--from", dest="first", metavar="STAGE", help="run this stage and those that follow")
     parser.add_argument(
         "settings", nargs="*", metavar="key=value", help="what differs from the launcher file"
     )

@@ -17,9 +17,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from cascade_rl.engine.errors import UserError
 from cascade_rl.launchers.inputs import check_inputs
-from cascade_rl.rl_stages.config import Cascade
+from cascade_rl.rl_stages.config import Cascade, Stage
 from cascade_rl.rl_stages.exit_status import USER_ERROR
+from cascade_rl.rl_stages.gate import GATE_CLOSED
 from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.table import score_line, score_table
 
@@ -32,16 +34,18 @@ LOG_TAIL_LINES = 20
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def run_cascade(cascade: Cascade, runs: Path, stage_command: Sequence[str]) -> int:
-    """Run or go on with `runs/<name>`; returns the exit code.
+def run_cascade(cascade: Cascade, runs: Path, stage_command: Sequence[str], chosen: Sequence[Stage]) -> int:
+    """Run the `chosen` stages of `runs/<name>`, or go on with them; returns the exit code.
 
-    Raises UserError for bad input, before anything is written.
+    Raises UserError for bad input, before anything is written, and for a stage that needs one that is not done.
     """
     console = Console(highlight=False)
     check_inputs(cascade)
     with RunFolder.claim(runs / cascade.name, cascade) as (run, lock):
-        for stage in run.stages:
+        for stage in map(run.stage, (config.name for config in chosen)):
+            _require_dependencies(run, stage)
             code = 0 if _skip(stage, console) else _run_stage(run, stage, stage_command, lock, console)
+            code = code or _gate(stage, console)
             if code:
                 _say(console, stage, f"failed with exit code {code}. Run folder: {run.root}")
                 return code
@@ -61,12 +65,27 @@ def _skip(stage: StageFolder, console: Console) -> bool:
     return stage.done
 
 
-def _run_stage(
-    run: RunFolder, stage: StageFolder, command: Sequence[str], lock: int, console: Console
-) -> int:
+def _require_dependencies(run: RunFolder, stage: StageFolder) -> None:
+    missing = [other.config.name for other in run.dependencies(stage) if not other.done]
+    if missing:
+        raise UserError(
+            f"{stage.label}: expected the stages that it builds on to be done, found {', '.join(missing)} unfinished "
+            f"in {run.root}. Run them first, or start with --from {missing[0]}."
+        )
+
+
+def _gate(stage: StageFolder, console: Console) -> int:
+    failed = [verdict for verdict in stage.gate() if not verdict.passed]
+    for verdict in failed:
+        _say(console, stage, f"gate closed: {verdict}. Change the stage, or what its gate allows")
+    return GATE_CLOSED if failed else 0
+
+
+def _run_stage(run: RunFolder, stage: StageFolder, command: Sequence[str], lock: int, console: Console) -> int:
     _say(console, stage, _beginning(stage))
     stage.record_event("attempt", from_step=stage.last_step())
-    with Ranks([*command, str(run.root), stage.config.name], run.cascade.nproc, stage.logs, lock) as ranks:
+    nproc = run.cascade.layout(stage.config).nproc
+    with Ranks([*command, str(run.root), stage.config.name], nproc, stage.logs, lock) as ranks:
         failure = ranks.wait()
     stage.record_event("ended", exit_code=failure.code if failure else 0)
     if failure:

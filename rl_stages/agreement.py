@@ -1,5 +1,7 @@
 """Trainer and sampler see the same policy: what holds in each step of a stage that learns from its own samples."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from cascade_rl.engine.losses import mismatch
@@ -25,6 +27,34 @@ def require_agreement(
             "raise tme_bound; otherwise the refit or the replayed routes are wrong"
         )
     return gap
+
+
+def mask_disagreeing(
+    sequences: list[Sequence], train_logprobs: list[np.ndarray], bound: float | None, step: int
+) -> tuple[list[Sequence], dict[str, float]]:
+    """The sequences, and what share of them is masked: those whose own mean of exp|log p_train - log p_rollout| is
+    beyond the bound leave the loss, and with it what `require_agreement` looks at (NeMo-RL's
+    seq_logprob_error_threshold). None: as they are. Raises Mismatch where none is left."""
+    if bound is None:
+        return sequences, {}
+    agrees = [_error(*pair) <= bound for pair in zip(sequences, train_logprobs, strict=True)]
+    masked = [
+        replace(sequence, loss_mask=sequence.loss_mask & agreeing)
+        for sequence, agreeing in zip(sequences, agrees, strict=True)
+    ]
+    if not any(sequence.loss_mask.any() for sequence in masked):
+        raise Mismatch(
+            f"step {step + 1}: expected sequences whose mean of exp|log p_train - log p_rollout| is at most {bound}, "
+            "found none (sequence_error_bound). The refit or the replayed routes are wrong"
+        )
+    return masked, {"disagreeing_fraction": 1 - sum(agrees) / len(agrees)}
+
+
+def _error(sequence: Sequence, train_logprobs: np.ndarray) -> float:
+    """1.0, which is no error, where the sequence has no loss token."""
+    if not sequence.loss_mask.any():
+        return 1.0
+    return mismatch(train_logprobs, sequence.per_token["rollout_logprob"], sequence.loss_mask)["tme"]
 
 
 def require_replay(fraction: float, step: int) -> None:

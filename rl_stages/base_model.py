@@ -6,31 +6,34 @@ from typing import Any
 import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
+from cascade_rl.engine.config import ParallelConfig
 from cascade_rl.engine.models import build_model, export_hf
 from cascade_rl.engine.ranks import is_rank0
-from cascade_rl.rl_stages.config import Cascade, SftStage
+from cascade_rl.rl_stages.config import Cascade, RewardModelStage, SftStage
+from cascade_rl.rl_stages.demonstration import load_demonstrations
+from cascade_rl.rl_stages.reward_models.pairs import load_pairs
 from cascade_rl.rl_stages.run_folder import RunFolder
-from cascade_rl.rl_stages.task import load_demonstrations, load_tasks
+from cascade_rl.rl_stages.task import load_tasks
 from cascade_rl.rl_stages.tokenizer import train_tokenizer
 
 TEXTS = 4096  # per source, enough to see every word of the generated domains
 
 
-def ready(run: RunFolder) -> Path:
-    """Folder of the base model; a random one is made if it is not there. Collective."""
+def ready(run: RunFolder, parallel: ParallelConfig) -> Path:
+    """Folder of the base model; a random one is made, cut as `parallel` says, if it is not there. Collective."""
     base = run.cascade.base
     if base.hf is not None:
         return Path(base.hf)
     folder = run.root / "base"
     if not folder.exists():
-        _make(run.cascade, folder)
+        _make(run.cascade, parallel, folder)
     return folder
 
 
-def _make(cascade: Cascade, folder: Path) -> None:
+def _make(cascade: Cascade, parallel: ParallelConfig, folder: Path) -> None:
     tokenizer = _train_tokenizer(cascade)
     hf_config = _with_special_ids(dict(cascade.base.hf_config or {}), tokenizer)
-    model = build_model(hf_config, cascade.parallel, seed=cascade.seed)
+    model = build_model(hf_config, parallel, seed=cascade.seed)
     source = folder.with_name("tokenizer")
     if is_rank0():
         tokenizer.save_pretrained(source)
@@ -41,10 +44,12 @@ def _make(cascade: Cascade, folder: Path) -> None:
 def _train_tokenizer(cascade: Cascade) -> PreTrainedTokenizerBase:
     """Of each source once, however many stages use it."""
     texts: list[Any] = []
-    sources = dict.fromkeys((source, isinstance(stage, SftStage)) for stage in cascade.stages for source in stage.data)
-    for source, has_answers in sources:
-        if has_answers:
-            texts += load_demonstrations(source, count=TEXTS, seed=cascade.seed)
+    sources = dict.fromkeys((source, stage.kind) for stage in cascade.stages for source in stage.data)
+    for source, kind in sources:
+        if kind == SftStage.kind:
+            texts += [shown.messages for shown in load_demonstrations(source, count=TEXTS, seed=cascade.seed)]
+        elif kind == RewardModelStage.kind:
+            texts += [pair.messages for pair in load_pairs(source, split="train", seed=cascade.seed)[:TEXTS]]
         else:
             texts += [task.messages for task in load_tasks(source, split="train", seed=cascade.seed)[:TEXTS]]
     assert cascade.base.hf_config is not None

@@ -8,13 +8,16 @@ default, or says where its value comes from. Torch-free.
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, ClassVar, Literal, Self
 
 from cascade_rl.engine.config import DEFAULT_ROUTER, OptimizerConfig, ParallelConfig, RolloutConfig, RouterConfig
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.sample import Sampling
+from cascade_rl.rl_stages.reward_models.aggregation import LengthTerms
+from cascade_rl.rl_stages.reward_models.genrm import PromptForm
+from cascade_rl.rl_stages.source import parse_sources
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 SFT_OPTIMIZER = OptimizerConfig(
@@ -22,6 +25,7 @@ SFT_OPTIMIZER = OptimizerConfig(
 )
 RL_OPTIMIZER = OptimizerConfig(lr=3e-6, betas=(0.9, 0.95))
 RL_SAMPLING = Sampling(max_new_tokens=49_152, temperature=1.0, top_p=1.0)
+REWARD_MODEL_OPTIMIZER = OptimizerConfig(lr=2e-6, betas=(0.9, 0.95))
 MOPD_OPTIMIZER = OptimizerConfig(lr=2e-6, warmup_steps=30, warmup_init_lr=2e-7, betas=(0.9, 0.95))
 MOPD_SAMPLING = Sampling(max_new_tokens=98_304, temperature=1.0, top_p=1.0)
 
@@ -58,6 +62,12 @@ def _at_least(minimum: int, owner: str, node: object, *names: str) -> None:
         _require(value >= minimum, f"{owner}.{name}", f"at least {minimum}", value)
 
 
+def _share(owner: str, node: object, *names: str) -> None:
+    for name in names:
+        value = getattr(node, name)
+        _require(0 <= value <= 1, f"{owner}.{name}", "a value in [0, 1]", value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class BaseModel(Node):
     """What the first stage starts from: exactly one of
@@ -76,15 +86,20 @@ class BaseModel(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Node):
-    """Held-out scores of all domains, taken before and after each stage. Temperature 0 is greedy."""
+    """Held-out scores of all domains, taken before and after each stage. Temperature 0 is greedy.
+
+    max_infrastructure_failures   largest share of a domain's answers that may stay without a score
+    """
 
     domains: tuple[str, ...]
     prompts_per_domain: int
     max_new_tokens: int
     temperature: float = 1.0
+    max_infrastructure_failures: float = 0.1
 
     def __post_init__(self) -> None:
         _at_least(1, "evaluation", self, "prompts_per_domain", "max_new_tokens")
+        _share("evaluation", self, "max_infrastructure_failures")
         _require(len(self.domains) > 0, "evaluation.domains", "at least one domain", self.domains)
         _require(self.temperature >= 0, "evaluation.temperature", "0 or more", self.temperature)
 
@@ -93,13 +108,19 @@ class Evaluation(Node):
 class Stage(Node):
     """What every stage has.
 
-    data          sources, joined: a .jsonl path, or `generate:<domain>` (see rl_stages/task.py)
+    parent        name of the earlier stage whose weights it starts from, or "base"; the one before where it is None
+    data          sources: files, folders, `hf:` or `generate:` (rl_stages/rows.py, task.py, demonstration.py), each
+                  with a count or a weight where it says so (rl_stages/source.py). Without weights the sources of
+                  RL are joined, and those of SFT take turns
     token_budget  tokens per packed micro-batch; the longest sequence must fit
     router        what trains in the routers of a mixture of experts
     checkpoint_every, keep_checkpoints   steps between checkpoints, and how many complete ones stay on disk
+    gate          domain -> how much of its held-out score the stage may lose; a stage that loses more stops the cascade
+    nproc, parallel, rollout   where they differ from the cascade's
     """
 
     kind: ClassVar[str]
+    trains_policy: ClassVar[bool] = True
 
     name: str
     domain: str
@@ -110,25 +131,45 @@ class Stage(Node):
     router: RouterConfig = DEFAULT_ROUTER
     checkpoint_every: int = 1
     keep_checkpoints: int = 2
+    parent: str | None = None
+    gate: Mapping[str, float] = field(default_factory=dict)
+    nproc: int | None = None
+    parallel: ParallelConfig | None = None
+    rollout: RolloutConfig | None = None
 
     @property
     def batch_terms(self) -> str:
         """What a step and the whole stage take, with units."""
         raise NotImplementedError
 
+    @property
+    def models_read(self) -> Mapping[str, str]:
+        """Beside its parent, by the key that names them: earlier stages, or folders, written with a "/"."""
+        return {}
+
     def __post_init__(self) -> None:
         _check_name("stage name", self.name)
         _at_least(1, self.name, self, "steps", "token_budget", "checkpoint_every", "keep_checkpoints")
         _require(len(self.data) > 0, f"{self.name}.data", "at least one source", self.data)
+        parse_sources(self.data)
+        for domain, loss in self.gate.items():
+            _require(0 <= loss <= 1, f"{self.name}.gate.{domain}", "a loss in [0, 1]", loss)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SftStage(Stage):
-    """Supervised fine-tuning. Defaults: Cascade 2, Table 7 (facts/paper.md 3.1); the clip is not stated."""
+    """Supervised fine-tuning. Defaults: Cascade 2, Table 7 (facts/paper.md 3.1); the clip is not stated.
+
+    sequences_per_step   demonstrations; the paper counts packed sequences of 256K tokens, 64 a step
+    learned_turns        of a conversation, every turn of the assistant or the last; not in the paper, every in Nano-3's
+    overlong             a sequence longer than token_budget ends the run ("error") or is left out and counted ("drop")
+    """
 
     kind: ClassVar[str] = "sft"
 
     sequences_per_step: int = 64
+    learned_turns: Literal["every", "last"] = "every"
+    overlong: Literal["error", "drop"] = "error"
     optimizer: OptimizerConfig = SFT_OPTIMIZER
 
     @property
@@ -150,6 +191,7 @@ class OnPolicyStage(Stage):
 
     importance_low, importance_high   the band of the train/rollout ratio, see the stage's loss
     tme_bound                         largest allowed mean of exp|log p_train - log p_rollout|; 1.001 suits float32
+    max_infrastructure_failures       largest share of a step's samples that may stay without a score
     """
 
     prompts_per_step: int = 128
@@ -158,6 +200,7 @@ class OnPolicyStage(Stage):
     importance_low: float = 0.5
     importance_high: float = 2.0
     tme_bound: float = 1.001
+    max_infrastructure_failures: float = 0.1
 
     @property
     def batch_terms(self) -> str:
@@ -165,9 +208,14 @@ class OnPolicyStage(Stage):
         samples = prompts * rollouts
         return (
             f"{self.steps} steps of {prompts:,} prompts x {rollouts} rollouts = {samples:,} samples a step, "
-            f"{self.steps * samples:,} in all; at most {self.sampling.max_new_tokens:,} new tokens a sample; "
+            f"{self.steps * samples:,} in all; at most {self.max_new_tokens:,} new tokens a sample; "
             f"micro-batches of {self.token_budget:,} tokens"
         )
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Of the longest answer in any of its steps."""
+        return self.sampling.max_new_tokens
 
     @property
     def trained_domains(self) -> Collection[str]:
@@ -186,16 +234,124 @@ class OnPolicyStage(Stage):
         _require(0 <= low <= 1, f"{self.name}.importance_low", "a value in [0, 1]", low)
         _require(high >= 1, f"{self.name}.importance_high", "1 or more", high)
         _require(self.tme_bound >= 1, f"{self.name}.tme_bound", "1 or more", self.tme_bound)
+        _share(self.name, self, "max_infrastructure_failures")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extension(Node):
+    """New settings from step `from_step` on, counting from 0; None leaves what there was. Cascade 1 extends the answers
+    of Math RL at fixed steps (Table 17, facts/paper.md 1.4); its other rule, to end a stage at a clip ratio of about
+    10 %, is a person's to apply, because the schedules of a stage need its number of steps."""
+
+    from_step: int
+    max_new_tokens: int
+    temperature: float | None = None
+    overlong: Literal["penalty", "filter"] | None = None
+
+    def applied_to(self, stage: "GrpoStage") -> "GrpoStage":
+        temperature = stage.sampling.temperature if self.temperature is None else self.temperature
+        sampling = replace(stage.sampling, max_new_tokens=self.max_new_tokens, temperature=temperature)
+        return replace(stage, sampling=sampling, overlong=self.overlong or stage.overlong, extensions=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochFilter(Node):
+    """After each epoch, prompts that were answered always right or always wrong sit out the next one, but for these
+    shares of them. Math RL of Cascade 1 (facts/paper.md 1.4)."""
+
+    hard_readmission: float = 0.1
+    easy_readmission: float = 0.01
+
+    def __post_init__(self) -> None:
+        _share("epoch_filter", self, "hard_readmission", "easy_readmission")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeSwitch(Node):
+    """The reward of an answer in another script to an English prompt: `reward`, or that added to the lowest reward of
+    the batch. Cascade 1 (facts/paper.md 1.4): -1 in Math RL, 0 in Code RL, lowest - 10 in RLHF."""
+
+    reward: float
+    relative_to: Literal["zero", "lowest"] = "zero"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenRm(Node):
+    """How a generative reward model compares the answers of a group (facts/paper.md 5.4).
+
+    prompt   "instructed", "plain" or "roles": see rl_stages/reward_models/genrm.py
+    offsets  of circular pairs, such as 1 (Nano-v3) or 1,2; None: all pairs, as in Cascade 2
+    terms    what conciseness adds
+    """
+
+    prompt: PromptForm = "instructed"
+    offsets: tuple[int, ...] | None = None
+    terms: LengthTerms = field(default_factory=LengthTerms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardModel(Node):
+    """The model that judges the answers of a stage. Sampling: that of the GenRM in NeMo-Gym (facts/paper.md 5.4).
+
+    kind     "server": OpenAI-compatible, at `url`; "engine": a vLLM engine of our own beside the trainer's;
+             "bradley_terry": what a reward_model stage trained, in a process of its own, which scores RLHF alone
+    model    the name by which the server knows it; otherwise an earlier stage, or a folder, written with a "/"
+    shaped   of "bradley_terry": tanh of the z-scores in a group, which Cascade 1 needs for weak reward models
+    api_key_env       environment variable that holds the server's key; None: it takes none
+    deadline_seconds  of all that is asked about one group, and of each question
+    retries           of a server that fails
+    concurrency       questions asked at once
+    """
+
+    kind: Literal["server", "engine", "bradley_terry"]
+    model: str
+    shaped: bool = False
+    url: str | None = None
+    api_key_env: str | None = None
+    deadline_seconds: float = 600.0
+    retries: int = 3
+    concurrency: int = 64
+    max_tokens: int = 16_384
+    temperature: float = 0.6
+    top_p: float = 0.95
+    genrm: GenRm = field(default_factory=GenRm)
+
+    @property
+    def folder_or_stage(self) -> str | None:
+        """Where its weights are found; None for a server."""
+        return None if self.kind == "server" else self.model
+
+    def __post_init__(self) -> None:
+        right = (self.url is not None) == (self.kind == "server")
+        _require(right, "reward_model.url", "one for a server, and for nothing else", self.url)
+        _at_least(1, "reward_model", self, "concurrency", "max_tokens")
+        _at_least(0, "reward_model", self, "retries", "temperature")
+        _require(self.deadline_seconds > 0, "reward_model.deadline_seconds", "more than 0", self.deadline_seconds)
+        offsets = self.genrm.offsets
+        wide = offsets is None or (len(offsets) > 0 and min(offsets) > 0)
+        _require(wide, "reward_model.genrm.offsets", "numbers above 0, or none for all pairs", offsets)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GrpoStage(OnPolicyStage):
-    """On-policy RL with verified rewards. Defaults: IF-RL of Cascade 2, Table 8 (facts/paper.md 1.2).
+    """On-policy RL with verified rewards. Defaults: IF-RL of Cascade 2, Table 8 (facts/paper.md 1.2), but without its
+    dynamic filtering; each stage's own numbers are in rl_stages/recipes/.
 
     importance        weight of the train/rollout gap: "truncated" (clamped at importance_high), "masked"
                       (tokens outside [importance_low, importance_high] dropped), "off". Not in the paper
     kl_coefficient    KL to the stage's first weights; 0 but for RLHF (0.03)
     overlong          a truncated sample has reward 0 ("penalty") or leaves the loss ("filter")
+    domains           those of its data, where they are several; `domain` is then only a name
+    extensions        longer answers, and what changes with them, from given steps on
+    dynamic_filtering   a step's groups are those with unequal rewards; more are drawn until it has all
+    max_draws         times that a step draws before it gives up; 10 is NeMo-RL's
+    epoch_filter      which prompts come back in the next epoch; None: all
+    min_best_reward   a group whose best reward is not above it leaves the loss; 0.5 in agentless SWE RL of Cascade 2
+    code_switch       the reward of an answer in another script to an English prompt; None: as any other
+    thinking_fraction share of a draw's prompts in thinking mode; None: as the chat template has it
+    reward_model      what judges the answers of the stage's domain in training; None: its verifier, as in evaluation
+    sequence_error_bound   an answer whose mean of exp|log p_train - log p_rollout| is larger leaves the loss; NeMo-RL's
+                      recipe for the 30B-A3B model has 2 (facts/paper.md 1.1); None: none does, see tme_bound
     """
 
     kind: ClassVar[str] = "grpo"
@@ -206,15 +362,55 @@ class GrpoStage(OnPolicyStage):
     importance: Literal["truncated", "masked", "off"] = "truncated"
     kl_coefficient: float = 0.0
     overlong: Literal["penalty", "filter"] = "penalty"
+    domains: tuple[str, ...] = ()
+    extensions: tuple[Extension, ...] = ()
+    dynamic_filtering: bool = False
+    max_draws: int = 10
+    epoch_filter: EpochFilter | None = None
+    min_best_reward: float | None = None
+    code_switch: CodeSwitch | None = None
+    thinking_fraction: float | None = None
+    reward_model: RewardModel | None = None
+    sequence_error_bound: float | None = None
 
     @property
     def trained_domains(self) -> Collection[str]:
-        return (self.domain,)
+        return self.domains or (self.domain,)
+
+    @property
+    def models_read(self) -> Mapping[str, str]:
+        model = self.reward_model.folder_or_stage if self.reward_model else None
+        return {} if model is None else {"reward_model.model": model}
+
+    @property
+    def max_new_tokens(self) -> int:
+        return max([self.sampling.max_new_tokens, *(change.max_new_tokens for change in self.extensions)])
+
+    def at(self, step: int) -> "GrpoStage":
+        """The stage with the settings of step `step`, counting from 0."""
+        stage = self
+        for change in self.extensions:
+            if change.from_step <= step:
+                stage = change.applied_to(stage)
+        return stage
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _at_least(2, self.name, self, "rollouts_per_prompt")  # a group of one has no advantage
+        _at_least(1, self.name, self, "max_draws")
         _require(self.kl_coefficient >= 0, f"{self.name}.kl_coefficient", "0 or more", self.kl_coefficient)
+        if self.thinking_fraction is not None:
+            _share(self.name, self, "thinking_fraction")
+        bound = self.sequence_error_bound
+        _require(bound is None or bound >= 1, f"{self.name}.sequence_error_bound", "1 or more", bound)
+        self._check_extensions()
+
+    def _check_extensions(self) -> None:
+        starts = [change.from_step for change in self.extensions]
+        rising = all(early < late for early, late in zip([0, *starts], starts, strict=False))
+        _require(rising, f"{self.name}.extensions", "from_step above 0 and rising", starts)
+        for change in self.extensions:
+            change.applied_to(self)  # refuses, as a stage does, what cannot be
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,14 +418,19 @@ class MopdStage(OnPolicyStage):
     """Multi-domain on-policy distillation: the student's samples, scored by the teacher of their domain. Defaults:
     Cascade 2, section 4.4 and Table 8 (facts/paper.md 2); of its two learning rates, the one that has a warm-up.
 
-    teachers   domain -> name of an earlier stage, whose export it is, or a Hugging Face folder, written with a "/".
-               One for each domain of the data; same architecture and tokenizer as the student
-    importance_low, importance_high   tokens outside are dropped
+    teachers   domain -> name of an earlier stage, whose export it is; "best", the earlier stage with the best held-out
+               score there; or a Hugging Face folder, written with a "/". One for each domain of the data; same
+               architecture and tokenizer as the student
+    importance_low, importance_high   tokens outside are dropped, of the objective "sampled"
+    objective  what is learned of the teacher: "sampled", the paper's, its log-prob of the drawn token; "topk", reverse
+               KL of its `topk` likeliest tokens and a bucket for the rest; "exact", of the whole vocabulary
     """
 
     kind: ClassVar[str] = "mopd"
 
     teachers: Mapping[str, str]
+    objective: Literal["sampled", "topk", "exact"] = "sampled"
+    topk: int = 64
     rollouts_per_prompt: int = 4
     sampling: Sampling = MOPD_SAMPLING
     optimizer: OptimizerConfig = MOPD_OPTIMIZER
@@ -238,22 +439,71 @@ class MopdStage(OnPolicyStage):
     def trained_domains(self) -> Collection[str]:
         return self.teachers
 
+    @property
+    def models_read(self) -> Mapping[str, str]:
+        return {f"teachers.{domain}": teacher for domain, teacher in self.teachers.items()}
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        _at_least(1, self.name, self, "topk")
         _require(len(self.teachers) > 0, f"{self.name}.teachers", "at least one teacher", dict(self.teachers))
 
 
+BASE, BEST = "base", "best"  # the names that no stage can have
+
+
 def is_folder(teacher: str) -> bool:
-    """Whether a teacher is a Hugging Face folder, and not the name of a stage."""
+    """Whether a model that a stage reads is a Hugging Face folder, and not the name of a stage."""
     return "/" in teacher
 
 
-STAGE_KINDS: dict[str, type[Stage]] = {stage.kind: stage for stage in (SftStage, GrpoStage, MopdStage)}
+@dataclass(frozen=True, kw_only=True)
+class RewardModelStage(Stage):
+    """Bradley-Terry training of a reward model of the policy's architecture, which no stage starts from. Defaults:
+    Cascade 1 (facts/paper.md 1.4), whose 82K pairs are 320 steps, one epoch; the betas are those of its RL stages.
+
+    data    preference pairs (rl_stages/reward_models/pairs.py)
+    domain  name of its score, the share of held-out pairs whose chosen answer has the higher reward
+    """
+
+    kind: ClassVar[str] = "reward_model"
+    trains_policy: ClassVar[bool] = False
+
+    pairs_per_step: int = 256
+    steps: int = 320
+    optimizer: OptimizerConfig = REWARD_MODEL_OPTIMIZER
+
+    @property
+    def batch_terms(self) -> str:
+        total = self.steps * self.pairs_per_step
+        return (
+            f"{self.steps} steps of {self.pairs_per_step:,} pairs = {total:,} pairs; "
+            f"micro-batches of {self.token_budget:,} tokens"
+        )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least(1, self.name, self, "pairs_per_step")
+        _require(not self.gate, f"{self.name}.gate", "none: a reward model answers nothing", dict(self.gate))
+
+
+STAGE_KINDS: dict[str, type[Stage]] = {
+    stage.kind: stage for stage in (SftStage, GrpoStage, MopdStage, RewardModelStage)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where a stage runs: training ranks, how they divide the model, and the engines."""
+
+    nproc: int
+    parallel: ParallelConfig
+    rollout: RolloutConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cascade(Node):
-    """The whole run: stages in order, each starting from the weights of the one before.
+    """The whole run: stages in order, each starting from the weights of its parent.
 
     nproc  training ranks; data parallelism is what `parallel` leaves of them
     """
@@ -272,10 +522,11 @@ class Cascade(Node):
         _at_least(0, "cascade", self, "seed")
         _at_least(1, "cascade", self, "nproc")
         self._check_stage_names()
-        self._check_layout()
+        self._check_parents()
+        self._check_layouts()
         self._check_lengths()
         self._check_domains()
-        self._check_teachers()
+        self._check_models_read()
 
     def stage(self, name: str) -> Stage:
         """The stage of that name. Raises UserError that names the nearest one."""
@@ -284,40 +535,55 @@ class Cascade(Node):
             raise UserError(f"{self.name} has no stage '{name}'. Did you mean '{nearest(name, names)}'?")
         return self.stages[names.index(name)]
 
+    def earlier(self, stage: Stage) -> tuple[Stage, ...]:
+        """The stages that are listed before it."""
+        return self.stages[: self.stages.index(stage)]
+
+    def parent(self, stage: Stage) -> Stage | None:
+        """The stage whose weights it starts from; None for the base."""
+        before = [other for other in self.earlier(stage) if other.trains_policy]
+        if stage.parent is None:
+            return before[-1] if before else None
+        return None if stage.parent == BASE else self.stage(stage.parent)
+
+    def layout(self, stage: Stage) -> Layout:
+        """The stage's own, where it has one, and the cascade's."""
+        return Layout(
+            nproc=stage.nproc or self.nproc,
+            parallel=stage.parallel or self.parallel,
+            rollout=stage.rollout or self.rollout,
+        )
+
     def _check_stage_names(self) -> None:
         names = [stage.name for stage in self.stages]
         _require(len(names) > 0, "stages", "at least one stage", self.stages)
         _require(len(set(names)) == len(names), "stages", "different names", names)
-        taken = {item.name for item in fields(self)} & set(names)
+        taken = ({item.name for item in fields(self)} | {BASE, BEST}) & set(names)
         _require(not taken, "stages", "names that are no key of the cascade itself", sorted(taken))
 
-    def _check_layout(self) -> None:
-        cut = self.parallel
-        dense = cut.tensor * cut.pipeline * cut.context
-        _require(
-            self.nproc % dense == 0,
-            "nproc",
-            f"a multiple of {dense} (parallel.tensor {cut.tensor} x pipeline {cut.pipeline} x context {cut.context})",
-            self.nproc,
-        )
-        experts = cut.expert * cut.expert_tensor * cut.pipeline
-        _require(
-            self.nproc % experts == 0,
-            "nproc",
-            f"a multiple of {experts} (parallel.expert {cut.expert} x expert_tensor {cut.expert_tensor} "
-            f"x pipeline {cut.pipeline})",
-            self.nproc,
-        )
+    def _check_parents(self) -> None:
+        for stage in self.stages:
+            known = [BASE, *(other.name for other in self.earlier(stage) if other.trains_policy)]
+            expected = f"an earlier stage or {BASE} ({', '.join(known)})"
+            _require(stage.parent is None or stage.parent in known, f"{stage.name}.parent", expected, stage.parent)
+
+    def _check_layouts(self) -> None:
+        for stage in self.stages:
+            layout = self.layout(stage)
+            _check_layout(f"{stage.name}.nproc" if stage.nproc or stage.parallel else "nproc", layout)
 
     def _check_lengths(self) -> None:
-        limit = self.rollout.max_model_len
-        expected = f"less than rollout.max_model_len = {limit}, which prompt and answer share"
-        wanted = {"evaluation.max_new_tokens": self.evaluation.max_new_tokens}
         for stage in self.stages:
+            limit = self.layout(stage).rollout.max_model_len
+            expected = f"less than rollout.max_model_len = {limit}, which prompt and answer share"
+            tokens = self.evaluation.max_new_tokens
+            _require(tokens < limit, "evaluation.max_new_tokens", expected, tokens)
             if isinstance(stage, OnPolicyStage):
-                wanted[f"{stage.name}.sampling.max_new_tokens"] = stage.sampling.max_new_tokens
-        for key, tokens in wanted.items():
-            _require(tokens < limit, key, expected, tokens)
+                tokens = stage.max_new_tokens
+                _require(tokens < limit, f"{stage.name}.sampling.max_new_tokens", expected, tokens)
+            judge = stage.reward_model if isinstance(stage, GrpoStage) else None
+            if judge and judge.folder_or_stage:
+                _require(judge.max_tokens < limit, f"{stage.name}.reward_model.max_tokens", expected, judge.max_tokens)
 
     def _check_domains(self) -> None:
         measured = self.evaluation.domains
@@ -326,12 +592,34 @@ class Cascade(Node):
             key = "teachers" if isinstance(stage, MopdStage) else "domain"
             for domain in stage.trained_domains if isinstance(stage, OnPolicyStage) else ():
                 _require(domain in measured, f"{stage.name}.{key}", expected, domain)
+            for domain in stage.gate:
+                _require(domain in measured, f"{stage.name}.gate", expected, domain)
 
-    def _check_teachers(self) -> None:
-        names = [stage.name for stage in self.stages]
-        for position, stage in enumerate(self.stages):
-            for domain, teacher in stage.teachers.items() if isinstance(stage, MopdStage) else ():
-                earlier = ", ".join(names[:position]) or "none there is"
-                expected = f'the name of an earlier stage ({earlier}) or a Hugging Face folder, written with a "/"'
-                known = is_folder(teacher) or teacher in names[:position]
-                _require(known, f"{stage.name}.teachers.{domain}", expected, teacher)
+    def _check_models_read(self) -> None:
+        for stage in self.stages:
+            policies = isinstance(stage, MopdStage)
+            names = [other.name for other in self.earlier(stage) if other.trains_policy or not policies]
+            earlier, best = ", ".join(names) or "none there is", f", {BEST}" if isinstance(stage, MopdStage) else ""
+            expected = f'the name of an earlier stage ({earlier}){best} or a Hugging Face folder, written with a "/"'
+            known = [*names, BEST] if best and names else names
+            for key, model in stage.models_read.items():
+                _require(is_folder(model) or model in known, f"{stage.name}.{key}", expected, model)
+
+
+def _check_layout(owner: str, layout: Layout) -> None:
+    cut = layout.parallel
+    dense = cut.tensor * cut.pipeline * cut.context
+    _require(
+        layout.nproc % dense == 0,
+        owner,
+        f"a multiple of {dense} (parallel.tensor {cut.tensor} x pipeline {cut.pipeline} x context {cut.context})",
+        layout.nproc,
+    )
+    experts = cut.expert * cut.expert_tensor * cut.pipeline
+    _require(
+        layout.nproc % experts == 0,
+        owner,
+        f"a multiple of {experts} (parallel.expert {cut.expert} x expert_tensor {cut.expert_tensor} "
+        f"x pipeline {cut.pipeline})",
+        layout.nproc,
+    )

@@ -40,6 +40,11 @@ def from_plain(plain: Any) -> Cascade:
     return _read(plain, Cascade, "cascade")
 
 
+def read_node[T](plain: Any, cls: type[T], where: str) -> T:
+    """A typed node of another tree, such as a cluster's profile. Raises UserError as `from_plain` does."""
+    return _read_node(plain, cls, where)
+
+
 def from_yaml(text: str) -> Cascade:
     return from_plain(yaml.safe_load(text))
 

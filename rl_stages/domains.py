@@ -5,14 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from cascade_rl.engine.errors import UserError
+from cascade_rl.rl_stages.adapters import ADAPTERS
+from cascade_rl.rl_stages.config import RewardModel
+from cascade_rl.rl_stages.environments import swe_agent, workplace
+from cascade_rl.rl_stages.environments.environment import Environment
+from cascade_rl.rl_stages.prompts import code as code_prompts
 from cascade_rl.rl_stages.prompts import instruction_following as instruction_following_prompts
+from cascade_rl.rl_stages.prompts import long_context as long_context_prompts
 from cascade_rl.rl_stages.prompts import math as math_prompts
+from cascade_rl.rl_stages.prompts import mcqa as mcqa_prompts
+from cascade_rl.rl_stages.prompts import rlhf as rlhf_prompts
+from cascade_rl.rl_stages.prompts import structured_output as structured_output_prompts
+from cascade_rl.rl_stages.prompts import swe_agent as swe_agent_prompts
+from cascade_rl.rl_stages.prompts import swe_agentless as swe_agentless_prompts
+from cascade_rl.rl_stages.prompts import swe_executed as swe_executed_prompts
+from cascade_rl.rl_stages.prompts import workplace as workplace_prompts
 from cascade_rl.rl_stages.prompts.lesson import Lesson
+from cascade_rl.rl_stages.reward_models.judge_client import JudgeModel
+from cascade_rl.rl_stages.swe import instance
 from cascade_rl.rl_stages.verdict import GroupVerifier, Verifier
-from cascade_rl.rl_stages.verifiers import instruction_following, math, mcqa, structured_output, tool_call
+from cascade_rl.rl_stages.verifiers import (
+    code,
+    code_rows,
+    genrm,
+    instruction_following,
+    long_context,
+    math,
+    mcqa,
+    reasoning_gym,
+    rlhf,
+    structured_output,
+    swe_agentless,
+    swe_executed,
+    tool_call,
+)
 
 
 @dataclass(frozen=True)
@@ -20,21 +50,26 @@ class Domain:
     """One kind of task.
 
     parse_row  a row's verifier fields, checked (UserError otherwise)
-    verifier   makes a verifier; the caller closes it
+    verifier   makes a verifier; the caller closes it. None where an environment judges its episodes itself
     lessons    every prompt that `generate:<name>` can make, in a fixed order; None when there is no generator
     agents     the NeMo-Gym agents whose rows, as released, are this domain's
+    environment   makes the environment of a multi-turn domain; the caller closes it
+    judged     makes the verifier of a stage with a reward model; the caller closes it, and it closes the judge
     """
 
     name: str
     parse_row: Callable[[Mapping[str, Any]], dict[str, Any]]
-    verifier: Callable[[], Verifier | GroupVerifier]
+    verifier: Callable[[], Verifier | GroupVerifier] | None
     lessons: Callable[[], Iterator[Lesson]] | None = None
     agents: tuple[str, ...] = ()
+    environment: Callable[[], Environment] | None = None
+    judged: Callable[[JudgeModel, RewardModel, int], Verifier | GroupVerifier] | None = None
 
 
 DOMAINS = {
     domain.name: domain
     for domain in (
+        Domain("code", code_rows.parse_row, code.CodeVerifier, code_prompts.lessons, ("code_gen_simple_agent",)),
         Domain(
             "instruction_following",
             instruction_following.parse_row,
@@ -43,12 +78,35 @@ DOMAINS = {
             ("instruction_following_simple_agent",),
         ),
         Domain("math", math.parse_row, math.MathVerifier, math_prompts.lessons, ("math_with_judge_simple_agent",)),
-        Domain("mcqa", mcqa.parse_row, mcqa.MultipleChoiceVerifier, agents=("mcqa_simple_agent",)),
+        Domain("genrm", genrm.parse_row, genrm.JudgementVerifier, rlhf_prompts.judgements),
+        Domain(
+            "long_context",
+            long_context.parse_row,
+            long_context.LongContextVerifier,
+            long_context_prompts.lessons,
+            judged=lambda judge, model, _: long_context.LongContextVerifier(judge, model.max_tokens),
+        ),
+        Domain(
+            "reasoning_gym",
+            reasoning_gym.parse_row,
+            reasoning_gym.ReasoningGymVerifier,
+            agents=("reasoning_gym_simple_agent",),
+        ),
+        Domain(
+            "rlhf",
+            rlhf.parse_row,
+            rlhf.HeldoutVerifier,
+            rlhf_prompts.lessons,
+            ("genrm_simple_agent",),
+            judged=rlhf.RankingVerifier,
+        ),
+        Domain("mcqa", mcqa.parse_row, mcqa.MultipleChoiceVerifier, mcqa_prompts.lessons, ("mcqa_simple_agent",)),
         Domain(
             "structured_output",
             structured_output.parse_row,
             structured_output.StructuredOutputVerifier,
-            agents=(
+            structured_output_prompts.lessons,
+            (
                 "structured_outputs_simple_agent",
                 "structured_outputs_v3_simple_agent",
                 "structured_outputs_v4_simple_agent",
@@ -63,12 +121,36 @@ DOMAINS = {
                 "toolcall_schema_single_step_tool_use_with_argument_comparison_agent",
             ),
         ),
+        Domain(
+            "workplace",
+            workplace.parse_row,
+            None,
+            workplace_prompts.lessons,
+            ("workplace_assistant_simple_agent",),
+            environment=workplace.Workplace,
+        ),
+        Domain(
+            "swe_agentless",
+            swe_agentless.parse_row,
+            swe_agentless.SweAgentlessVerifier,
+            swe_agentless_prompts.lessons,
+            judged=lambda judge, model, _: swe_agentless.SweAgentlessVerifier(judge, model.max_tokens),
+        ),
+        Domain("swe_executed", instance.parse_instance, swe_executed.SweExecutedVerifier, swe_executed_prompts.lessons),
+        Domain("swe_agentic", instance.parse_instance, None, swe_agent_prompts.lessons, environment=swe_agent.SweAgent),
     )
 }
 
 
 def domain_named(name: str) -> Domain:
-    """The domain of that name, or whose rows name that agent. UserError, with the nearest name, on an unknown one."""
+    """The domain of that name, or whose rows name that agent, or one that an adapter makes of `kind:target`.
+
+    UserError, with the nearest name, on an unknown one, and on a target that its adapter cannot reach.
+    """
+    kind, colon, target = name.partition(":")
+    if colon and kind in ADAPTERS:
+        ADAPTERS[kind].check(target)
+        return Domain(name, dict, partial(ADAPTERS[kind].verifier, target))
     for domain in DOMAINS.values():
         if name == domain.name or name in domain.agents:
             return domain

@@ -7,6 +7,7 @@ import numpy as np
 from cascade_rl.engine.ranks import from_rank0
 from cascade_rl.engine.sample import Sampling
 from cascade_rl.rl_stages.config import Cascade, OnPolicyStage
+from cascade_rl.rl_stages.infrastructure import require_infrastructure
 from cascade_rl.rl_stages.task import Task, load_tasks
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ def evaluate(session: "Session") -> dict[str, float]:
     """Mean score of one answer per held-out prompt, by domain; collective.
 
     The same prompts and seeds for every stage of a run: a stage's scores "before" are its parent's "after", to the bit.
-    Samples without a score (infrastructure failures) are left out. Raises RuntimeError where none has one.
+    Samples without a score (infrastructure failures) are left out. Raises InfrastructureFailures where they are more
+    than `evaluation.max_infrastructure_failures`, RuntimeError where none has a score.
     """
     settings = session.cascade.evaluation
     sampling = Sampling(max_new_tokens=settings.max_new_tokens, temperature=settings.temperature)
@@ -38,6 +40,9 @@ def _score(session: "Session", domain: str, sampling: Sampling) -> float:
 
     def mean() -> float:
         verdicts = [verdict for ((_, verdict),) in session.judge(tasks, answers)]
+        names = [rollout.id for (rollout,) in answers]
+        bound = session.cascade.evaluation.max_infrastructure_failures
+        require_infrastructure(zip(names, verdicts, strict=True), bound, f"held-out {domain}")
         scores = [verdict.score for verdict in verdicts if verdict.score is not None]
         if not scores:
             raise RuntimeError(f"no held-out answer of {domain} could be scored: {verdicts[0].detail}")

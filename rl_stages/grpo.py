@@ -8,25 +8,22 @@
 
 w is the importance weight of the gap between trainer and sampler; the policy ratio itself is 1, because each batch is
 used once. The trainer's log-probs are taken before the update and compared with the sampler's: a gap beyond
-`tme_bound` ends the run before it can harm the weights.
+`tme_bound` ends the run before it can harm the weights. What a stage does beside, each by a field of `GrpoStage`, is
+in step_batch.py (dynamic filtering), prompt_stream.py (epoch filter), group_scoring.py (overlong and hopeless answers),
+code_switch.py and agreement.py (sequences that disagree).
 """
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 
-import numpy as np
-
-from cascade_rl.engine.losses import GrpoLoss, group_advantages
-from cascade_rl.engine.ranks import from_rank0
-from cascade_rl.engine.sample import Outcome, Rollout, Sequence
-from cascade_rl.rl_stages.agreement import require_agreement, require_replay
+from cascade_rl.engine.losses import GrpoLoss
+from cascade_rl.engine.sample import Sequence
+from cascade_rl.rl_stages.agreement import mask_disagreeing, require_agreement, require_replay
 from cascade_rl.rl_stages.config import GrpoStage
-from cascade_rl.rl_stages.prompt_stream import PromptStream
-from cascade_rl.rl_stages.scored_sample import Sample, outcomes, record
+from cascade_rl.rl_stages.prompt_ledger import PromptLedger
+from cascade_rl.rl_stages.scored_sample import Sample, record
 from cascade_rl.rl_stages.session import Session
-from cascade_rl.rl_stages.task import Task
-from cascade_rl.rl_stages.verdict import Verdict
+from cascade_rl.rl_stages.step_batch import draw_batch
 
 
 class NothingToLearn(RuntimeError):
@@ -35,42 +32,26 @@ class NothingToLearn(RuntimeError):
 
 def run(session: Session[GrpoStage]) -> None:
     """All steps that the stage still has to take."""
-    stage, trainer = session.stage, session.trainer
-    prompts = PromptStream(session.tasks(stage.data, "train"), session.seed)
-    loss = GrpoLoss(stage.importance, stage.importance_low, stage.importance_high, stage.kl_coefficient)
+    trainer, prompts = session.trainer, PromptLedger(session)
     for step in session.steps():
-        tasks = prompts.batch(step, stage.prompts_per_step)
-        with session.phase("generation"):
-            groups = session.draw(f"{stage.name}/{step + 1}", tasks, stage.rollouts_per_prompt, stage.sampling)
-        with session.phase("reward"):
-            samples = from_rank0(partial(_score, session, tasks, groups))
-        _require_trained(samples, step)
-        sequences = [sample.sequence(stage.sampling.temperature) for sample in samples]
+        stage = session.stage.at(step)
+        batch = draw_batch(session, stage, prompts, step)
+        _require_trained(batch.samples, step)
+        sequences = [sample.sequence(stage.sampling.temperature) for sample in batch.samples]
         with session.phase("log-prob"):
             train_logprobs = trainer.log_probs(sequences)
+            sequences, masked = mask_disagreeing(sequences, train_logprobs, stage.sequence_error_bound, step)
             gap = require_agreement(sequences, train_logprobs, stage.tme_bound, step)
             sequences = _with_reference(session, sequences)
         with session.phase("update"):
+            loss = GrpoLoss(stage.importance, stage.importance_low, stage.importance_high, stage.kl_coefficient)
             learned = trainer.update(sequences, loss, step)
         require_replay(learned["replay_fraction"], step)
         with session.phase("refit"):
             probe_gap = session.refit(step + 1)
-        records = [record(*parts) for parts in zip(samples, sequences, train_logprobs, strict=True)]
-        signal = float(np.mean([sample.advantage != 0 for sample in samples]))
-        metrics = {**outcomes(samples), "signal_fraction": signal, **gap, **learned, "probe_gap": probe_gap}
-        session.record(step + 1, metrics, sum(len(sample.rollout.token_ids) for sample in samples), records)
-
-
-def _score(session: Session[GrpoStage], tasks: list[Task], groups: list[list[Rollout]]) -> list[Sample]:
-    """Verdicts of all answers, and advantages inside each group."""
-    samples: list[Sample] = []
-    for task, rollouts, answers in zip(tasks, groups, session.judge(tasks, groups), strict=True):
-        texts, verdicts = zip(*answers, strict=True)
-        trained = [_is_trained(verdict, session.stage.overlong) for verdict in verdicts]
-        rewards = np.array([np.nan if verdict.score is None else verdict.score for verdict in verdicts])
-        advantages = group_advantages(rewards, np.array(trained))
-        samples += map(Sample, [task] * len(rollouts), rollouts, texts, verdicts, map(float, advantages), trained)
-    return samples
+        records = [record(*parts) for parts in zip(batch.samples, sequences, train_logprobs, strict=True)]
+        metrics = {**batch.metrics(stage), **masked, **gap, **learned, "probe_gap": probe_gap}
+        session.record(step + 1, metrics, sum(sample.rollout.length for sample in batch.drawn), records)
 
 
 def _require_trained(samples: list[Sample], step: int) -> None:
@@ -80,14 +61,8 @@ def _require_trained(samples: list[Sample], step: int) -> None:
     raise NothingToLearn(
         f"step {step + 1}: expected samples to train on, found only {dict(counts)} "
         f"(last: {samples[-1].verdict.detail}). Truncated samples are trained on with overlong=penalty, "
-        "infrastructure failures never"
+        "groups without a good answer with min_best_reward=null, infrastructure failures never"
     )
-
-
-def _is_trained(verdict: Verdict, overlong: str) -> bool:
-    if verdict.outcome is Outcome.INFRASTRUCTURE_FAILURE:
-        return False
-    return not (verdict.outcome is Outcome.TRUNCATED and overlong == "filter")
 
 
 def _with_reference(session: Session[GrpoStage], sequences: list[Sequence]) -> list[Sequence]:

@@ -1,6 +1,7 @@
-"""Verdicts on finished samples: text from ids, truncation from the finish, the rest from the domain's verifier."""
+"""Verdicts on finished samples: text from ids, an episode's verdict from its environment, truncation from the finish,
+the rest from the domain's verifier."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Self
@@ -9,17 +10,23 @@ from transformers import PreTrainedTokenizerBase
 
 from cascade_rl.engine.sample import Outcome, Rollout
 from cascade_rl.rl_stages.domains import domain_named
+from cascade_rl.rl_stages.environments.episodes import EpisodeRollout
 from cascade_rl.rl_stages.task import Task
 from cascade_rl.rl_stages.verdict import GroupVerifier, Verdict, Verifier
 
 Answer = tuple[str, Verdict]
+MakeVerifier = Callable[[], Verifier | GroupVerifier]
 
 
 class Judge:
-    """One verifier per domain, made when first needed, with as many threads as it takes; a context manager."""
+    """One verifier per domain, made when first needed, with as many threads as it takes; a context manager.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    makers  by domain, what makes another verifier than the domain's own
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, makers: Mapping[str, MakeVerifier] | None = None) -> None:
         self.tokenizer = tokenizer
+        self.makers = makers or {}
         self.verifiers: dict[str, Verifier | GroupVerifier] = {}
         self.pools: dict[str, ThreadPoolExecutor] = {}
 
@@ -35,20 +42,17 @@ class Judge:
     def __call__(self, tasks: Sequence[Task], groups: Sequence[Sequence[Rollout]]) -> list[list[Answer]]:
         """Text and verdict of each answer, in the order given, whatever ends first.
 
-        An answer that did not end is not looked at: score 0.
+        An answer that did not end is not looked at: score 0. An episode keeps the verdict of its environment.
         """
         waiting = [self._submit(task, rollouts) for task, rollouts in zip(tasks, groups, strict=True)]
         return [collect() for collect in waiting]
 
     def _submit(self, task: Task, rollouts: Sequence[Rollout]) -> Callable[[], list[Answer]]:
-        ended = [rollout.finish == "stop" for rollout in rollouts]
+        known = [_known_verdict(rollout) for rollout in rollouts]
         texts = [self._text(rollout) for rollout in rollouts]
-        finished = [text for text, whole in zip(texts, ended, strict=True) if whole]
-        verdicts = self._verdicts(task, finished) if finished else iter(())
-        truncated = Verdict(Outcome.TRUNCATED, 0.0, detail="reached max_new_tokens")
-        return lambda: [
-            (text, next(verdicts) if whole else truncated) for text, whole in zip(texts, ended, strict=True)
-        ]
+        open_texts = [text for text, verdict in zip(texts, known, strict=True) if verdict is None]
+        verdicts = self._verdicts(task, open_texts) if open_texts else iter(())
+        return lambda: [(text, verdict or next(verdicts)) for text, verdict in zip(texts, known, strict=True)]
 
     def _text(self, rollout: Rollout) -> str:
         ended = rollout.finish == "stop"
@@ -64,9 +68,21 @@ class Judge:
 
     def _verifier(self, domain: str) -> Verifier | GroupVerifier:
         if domain not in self.verifiers:
-            self.verifiers[domain] = verifier = domain_named(domain).verifier()
+            make = self.makers.get(domain) or domain_named(domain).verifier
+            if make is None:
+                raise TypeError(f"expected episodes of {domain!r}, which its environment judges; found other samples")
+            self.verifiers[domain] = verifier = make()
             self.pools[domain] = ThreadPoolExecutor(verifier.concurrency, thread_name_prefix=domain)
         return self.verifiers[domain]
+
+
+def _known_verdict(rollout: Rollout) -> Verdict | None:
+    """What is said about a sample before a verifier sees it."""
+    if isinstance(rollout, EpisodeRollout):
+        return rollout.verdict
+    if rollout.finish == "stop":
+        return None
+    return Verdict(Outcome.TRUNCATED, 0.0, detail="reached max_new_tokens")
 
 
 def _of(verdicts: Callable[[], list[Verdict]]) -> Iterator[Verdict]:

@@ -2,23 +2,27 @@
 
     runs/<name>/
       cascade.yaml  lineage.json  summary.json
+      superseded/02_if_rl-1a2b3c4d/   a stage as it was before its settings, data or parent changed
       stages/01_sft/
         stage.yaml
+        hash                        of all that the stage's weights depend on (rl_stages/cascade.py)
         metrics.jsonl               one row a step; a rerun with the same seed gives the same bytes
         events.jsonl                what happened when: attempts, seconds per phase; never rewritten
         scores.json                 held-out scores {"before": {domain: score}, "after": {...}}
+        prompts.jsonl               GRPO: the prompts of each draw, with their pass rates (rl_stages/prompt_ledger.py)
         rollouts/step_00012.parquet
         checkpoints/step_00012/     complete, or named step_00012.partial
         export/  tensorboard/  logs/
         done                        written last: the stage is finished
 
-Guarantees: a folder made with another configuration is refused and left as it is; one launcher at a time;
-whatever is killed when, a stage goes on from its newest complete checkpoint, with the metrics up to there.
+Guarantees: a folder made with another base, seed or evaluation is refused and left as it is. A stage that changed runs
+again, with what depends on it and nothing else; its old folder is kept, and taken back when the change is undone. One
+launcher at a time. Whatever is killed when, a stage goes on from its newest complete checkpoint, with the metrics up
+to there.
 """
 
 import fcntl
-import hashlib
-import json
+import itertools
 import os
 import shutil
 import time
@@ -30,13 +34,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.errors import UserError
-from cascade_rl.rl_stages.config import Cascade, MopdStage, Stage, is_folder
+from cascade_rl.rl_stages.cascade import base_hash, content_hashes, dependencies
+from cascade_rl.rl_stages.config import BASE, BEST, Cascade, MopdStage, Stage, is_folder
 from cascade_rl.rl_stages.config_text import from_plain, leaves, read_yaml, to_plain, to_yaml
 from cascade_rl.rl_stages.durable_file import JsonLines, read_json, sync_folder, write_atomically, write_json
+from cascade_rl.rl_stages.gate import GateVerdict, verdicts
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+SHARED = ("base", "seed", "evaluation")  # of the cascade: what every stage's weights or scores depend on
 LOCK_PATIENCE_S = 2.0  # the ranks of a launcher that was just killed hold its lock for a moment
 
 
@@ -84,27 +91,12 @@ class StageFolder:
     def events(self) -> JsonLines:
         return JsonLines(self.root / "events.jsonl")
 
-    def earlier(self, name: str) -> "StageFolder":
-        """The stage of that name, from which this one descends."""
-        ancestor = self.parent
-        while ancestor and ancestor.config.name != name:
-            ancestor = ancestor.parent
-        if ancestor is None:
-            raise ValueError(f"{self.label}: expected an earlier stage, found {name!r}")
-        return ancestor
-
-    def teacher(self, domain: str) -> Path:
-        """Hugging Face folder of the domain's teacher."""
-        assert isinstance(self.config, MopdStage)
-        teacher = self.config.teachers[domain]
-        return Path(teacher) if is_folder(teacher) else self.earlier(teacher).export
-
     def create(self) -> None:
-        """Make the folders and stage.yaml; nothing that is there is touched."""
+        """Make the folders, stage.yaml and hash; nothing else that is there is touched."""
         for name in ("rollouts", "checkpoints", "logs", "tensorboard"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
-        if not (self.root / "stage.yaml").exists():
-            write_atomically(self.root / "stage.yaml", to_yaml(self.config))
+        write_atomically(self.root / "stage.yaml", to_yaml(self.config))
+        write_atomically(self.root / "hash", self.content_hash)
 
     # What a step leaves.
 
@@ -199,6 +191,11 @@ class StageFolder:
             raise ValueError(f"{self.label} is not finished: missing {', '.join(missing)}")
         write_atomically(self.root / "done", "")
 
+    def gate(self) -> tuple[GateVerdict, ...]:
+        """What the stage lost against what it may lose; empty before it is done."""
+        scores = self.scores()
+        return verdicts(self.config.gate, scores["before"], scores["after"]) if self.config.gate and self.done else ()
+
     def seconds(self) -> float:
         """Time of all attempts, from the start of each to its last event."""
         total, start, last = 0.0, 0.0, 0.0
@@ -251,6 +248,7 @@ class RunFolder:
         with _locked(root) as descriptor:
             run = cls(root, cascade)
             run._refuse_other_config()
+            run._supersede()
             write_atomically(root / "cascade.yaml", to_yaml(cascade))
             for stage in run.stages:
                 stage.create()
@@ -258,51 +256,70 @@ class RunFolder:
 
     @cached_property
     def stages(self) -> tuple[StageFolder, ...]:
-        folders: list[StageFolder] = []
-        parent, parent_hash = None, self.base_hash
+        folders: dict[str, StageFolder] = {}
+        hashes = content_hashes(self.cascade)
         for position, config in enumerate(self.cascade.stages, start=1):
             root = self.root / "stages" / f"{position:02d}_{config.name}"
-            parent_hash = _content_hash([to_plain(config), parent_hash])
-            parent = StageFolder(root, position, config, parent, parent_hash)
-            folders.append(parent)
-        return tuple(folders)
+            parent = self.cascade.parent(config)
+            folder = folders[parent.name] if parent else None
+            folders[config.name] = StageFolder(root, position, config, folder, hashes[config.name])
+        return tuple(folders.values())
 
     def stage(self, name: str) -> StageFolder:
         return self.stages[self.cascade.stages.index(self.cascade.stage(name))]
 
-    @property
-    def base_hash(self) -> str:
-        """Hash of what all stages' results depend on beside their own settings."""
-        shared = (self.cascade.base, self.cascade.seed, self.cascade.rollout)
-        return _content_hash([to_plain(part) for part in shared])
+    def dependencies(self, stage: StageFolder) -> tuple[StageFolder, ...]:
+        """The stages that must be done before it."""
+        return tuple(self.stage(other.name) for other in dependencies(self.cascade, stage.config))
+
+    def model(self, name: str) -> Path:
+        """Hugging Face folder of a model that a stage reads: a stage's export, or the folder itself."""
+        return Path(name) if is_folder(name) else self.stage(name).export
+
+    def teacher(self, stage: StageFolder, domain: str) -> Path:
+        """Hugging Face folder of the domain's teacher; "best" is the earlier stage with the highest held-out score
+        there, the first of equals."""
+        assert isinstance(stage.config, MopdStage)
+        teacher = stage.config.teachers[domain]
+        if teacher != BEST:
+            return self.model(teacher)
+        return max(self.dependencies(stage), key=lambda other: other.scores()["after"][domain]).export
 
     def record(self) -> list[StageSummary]:
         """Write lineage.json and summary.json for the stages that are done; returns their summaries."""
         finished = [stage for stage in self.stages if stage.done]
         summaries = [stage.summary() for stage in finished]
         lineage = [self._ancestry(stage) for stage in finished]
-        write_json(self.root / "lineage.json", {"base": self.base_hash, "stages": lineage})
+        write_json(self.root / "lineage.json", {"base": base_hash(self.cascade), "stages": lineage})
         write_json(self.root / "summary.json", {"stages": [asdict(summary) for summary in summaries]})
         return summaries
 
     def _ancestry(self, stage: StageFolder) -> dict[str, Any]:
         parent = stage.parent
+        taught = stage.config.teachers if isinstance(stage.config, MopdStage) else {}
         return {
             "name": stage.config.name,
-            "parents": [parent.config.name if parent else "base"],
-            "parent_hashes": [parent.content_hash if parent else self.base_hash],
-            "teachers": dict(stage.config.teachers) if isinstance(stage.config, MopdStage) else {},
+            "parents": [parent.config.name if parent else BASE],
+            "parent_hashes": [parent.content_hash if parent else base_hash(self.cascade)],
+            "teachers": {domain: self._shown(self.teacher(stage, domain)) for domain in taught},
             "hash": stage.content_hash,
-            "checkpoint": str(stage.checkpoint(stage.last_step()).relative_to(self.root)),
-            "export": str(stage.export.relative_to(self.root)),
+            "gate": [{**asdict(verdict), "passed": verdict.passed} for verdict in stage.gate()],
+            "checkpoint": self._shown(stage.checkpoint(stage.last_step())),
+            "export": self._shown(stage.export),
             "seconds": round(stage.seconds(), 3),
         }
 
+    def _shown(self, path: Path) -> str:
+        return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+
     def _refuse_other_config(self) -> None:
+        """What all stages share cannot change under those that are done."""
         path = self.root / "cascade.yaml"
         if not path.exists():
             return
-        old, new = leaves(read_yaml(path)), leaves(to_plain(self.cascade))
+        old, new = (
+            leaves({key: plain.get(key) for key in SHARED}) for plain in (read_yaml(path), to_plain(self.cascade))
+        )
         keys = [key for key in old | new if old.get(key, "absent") != new.get(key, "absent")]
         if keys:
             found = "; ".join(f"{key} = {old.get(key, 'absent')}, now {new.get(key, 'absent')}" for key in keys[:5])
@@ -312,9 +329,33 @@ class RunFolder:
                 "Nothing was changed. Set another name=..., another --runs folder, or remove this one."
             )
 
+    def _supersede(self) -> None:
+        """Put aside the folders of stages that are no longer what they were, and take back what fits again.
 
-def _content_hash(plain: Any) -> str:
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+        A move that a kill interrupts is finished by the next claim: both halves look at what is on disk.
+        """
+        wanted = {stage.content_hash: stage.root for stage in self.stages}
+        for folder in sorted((self.root / "stages").glob("*")):
+            found = _hash_of(folder)
+            if wanted.get(found) != folder:
+                (self.root / "superseded").mkdir(exist_ok=True)
+                folder.rename(_free(self.root / "superseded" / f"{folder.name}-{found[:8]}"))
+        for folder in sorted((self.root / "superseded").glob("*")):
+            root = wanted.get(_hash_of(folder))
+            if root and not root.exists():
+                root.parent.mkdir(exist_ok=True)
+                folder.rename(root)
+
+
+def _hash_of(folder: Path) -> str:
+    path = folder / "hash"
+    return path.read_text() if path.exists() else "unknown"
+
+
+def _free(path: Path) -> Path:
+    """`path`, or the first of path.2, path.3, ... that is not taken."""
+    names = (path.with_name(f"{path.name}.{count}") for count in itertools.count(2))
+    return path if not path.exists() else next(name for name in names if not name.exists())
 
 
 def _refuse_foreign(root: Path) -> None:

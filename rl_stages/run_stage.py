@@ -14,12 +14,15 @@ from cascade_rl.rl_stages.run_folder import RunFolder
 def run_stage(run: RunFolder, name: str) -> int:
     """Takes the stage from where it stands to its end; returns exit code 0."""
     from cascade_rl.distillation import mopd
-    from cascade_rl.rl_stages import grpo, sft
+    from cascade_rl.rl_stages import bradley_terry, grpo, sft
     from cascade_rl.rl_stages.session import Session
 
-    loops: dict[str, Callable[[Any], None]] = {"sft": sft.run, "grpo": grpo.run, "mopd": mopd.run}
+    loops: dict[str, Callable[[Any], None]] = {
+        "sft": sft.run, "grpo": grpo.run, "mopd": mopd.run, "reward_model": bradley_terry.run
+    }  # fmt: skip
     folder = run.stage(name)
-    with Session[Any](run, folder) as session:
+    kind = Session[Any] if folder.config.trains_policy else bradley_terry.RewardSession
+    with kind(run, folder) as session:
         session.score("before")
         loops[folder.config.kind](session)
         session.score("after")

@@ -10,6 +10,7 @@ from collections.abc import Sequence as ListOf
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -28,8 +29,10 @@ from cascade_rl.engine.sampler import Sampler, sample
 from cascade_rl.engine.trainer import Trainer
 from cascade_rl.rl_stages import base_model
 from cascade_rl.rl_stages.config import Stage
+from cascade_rl.rl_stages.environments.episodes import Episodes
 from cascade_rl.rl_stages.evaluation import evaluate, heldout_tasks
 from cascade_rl.rl_stages.judge import Judge
+from cascade_rl.rl_stages.reward_models.reward_makers import reward_makers
 from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.sample_record import SampleRecord
 from cascade_rl.rl_stages.step_log import StepLog
@@ -43,13 +46,14 @@ class Session[S: Stage]:
     """One attempt at one stage, on this rank; a context manager."""
 
     def __init__(self, run: RunFolder, folder: StageFolder) -> None:
-        self.cascade, self.folder = run.cascade, folder
+        self.run, self.cascade, self.folder = run, run.cascade, folder
         self.stage: S = folder.config  # type: ignore[assignment]
+        self.layout = run.cascade.layout(folder.config)
         self.seed = zlib.crc32(f"{self.cascade.seed}/{self.stage.name}".encode())
         self.exits = ExitStack()
-        initialize_distributed(self.cascade.parallel, self.cascade.seed)
+        initialize_distributed(self.layout.parallel, self.cascade.seed)
         self.exits.callback(dist.destroy_process_group)
-        self.parent = folder.parent.export if folder.parent else base_model.ready(run)
+        self.parent = folder.parent.export if folder.parent else base_model.ready(run, self.layout.parallel)
         self.hf_config = read_config(self.parent)
         self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.parent)
 
@@ -58,11 +62,13 @@ class Session[S: Stage]:
             if is_rank0():
                 self.log = self.exits.enter_context(StepLog(self.folder))
                 self.judge = self.exits.enter_context(Judge(self.tokenizer))
+                self.rewards = self._rewards()
+                self.episodes = self.exits.enter_context(Episodes(self.tokenizer, self.layout.rollout.max_model_len))
             self.engine = self._start_engine()
             self.trainer = self._build_trainer()
             self.checkpoints = checkpoint.CheckpointWriter()
             self.first_step = self._restore()
-            self.refit = Refit(self.trainer, self.engine, self._probe_ids(), self.cascade.rollout)
+            self.refit = Refit(self.trainer, self.engine, self._probe_ids(), self.layout.rollout)
             self.refit(self.first_step)
             self.exits = self.exits.pop_all()
         return self
@@ -85,6 +91,10 @@ class Session[S: Stage]:
     def phase(self, name: str) -> Iterator[None]:
         with self.log.phase(name) if is_rank0() else nullcontext():
             yield
+
+    def teacher(self, domain: str) -> Path:
+        """Hugging Face folder of the domain's teacher."""
+        return self.run.teacher(self.folder, domain)
 
     def tasks(self, sources: ListOf[str], split: Split) -> list[Task]:
         return [task for source in sources for task in load_tasks(source, split=split, seed=self.seed)]
@@ -123,16 +133,22 @@ class Session[S: Stage]:
 
     # Parts.
 
+    def _rewards(self) -> Judge:
+        """What scores the samples of training: where the stage has a reward model, that model scores its domain."""
+        log = self.folder.logs / "reward_model.log"
+        makers = reward_makers(self.stage, self.run.model, self.layout.rollout, log)
+        return self.exits.enter_context(Judge(self.tokenizer, makers)) if makers else self.judge
+
     def _start_engine(self) -> RolloutEngine | None:
         if not is_rank0():
             return None
         log = self.folder.logs / "engine.log"
-        return self.exits.enter_context(RolloutEngine(self.parent, self.cascade.rollout, self.cascade.seed, log))
+        return self.exits.enter_context(RolloutEngine(self.parent, self.layout.rollout, self.cascade.seed, log))
 
     def _build_trainer(self) -> Trainer:
         return Trainer(
             self.hf_config,
-            self.cascade.parallel,
+            self.layout.parallel,
             self.stage.optimizer,
             total_steps=self.stage.steps,
             token_budget=self.stage.token_budget,
@@ -163,9 +179,11 @@ class Session[S: Stage]:
         stops = replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,))
         requests: list[Request] = []
         for position, task in enumerate(tasks):
-            prompt_ids = tuple(encode_prompt(self.tokenizer, task.messages, task.tools))
+            prompt_ids = tuple(encode_prompt(self.tokenizer, task.messages, task.tools, task.thinking))
             names = [f"{label}/{position}/{task.id}/{i}" for i in range(group)]
-            requests += [Request(name, prompt_ids, stops, self._request_seed(name)) for name in names]
+            drawn = [Request(name, prompt_ids, stops, self._request_seed(name)) for name in names]
+            self.episodes.begin(task, drawn)
+            requests += drawn
         return requests
 
     def _request_seed(self, name: str) -> int:
@@ -175,7 +193,8 @@ class Session[S: Stage]:
         if self.engine is None:
             return sample(None, self.refit, requests)
         with self.log.progress.phase("generation", len(requests)) as phase:
-            return sample(Sampler(self.engine, phase.advance, self._engine_died), self.refit, requests)
+            sampler = Sampler(self.engine, self.episodes.follow, phase.advance, self._engine_died)
+            return sample(sampler, self.refit, requests)
 
     def _engine_died(self, death: EngineDied) -> None:
         self.log.progress.say(f"{death}; starting it again")
@@ -185,7 +204,7 @@ class Session[S: Stage]:
         """For each engine, held-out prompts followed by random tokens: text that a chat model sees, and text that
         it does not."""
         heldout = heldout_tasks(self.cascade, self.cascade.evaluation.domains[0])[:PROBES]
-        tasks = heldout * self.cascade.rollout.engines
+        tasks = heldout * self.layout.rollout.engines
         noise = np.random.default_rng(self.seed).integers(0, len(self.tokenizer), (len(tasks), PROBE_TAIL))
         prompts = [encode_prompt(self.tokenizer, task.messages, task.tools) for task in tasks]
         return [prompt + tail.tolist() for prompt, tail in zip(prompts, noise, strict=True)]

@@ -1,41 +1,89 @@
-"""Supervised fine-tuning on demonstrations: token-level loss on the assistant's last turn, packed."""
+"""Supervised fine-tuning on demonstrations: token-level loss on the assistant's turns, packed.
+
+The demonstrations of a step are a function of seed and step: nothing is loaded whole, and a run that goes on draws
+what it would have drawn. The trainer packs their sequences into micro-batches of `token_budget` tokens, each sequence
+whole; one that is longer is an error or is dropped and counted, as `overlong` says, and never cut.
+"""
+
+from collections.abc import Sequence as ListOf
+from fractions import Fraction
+from functools import cached_property, partial
 
 import numpy as np
 
+from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.losses import SftLoss
 from cascade_rl.engine.ranks import from_rank0
 from cascade_rl.engine.sample import Sequence
+from cascade_rl.rl_stages.blend import Blend
 from cascade_rl.rl_stages.config import SftStage
+from cascade_rl.rl_stages.demonstration import Demonstration, Demonstrations, open_demonstrations
 from cascade_rl.rl_stages.session import Session
-from cascade_rl.rl_stages.task import load_demonstrations
+from cascade_rl.rl_stages.source import parse_sources
 from cascade_rl.rl_stages.tokenizer import encode_demonstration
 
 
 def run(session: Session[SftStage]) -> None:
     """All steps that the stage still has to take. The sampler gets the weights once, at the end."""
     stage = session.stage
-    demonstrations = from_rank0(lambda: _encode_all(session))
+    mix = Mix(stage.data, session.seed)
     for step in session.steps():
-        first = step * stage.sequences_per_step
-        batch = demonstrations[first : first + stage.sequences_per_step]
+        with session.phase("data"):
+            batch, dropped = from_rank0(partial(_batch, session, mix, step))
         with session.phase("update"):
             metrics = session.trainer.update(batch, SftLoss(), step)
         del metrics["replay_fraction"]  # no sampler chose the experts of demonstrations
+        metrics["dropped_sequences"] = dropped
         session.record(step + 1, metrics, sum(len(sequence.loss_mask) for sequence in batch))
     if session.first_step < stage.steps:  # otherwise the sampler has had these weights since the session began
         session.refit(stage.steps)
 
 
-def _encode_all(session: Session[SftStage]) -> list[Sequence]:
-    """Every demonstration of the stage in the order of training; the sources take turns."""
+class Mix:
+    """The demonstrations of all sources as one endless stream, in the shares that `data` gives or in equal ones.
+
+    The sources are opened by the first look, which is rank 0's.
+    """
+
+    def __init__(self, sources: ListOf[str], seed: int) -> None:
+        self.sources, self.seed = sources, seed
+        self.blend = Blend([source.weight or Fraction(1) for source in parse_sources(sources)])
+
+    @cached_property
+    def streams(self) -> list[Demonstrations]:
+        return [open_demonstrations(source, self.seed) for source in self.sources]
+
+    def at(self, position: int) -> Demonstration:
+        source, place = self.blend.at(position)
+        return self.streams[source].at(place)
+
+
+def _batch(session: Session[SftStage], mix: Mix, step: int) -> tuple[list[Sequence], int]:
+    """The sequences of step `step`, counting from 0, and how many were too long."""
     stage = session.stage
-    count = stage.steps * stage.sequences_per_step
-    each = -(-count // len(stage.data))
-    sources = [load_demonstrations(source, count=each, seed=session.seed) for source in stage.data]
-    mixed = [conversation for turn in zip(*sources, strict=True) for conversation in turn]
-    return [_encode(session, conversation) for conversation in mixed[:count]]
+    count = stage.sequences_per_step
+    found = [_encode(session, mix.at(position)) for position in range(step * count, (step + 1) * count)]
+    sequences = [sequence for demonstration in found for sequence in demonstration]
+    kept = [sequence for sequence in sequences if len(sequence.token_ids) <= stage.token_budget]
+    if not kept:
+        raise UserError(
+            f"{stage.name}: step {step + 1}: expected demonstrations of at most token_budget = {stage.token_budget} "
+            f"tokens; found {len(sequences)} that are all longer. Raise token_budget or give the stage other data"
+        )
+    return kept, len(sequences) - len(kept)
 
 
-def _encode(session: Session[SftStage], conversation: tuple) -> Sequence:
-    token_ids, learned = encode_demonstration(session.tokenizer, conversation)
-    return Sequence(token_ids=np.array(token_ids), loss_mask=np.array(learned[1:]))
+def _encode(session: Session[SftStage], demonstration: Demonstration) -> list[Sequence]:
+    """One sequence, or more where the chat template drops what was learned (see `encode_demonstration`)."""
+    stage, tokenizer = session.stage, session.tokenizer
+    try:
+        encoded = encode_demonstration(tokenizer, demonstration.messages, demonstration.tools, stage.learned_turns)
+    except UserError as error:
+        raise UserError(f"{demonstration.where}: {error}") from None
+    longest = max(len(ids) for ids, _ in encoded)
+    if stage.overlong == "error" and longest > stage.token_budget:
+        raise UserError(
+            f"{demonstration.where}: expected at most {stage.name}.token_budget = {stage.token_budget} tokens; found "
+            f"{longest}. Raise token_budget, drop the row, or set {stage.name}.overlong=drop"
+        )
+    return [Sequence(token_ids=np.array(ids), loss_mask=np.array(learned[1:])) for ids, learned in encoded]

@@ -1,6 +1,6 @@
 """The constraints of IFBench (Pyatkin et al. 2025, arXiv:2507.02833).
 
-Three of its 58 are not built, see UNSUPPORTED. Stated differences from its code:
+Two of its 58 are in `constraints_language.py`. Stated differences from its code:
 
 - Words are words: the original's tokenizer counts a full stop as one (`words_position`, `title_case`).
 - A constraint on quotes, bullets, sentences or neighbours needs them there: the original passes a text without
@@ -23,12 +23,6 @@ import regex
 
 from cascade_rl.rl_stages.verifiers.constraints import bare_words, instruction, rising, sentences, words
 from cascade_rl.rl_stages.verifiers.constraints_rlvr import is_palindrome, same_words
-
-UNSUPPORTED = {
-    "language:response_language": "it needs a language detector",
-    "words:start_verb": "it needs a part-of-speech tagger",
-    "words:odd_even_syllables": "it needs a pronunciation dictionary",
-}
 
 
 def listed(text: str) -> list[str]:

@@ -4,9 +4,10 @@ Rows are those of NeMo-Gym's `instruction_following` server. Everything fails cl
 
 - An empty or unfinished answer passes nothing (the originals pass `no_comma` and `forbidden_words` on "").
 - Every keyword argument must be given; the originals draw missing ones at random (olmo-eval#296).
-- An unknown constraint, and one that is not built, is an error when the row is read; Gym scores it 0 in silence.
+- An unknown constraint is an error when the row is read; Gym scores it 0 in silence.
 
-Further differences stand at the head of `constraints_ifeval.py`, `constraints_rlvr.py` and `constraints_ifbench.py`.
+Further differences stand at the head of `constraints_ifeval.py`, `constraints_rlvr.py`, `constraints_ifbench.py`
+and `constraints_language.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from cascade_rl.engine.errors import UserError
 from cascade_rl.rl_stages.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.verifiers import constraints_ifbench, constraints_ifeval, constraints_rlvr  # noqa: F401
 from cascade_rl.rl_stages.verifiers.constraints import CHECKS, RELATIONS
+from cascade_rl.rl_stages.verifiers.constraints_language import LANGUAGES
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.task import Task
@@ -53,12 +55,8 @@ def _integral(value: object) -> object:
 
 
 def check_instruction(instruction_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The kwargs without nulls. UserError on an id that is unknown or not built, and on a missing, unknown or
-    mistyped kwarg.
-    """
-    if reason := constraints_ifbench.UNSUPPORTED.get(instruction_id):
-        raise UserError(f"{instruction_id} is not built ({reason}): remove rows that ask for it")
-    if instruction_id not in CHECKS:
+    """The kwargs without nulls. UserError on an unknown id, and on a missing, unknown or mistyped kwarg."""
+    if not isinstance(instruction_id, str) or instruction_id not in CHECKS:
         known = ", ".join(sorted(CHECKS))
         raise UserError(f"expected an instruction id among {known}; found {instruction_id!r}")
     given = {name: _integral(value) for name, value in kwargs.items() if value is not None}
@@ -69,6 +67,9 @@ def check_instruction(instruction_id: str, kwargs: Mapping[str, Any]) -> dict[st
     for name, value in given.items():
         if not _matches(value, expected[name]):
             raise UserError(f"{instruction_id}: expected {name} to be a {expected[name]}; found {value!r}")
+        if name == "language" and value not in LANGUAGES:
+            known = ", ".join(sorted(LANGUAGES))
+            raise UserError(f"{instruction_id}: expected language to be one of {known}; found {value!r}")
         if name.endswith("relation") and value not in RELATIONS:
             raise UserError(f"{instruction_id}: expected {name} to be one of {RELATIONS}; found {value!r}")
     return given

@@ -95,14 +95,22 @@ def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(
             f"expected 'expected_answer' to be one of {', '.join(options)}; found {row.get('expected_answer')!r}"
         )
-    mode = row.get("grading_mode") or BOXED
+    mode = BOXED if row.get("grading_mode") is None else row["grading_mode"]
     if mode not in GRADING_MODES:
         raise UserError(f"expected 'grading_mode' to be one of {', '.join(GRADING_MODES)}; found {mode!r}")
-    patterns = (row.get("template_metadata") or {}).get("output_regex") or []
-    patterns = [patterns] if isinstance(patterns, str) else patterns
+    patterns = _patterns(row.get("template_metadata"))
     for pattern in patterns:
         _check_pattern(pattern)
     return {"options": options, "expected_answer": expected, "grading_mode": mode, "patterns": patterns}
+
+
+def _patterns(metadata: object) -> list[object]:
+    if metadata is not None and not isinstance(metadata, dict):
+        raise UserError(f"expected 'template_metadata' to be an object; found {metadata!r}")
+    patterns = (metadata or {}).get("output_regex")
+    if patterns is not None and not isinstance(patterns, str | list):
+        raise UserError(f"expected 'output_regex' to be an expression or a list of them; found {patterns!r}")
+    return [patterns] if isinstance(patterns, str) else patterns or []
 
 
 def _options(value: object) -> dict[str, str]:
@@ -110,7 +118,8 @@ def _options(value: object) -> dict[str, str]:
     pairs = [pair for entry in entries if isinstance(entry, dict) for pair in entry.items()]
     options = {letter.upper(): text for letter, text in pairs if text is not None}
     named = [letter for letter, text in pairs if text is not None]
-    well_formed = all(re.fullmatch("[A-Za-z]", letter) for letter in named)
+    well_formed = all(isinstance(entry, dict) for entry in entries)
+    well_formed &= all(re.fullmatch("[A-Za-z]", letter) for letter in named)
     well_formed &= all(isinstance(text, str) for text in options.values())
     if not well_formed or len(options) != len(named) or len(options) < 2:
         raise UserError(f"expected 'options' to be two or more of {{\"A\": text}}, no letter twice; found {value!r}")

@@ -68,9 +68,9 @@ def references(schema: Any) -> Iterator[str]:
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """`kind`, the strict `schema`, and for a tool call `tool` and `payload_key`, checked (UserError)."""
     kind = row.get("schema_type", "json")
-    if kind not in PARSERS:
+    if not isinstance(kind, str) or kind not in PARSERS:
         raise UserError(f"expected 'schema_type' to be one of {', '.join(PARSERS)}; found {kind!r}")
-    mode = row.get("response_mode") or "text"
+    mode = "text" if row.get("response_mode") is None else row["response_mode"]
     if mode not in ("text", "tool_call"):
         raise UserError(f"expected 'response_mode' to be text or tool_call; found {mode!r}")
     fields = {"kind": kind, "schema": _schema(row.get("schema_str")), "tool": None}

@@ -98,7 +98,7 @@ def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _expected(call: object, tools: Mapping[str, Any]) -> ToolCall:
-    if not isinstance(call, dict) or call.get("name") not in tools:
+    if not isinstance(call, dict) or call.get("name") not in list(tools):
         raise UserError(f"expected a call of one of the row's tools {sorted(tools)}; found {call!r}")
     arguments = call.get("arguments")
     try:

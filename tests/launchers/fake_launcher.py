@@ -27,7 +27,14 @@ CASCADE = Cascade(
     rollout=RolloutConfig(max_model_len=64),
     evaluation=Evaluation(domains=("instruction_following", "math"), prompts_per_domain=8, max_new_tokens=24),
     stages=(
-        SftStage(name="sft", domain="math", data=("generate:math@0.5",), steps=3, token_budget=512),
+        SftStage(
+            name="sft",
+            domain="math",
+            data=("generate:math@0.5",),
+            steps=3,
+            token_budget=512,
+            gate={"math": 0.1},
+        ),
         GrpoStage(
             name="math_rl",
             domain="math",

@@ -55,7 +55,7 @@ def test_help_of_a_launcher_names_every_key(tmp_path: Path) -> None:
         ([LAUNCHER, "math_rl.steps=many"], "math_rl.steps: expected a whole number, found 'many'."),
         (
             [LAUNCHER, "sft.data=gone.jsonl"],
-            "sft.data: expected a .jsonl file or generate:<domain>, found no file",
+            "sft.data: expected data (.jsonl, .jsonl.gz",
         ),
         ([LAUNCHER, "--clutser", "x"], "unrecognized arguments: --clutser"),
         ([LAUNCHER, "base.hf_config=null", "base.hf=gone"], "found none in 'gone'"),

@@ -79,9 +79,39 @@ def test_a_finished_run_is_skipped(finished: tuple[Path, str]) -> None:
 
 def test_another_configuration_on_the_same_folder_is_refused(finished: tuple[Path, str]) -> None:
     folder, _ = finished
-    code, out, err = nemo_run(folder, LAUNCHER, "math_rl.steps=7")
+    code, out, err = nemo_run(folder, LAUNCHER, "seed=7")
     assert (code, out) == (2, "")
-    assert "math_rl.steps = 6, now 7" in err
+    assert "seed = 1, now 7" in err
+
+
+def test_a_changed_stage_runs_again_and_nothing_else(tmp_path: Path) -> None:
+    assert nemo_run(tmp_path, LAUNCHER)[0] == 0
+    code, out, err = nemo_run(tmp_path, LAUNCHER, "math_rl.steps=7")
+    assert (code, err) == (0, "")
+    assert "01_sft: done before, skipped\n02_math_rl: starting" in out
+    assert "02_math_rl step 7\n" in out
+
+
+def test_a_stage_alone_needs_what_it_builds_on(tmp_path: Path) -> None:
+    code, _, err = nemo_run(tmp_path, LAUNCHER, "--only", "math_rl")
+    assert code == 2
+    assert "02_math_rl: expected the stages that it builds on to be done, found sft unfinished" in err
+    code, out, _ = nemo_run(tmp_path, LAUNCHER, "--only", "sft")
+    assert (code, "math_rl step" in out) == (0, False)
+    code, out, _ = nemo_run(tmp_path, LAUNCHER, "--from", "math_rl")
+    assert (code, "01_sft" in out, "02_math_rl step 6" in out) == (0, False, True)
+
+
+def test_a_closed_gate_stops_the_cascade(tmp_path: Path) -> None:
+    code, out, _ = nemo_run(tmp_path, LAUNCHER, FAKE_MATH_AFTER="0")
+    assert code == 3
+    assert "gate closed: math lost 0.125, allowed 0.100" in out
+    lineage = json.loads((tmp_path / "runs/fake/lineage.json").read_text())
+    assert [verdict["passed"] for verdict in lineage["stages"][0]["gate"]] == [False]
+    code, out, _ = nemo_run(tmp_path, LAUNCHER)
+    assert (code, "gate closed" in out) == (3, True)  # a stage that is done is judged again
+    code, out, _ = nemo_run(tmp_path, LAUNCHER, "sft.gate.math=0.3")
+    assert (code, "01_sft: done before, skipped" in out) == (0, True)
 
 
 def test_a_setting_reaches_the_stage_and_its_run_folder(tmp_path: Path) -> None:

@@ -7,7 +7,16 @@ import pytest
 from cascade_rl.engine.config import OptimizerConfig, ParallelConfig, RolloutConfig
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.sample import Sampling
-from cascade_rl.rl_stages.config import BaseModel, Cascade, Evaluation, GrpoStage, SftStage
+from cascade_rl.rl_stages.config import (
+    BaseModel,
+    Cascade,
+    CodeSwitch,
+    EpochFilter,
+    Evaluation,
+    Extension,
+    GrpoStage,
+    SftStage,
+)
 from cascade_rl.rl_stages.config_text import from_plain, from_yaml, leaves, override, to_plain, to_yaml
 
 SFT = SftStage(name="sft", domain="math", data=("generate:math",), steps=3, token_budget=512)
@@ -50,6 +59,46 @@ def test_batch_terms_have_units() -> None:
     assert RL.batch_terms == (
         "25 steps of 128 prompts x 16 rollouts = 2,048 samples a step, 51,200 in all; "
         "at most 24 new tokens a sample; micro-batches of 512 tokens"
+    )
+
+
+def test_answers_get_longer_from_given_steps_on() -> None:
+    """Math RL of Cascade 1, 8B: 24K with overlong filtering, 32K from step 190, 40K at temperature 0.8 from 430."""
+    stage = replace(
+        RL,
+        overlong="filter",
+        sampling=Sampling(max_new_tokens=24_576),
+        extensions=(
+            Extension(from_step=190, max_new_tokens=32_768, overlong="penalty"),
+            Extension(from_step=430, max_new_tokens=40_960, temperature=0.8),
+        ),
+    )
+    found = [stage.at(step) for step in (0, 189, 190, 429, 430, 499)]
+    assert [now.sampling.max_new_tokens for now in found] == [24_576] * 2 + [32_768] * 2 + [40_960] * 2
+    assert [now.sampling.temperature for now in found] == [1.0] * 4 + [0.8] * 2
+    assert [now.overlong for now in found] == ["filter"] * 2 + ["penalty"] * 4
+    assert stage.max_new_tokens == 40_960
+    assert "at most 40,960 new tokens a sample" in stage.batch_terms
+    with pytest.raises(UserError, match=r"if_rl\.sampling\.max_new_tokens: expected less than .* found 40960"):
+        replace(TINY, stages=(stage,))
+    with pytest.raises(UserError, match=r"extensions: expected from_step above 0 and rising, found \[190, 190\]"):
+        replace(stage, extensions=stage.extensions[:1] * 2)
+
+
+def test_rules_of_a_stage_are_read_back_from_yaml() -> None:
+    stage = replace(
+        RL,
+        extensions=(Extension(from_step=2, max_new_tokens=32),),
+        epoch_filter=EpochFilter(hard_readmission=0.2),
+        code_switch=CodeSwitch(reward=-10.0, relative_to="lowest"),
+        dynamic_filtering=True,
+        thinking_fraction=0.5,
+    )
+    tree = replace(TINY, stages=(SFT, stage))
+    assert from_yaml(to_yaml(tree)) == tree
+    changed = override(tree, ["if_rl.code_switch.reward=-1", "if_rl.epoch_filter=null"])
+    assert changed.stage("if_rl") == replace(
+        stage, code_switch=CodeSwitch(reward=-1.0, relative_to="lowest"), epoch_filter=None
     )
 
 
@@ -113,6 +162,11 @@ def test_settings_that_need_each_other_come_in_any_order() -> None:
         ("if_rl.rollouts_per_prompt=1", "if_rl.rollouts_per_prompt: expected at least 2, found 1."),
         ("if_rl.sampling.temperature=0", "if_rl.sampling.temperature: expected more than 0, found 0.0."),
         ("if_rl.sampling.top_p=0.9", "if_rl.sampling.top_p: expected 1 (a kept set is not replayed in training yet)"),
+        ("if_rl.max_draws=0", "if_rl.max_draws: expected at least 1, found 0."),
+        ("if_rl.thinking_fraction=1.5", "if_rl.thinking_fraction: expected a value in [0, 1], found 1.5."),
+        ("if_rl.sequence_error_bound=0.5", "if_rl.sequence_error_bound: expected 1 or more, found 0.5."),
+        ("if_rl.max_infrastructure_failures=2", "if_rl.max_infrastructure_failures: expected a value in [0, 1], found"),
+        ("evaluation.max_infrastructure_failures=-1", "evaluation.max_infrastructure_failures: expected a value in"),
         ("if_rl.sampling.max_new_tokens=64", "expected less than rollout.max_model_len = 64"),
         (
             "if_rl.domain=code",
@@ -164,7 +218,7 @@ def test_experts_are_cut_within_a_pipeline_stage() -> None:
         ({"seed": True}, "seed: expected a whole number, found True."),
         (
             {"stages": [{"kind": "ppo", "name": "x"}]},
-            "stages[0].kind: expected one of sft, grpo, mopd, found 'ppo'.",
+            "stages[0].kind: expected one of sft, grpo, mopd, reward_model, found 'ppo'.",
         ),
         ({"stages": [{"kind": "sft", "name": "x"}]}, "x: key 'domain' is missing."),
     ],

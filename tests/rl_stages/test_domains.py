@@ -10,10 +10,20 @@ from cascade_rl.rl_stages.task import parse_task
 PAY = {"type": "function", "name": "pay", "parameters": {"type": "object"}, "strict": True}
 # A row as NeMo-Gym has it, an answer that scores 1 and one that scores 0.
 GYM_ROWS = {
+    "code_gen_simple_agent": (
+        {"verifier_metadata": {"unit_tests": {"inputs": ["1 2"], "outputs": ["3"]}}},
+        "```python\nprint(sum(map(int, input().split())))\n```",
+        "```python\nprint(3 + 1)\n```",
+    ),
     "instruction_following_simple_agent": (
         {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
         "yes",
         "yes, sir",
+    ),
+    "genrm_simple_agent": (
+        {"dataset": "hs3", "instruction_id_list": ["keywords:existence"], "kwargs": [{"keywords": ["denote"]}]},
+        "It is denote.",
+        "It is phonetic.",
     ),
     "math_with_judge_simple_agent": ({"expected_answer": "7"}, r"\boxed{7}", r"\boxed{8}"),
     "mcqa_simple_agent": ({"options": [{"A": "x"}, {"B": "y"}], "expected_answer": "B"}, r"\boxed{B}", r"\boxed{A}"),
@@ -41,12 +51,14 @@ def test_rows_of_nemo_gym_become_tasks_of_a_domain(agent):
 
 
 def test_every_domain_has_a_row_of_nemo_gym():
-    assert {domain_named(agent).name for agent in GYM_ROWS} == set(DOMAINS)
+    optional = {"reasoning_gym"}  # its package; see verifiers/test_reasoning_gym.py
+    verified = {domain.name for domain in DOMAINS.values() if domain.agents and domain.verifier}
+    assert {domain_named(agent).name for agent in GYM_ROWS} == verified - optional
 
 
 def test_each_domain_scores_its_own_right_answers():
     for domain in DOMAINS.values():
-        if domain.lessons is None:
+        if domain.lessons is None or domain.verifier is None:  # for episodes see prompts/test_episode_lessons.py
             continue
         verifier = domain.verifier()
         for lesson in list(domain.lessons())[:50]:

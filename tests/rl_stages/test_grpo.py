@@ -1,4 +1,4 @@
-"""From finished samples to training sequences: advantages, masks, where the sampler's numbers are put."""
+"""From scored samples to training sequences: masks, where the sampler's numbers are put, when a step is refused."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +8,8 @@ import pytest
 
 from cascade_rl.engine.sample import Outcome, Rollout
 from cascade_rl.rl_stages import grpo
-from cascade_rl.rl_stages.agreement import Mismatch, require_agreement, require_replay
+from cascade_rl.rl_stages.agreement import Mismatch, mask_disagreeing, require_agreement, require_replay
+from cascade_rl.rl_stages.group_scoring import score_groups
 from cascade_rl.rl_stages.grpo import NothingToLearn
 from cascade_rl.rl_stages.scored_sample import Sample, outcomes, record
 from cascade_rl.rl_stages.task import Task
@@ -33,21 +34,15 @@ def rollout(generated: int, prompt: int = 3, name: str = "a") -> Rollout:
 
 def scored(verdicts: list[Verdict], overlong: str = "penalty") -> list[Sample]:
     """One group whose answers get these verdicts."""
-    answers = [rollout(2, name=str(i)) for i in range(len(verdicts))]
-    session: Any = SimpleNamespace(
-        stage=SimpleNamespace(overlong=overlong),
-        judge=lambda tasks, groups: [[(f"text {answer.id}", verdicts[int(answer.id)]) for answer in groups[0]]],
-    )
-    return grpo._score(session, [TASK], [answers])
+    stage: Any = SimpleNamespace(overlong=overlong, code_switch=None, min_best_reward=None)
+    rollouts = [rollout(2, name=str(i)) for i in range(len(verdicts))]
+    answers = [(f"text {i}", verdict) for i, verdict in enumerate(verdicts)]
+    (group,) = score_groups(stage, [TASK], [rollouts], [answers])
+    return group
 
 
 def right_and_wrong() -> list[Verdict]:
     return [Verdict.scored(1.0), Verdict.scored(0.0), Verdict.wrong_format("no box"), Verdict.scored(1.0)]
-
-
-def normalized(rewards: list[float]) -> np.ndarray:
-    values = np.array(rewards)
-    return (values - values.mean()) / (values.std(ddof=1) + 1e-6)
 
 
 def test_position_t_of_a_sequence_predicts_token_t_plus_1() -> None:
@@ -72,45 +67,6 @@ def test_an_untrained_sample_has_no_loss_token_and_keeps_its_numbers() -> None:
     sequence = Sample(TASK, rollout(2), "", BROKEN, 0.0, trained=False).sequence(1.0)
     assert not sequence.loss_mask.any()
     assert sequence.per_token["rollout_logprob"].tolist() == [0, 0, -1, -2]
-
-
-def test_advantages_are_normalized_inside_each_group() -> None:
-    samples = scored(right_and_wrong())
-    assert [sample.text for sample in samples] == ["text 0", "text 1", "text 2", "text 3"]
-    assert np.allclose([sample.advantage for sample in samples], normalized([1, 0, 0, 1]))
-    assert all(sample.trained for sample in samples)
-
-
-def test_groups_do_not_mix() -> None:
-    verdicts = {"easy": Verdict.scored(1.0), "hard": Verdict.scored(0.0)}
-    session: Any = SimpleNamespace(
-        stage=SimpleNamespace(overlong="penalty"),
-        judge=lambda tasks, groups: [
-            [("", verdicts[task.id])] * len(group) for task, group in zip(tasks, groups, strict=True)
-        ],
-    )
-    tasks = [Task(name, "math", TASK.messages, {}) for name in verdicts]
-    samples = grpo._score(session, tasks, [[rollout(1)] * 3, [rollout(1)] * 3])
-    assert [sample.task.id for sample in samples] == ["easy"] * 3 + ["hard"] * 3
-    assert [sample.advantage for sample in samples] == [0.0] * 6
-
-
-def test_an_infrastructure_failure_is_masked_and_does_not_count_as_reward_0() -> None:
-    samples = scored([*right_and_wrong(), BROKEN])
-    assert [sample.trained for sample in samples] == [True] * 4 + [False]
-    assert samples[4].advantage == 0
-    assert np.allclose([sample.advantage for sample in samples[:4]], normalized([1, 0, 0, 1]))
-    assert outcomes(samples)["reward"] == 0.5
-    assert outcomes(samples)["infrastructure_failure_fraction"] == 0.2
-
-
-def test_an_overlong_answer_is_penalized_or_leaves_the_loss() -> None:
-    penalized = scored([*right_and_wrong(), TRUNCATED], overlong="penalty")
-    assert penalized[4].trained
-    assert np.allclose([sample.advantage for sample in penalized], normalized([1, 0, 0, 1, 0]))
-    filtered = scored([*right_and_wrong(), TRUNCATED], overlong="filter")
-    assert not filtered[4].trained
-    assert np.allclose([sample.advantage for sample in filtered], [*normalized([1, 0, 0, 1]), 0])
 
 
 def test_outcomes_are_means_over_the_batch() -> None:
@@ -150,6 +106,23 @@ def test_a_gap_that_is_no_number_is_beyond_the_bound() -> None:
     ours = np.array([0, 0, np.nan, -2], np.float32)
     with pytest.raises(Mismatch):
         require_agreement([sample.sequence(1.0)], [ours], bound=1.001, step=0)
+
+
+def test_a_sequence_that_disagrees_leaves_the_loss_and_is_counted() -> None:
+    """Answers of 2 tokens: gaps of 0.8 and 0.6 are a mean factor of 2.02, of 0.7 and 0.6 one of 1.92."""
+    samples = scored([Verdict.scored(1.0), Verdict.scored(0.0), BROKEN])
+    sequences = [sample.sequence(1.0) for sample in samples]
+    ours = [sequence.per_token["rollout_logprob"].copy() for sequence in sequences]
+    ours[0][2:] += [0.8, -0.6]
+    ours[1][2:] += [0.7, -0.6]
+    ours[2][:] = -50  # has no loss token
+    masked, counted = mask_disagreeing(sequences, ours, bound=2.0, step=0)
+    assert [sequence.loss_mask.sum() for sequence in masked] == [0, 2, 0]
+    assert counted == {"disagreeing_fraction": pytest.approx(1 / 3)}
+    assert require_agreement(masked, ours, bound=2.0, step=0)["max_gap"] == pytest.approx(0.7)
+    assert mask_disagreeing(sequences, ours, bound=None, step=0) == (sequences, {})
+    with pytest.raises(Mismatch, match=r"step 1: expected sequences whose mean .* at most 1\.5, found none"):
+        mask_disagreeing(sequences, ours, bound=1.5, step=0)
 
 
 def test_a_partly_replayed_step_is_an_error() -> None:

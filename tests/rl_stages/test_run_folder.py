@@ -64,13 +64,60 @@ def test_open_reads_what_claim_wrote(run: RunFolder) -> None:
 
 def test_another_configuration_is_refused_and_changes_nothing(run: RunFolder) -> None:
     before = contents(run.root)
-    other = override(CASCADE, ["rl.steps=5", "seed=2"])
+    other = override(CASCADE, ["rl.steps=5", "seed=2", "evaluation.prompts_per_domain=9"])
     with (
-        pytest.raises(UserError, match=r"rl\.steps = 4, now 5; seed = 1, now 2"),
+        pytest.raises(UserError, match=r"seed = 1, now 2; evaluation\.prompts_per_domain = 8, now 9"),
         RunFolder.claim(run.root, other),
     ):
         pass
     assert contents(run.root) == before
+
+
+def labels(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*"))
+
+
+def test_a_changed_stage_is_put_aside_and_taken_back_when_the_change_is_undone(run: RunFolder) -> None:
+    keep_step(run.stage("sft"), 1)
+    keep_step(run.stage("rl"), 1)
+    old = run.stage("rl").content_hash[:8]
+    with RunFolder.claim(run.root, override(CASCADE, ["rl.steps=5"])) as (changed, _):
+        assert changed.stage("rl").last_step() == 0
+        assert changed.stage("sft").last_step() == 1
+        assert labels(run.root / "superseded") == [f"02_rl-{old}"]
+    with RunFolder.claim(run.root, CASCADE) as (again, _):
+        assert (again.stage("sft").last_step(), again.stage("rl").last_step()) == (1, 1)
+        (aside,) = labels(run.root / "superseded")
+        assert aside == f"02_rl-{changed.stage('rl').content_hash[:8]}"
+
+
+def test_what_depends_on_a_changed_stage_runs_again_too(run: RunFolder) -> None:
+    keep_step(run.stage("sft"), 1)
+    keep_step(run.stage("rl"), 1)
+    with RunFolder.claim(run.root, override(CASCADE, ["sft.steps=5"])) as (changed, _):
+        assert [stage.last_step() for stage in changed.stages] == [0, 0]
+        assert len(labels(run.root / "superseded")) == 2
+
+
+def test_a_stage_that_moves_to_another_place_keeps_its_work(run: RunFolder) -> None:
+    keep_step(run.stage("sft"), 1)
+    keep_step(run.stage("rl"), 1)
+    branch = replace(CASCADE.stages[0], name="branch", steps=2, parent="base")
+    moved = replace(CASCADE, stages=(CASCADE.stages[0], branch, replace(CASCADE.stages[1], parent="sft")))
+    with RunFolder.claim(run.root, moved) as (again, _):
+        assert [(stage.label, stage.last_step()) for stage in again.stages] == [
+            ("01_sft", 1),
+            ("02_branch", 0),
+            ("03_rl", 1),
+        ]
+        assert not (run.root / "superseded").exists() or labels(run.root / "superseded") == []
+
+
+def test_how_a_stage_is_run_can_change_under_it(run: RunFolder) -> None:
+    keep_step(run.stage("rl"), 1)
+    with RunFolder.claim(run.root, override(CASCADE, ["rl.checkpoint_every=2", "nproc=2"])) as (again, _):
+        assert again.stage("rl").last_step() == 1
+        assert again.stage("rl").config.checkpoint_every == 2
 
 
 def test_a_folder_of_somebody_else_is_refused_and_changes_nothing(tmp_path: Path) -> None:
@@ -250,6 +297,7 @@ def test_samples_come_back_from_parquet(run: RunFolder) -> None:
         teacher_logprobs=np.array([-0.25, -2.0], dtype=np.float32),
     )
     failed = replace(sample, id="s2", reward=None, outcome=Outcome.INFRASTRUCTURE_FAILURE, reward_parts={})
+    failed = replace(failed, generated=np.array([True, False]), turns=2)
     path = run.stage("rl").rollouts(12)
     write_samples(path, [sample, failed])
     first, second = read_samples(path)
@@ -272,5 +320,9 @@ def test_samples_come_back_from_parquet(run: RunFolder) -> None:
         "detail": "",
         "reward_parts": [("answer", 1.0)],
         "teacher_logprobs": [-0.25, -2.0],
+        "thinking": None,
+        "generated": None,
+        "turns": 1,
     }
     assert (second["reward"], second["outcome"]) == (None, "infrastructure_failure")
+    assert (second["generated"], second["turns"]) == ([True, False], 2)

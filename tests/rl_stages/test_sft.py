@@ -1,11 +1,18 @@
 """Which demonstrations a step learns from, and which of their tokens."""
 
+import json
+import zlib
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.sample import Sequence
 from cascade_rl.rl_stages import sft
 from cascade_rl.rl_stages.base_model import _train_tokenizer
 from cascade_rl.rl_stages.config import BaseModel, Cascade, Evaluation, SftStage
@@ -27,18 +34,33 @@ CASCADE = Cascade(
 TOKENIZER = _train_tokenizer(CASCADE)
 
 
-def session(seed: int = 1) -> Any:
-    return SimpleNamespace(stage=STAGE, seed=seed, tokenizer=TOKENIZER)
+def session(seed: int = 1, **changes: Any) -> Any:
+    return SimpleNamespace(stage=replace(STAGE, **changes), seed=seed, tokenizer=TOKENIZER)
+
+
+def batches(session: Any) -> list[list[Sequence]]:
+    mix = sft.Mix(session.stage.data, session.seed)
+    return [sft._batch(session, mix, step)[0] for step in range(session.stage.steps)]
+
+
+def sequences(session: Any) -> list[Sequence]:
+    return [sequence for batch in batches(session) for sequence in batch]
+
+
+def rows(path: Path, answers: list[str]) -> str:
+    turns = [[{"role": "user", "content": "q"}, {"role": "assistant", "content": answer}] for answer in answers]
+    path.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in turns))
+    return str(path)
 
 
 def test_sources_take_turns_and_fill_every_step() -> None:
-    texts = [TOKENIZER.decode(sequence.token_ids) for sequence in sft._encode_all(session())]
+    texts = [TOKENIZER.decode(sequence.token_ids) for sequence in sequences(session())]
     assert len(texts) == STAGE.steps * STAGE.sequences_per_step
     assert ["\\boxed" in text for text in texts] == [False, True] * 7 + [False]
 
 
 def test_the_answer_and_its_stop_token_are_learned_and_nothing_else() -> None:
-    for sequence in sft._encode_all(session()):
+    for sequence in sequences(session()):
         learned = sequence.token_ids[1:][sequence.loss_mask]
         context = sequence.token_ids[: len(sequence.token_ids) - len(learned)]
         assert TOKENIZER.decode(context).endswith("<|im_end|>\n<|im_start|>assistant\n")
@@ -48,9 +70,7 @@ def test_the_answer_and_its_stop_token_are_learned_and_nothing_else() -> None:
 
 
 def test_the_order_is_a_function_of_the_seed() -> None:
-    first, again, other = (
-        [sequence.token_ids.tolist() for sequence in sft._encode_all(session(seed))] for seed in (1, 1, 2)
-    )
+    first, again, other = ([sequence.token_ids.tolist() for sequence in sequences(session(seed))] for seed in (1, 1, 2))
     assert first == again != other
 
 
@@ -63,3 +83,44 @@ def test_a_stage_that_was_killed_after_its_last_step_sends_no_weights_twice(
     resumed.first_step, resumed.steps, resumed.refit = STAGE.steps, lambda: iter(()), sent.append
     sft.run(resumed)
     assert sent == []
+
+
+def test_what_a_step_learns_is_a_function_of_seed_and_step() -> None:
+    """A run that goes on at step 2 opens the data anew and draws what it would have drawn."""
+    resumed = sft._batch(session(), sft.Mix(STAGE.data, 1), 2)[0]
+    assert [row.token_ids.tolist() for row in resumed] == [row.token_ids.tolist() for row in batches(session())[2]]
+
+
+def test_sources_with_weights_come_in_these_shares(tmp_path: Path) -> None:
+    data = tuple(
+        f"{rows(tmp_path / f'{name}.jsonl', [name])}*{weight}"
+        for name, weight in (("a", 0.55), ("b", 0.3), ("c", 0.15))
+    )
+    texts = [TOKENIZER.decode(row.token_ids)[-11] for row in sequences(session(data=data, steps=20))]
+    assert Counter(texts) == {"a": 55, "b": 30, "c": 15}
+
+
+def test_a_sequence_that_is_too_long_is_an_error_or_a_counted_drop(tmp_path: Path) -> None:
+    source = rows(tmp_path / "long.jsonl", ["short", "word " * 600])
+    here = session(data=(source,), sequences_per_step=2)
+    with pytest.raises(UserError, match=r"long\.jsonl:2: expected at most sft.token_budget = 512 tokens; found "):
+        sft._batch(here, sft.Mix(here.stage.data, 1), 0)
+    here = session(data=(source,), sequences_per_step=2, overlong="drop")
+    kept, dropped = sft._batch(here, sft.Mix(here.stage.data, 1), 0)
+    assert (len(kept), dropped) == (1, 1)
+    assert "short" in TOKENIZER.decode(kept[0].token_ids)
+    here = session(data=(rows(tmp_path / "all.jsonl", ["word " * 600]),), overlong="drop")
+    with pytest.raises(UserError, match="step 1: expected demonstrations of at most token_budget = 512"):
+        sft._batch(here, sft.Mix(here.stage.data, 1), 0)
+
+
+def test_two_stages_start_from_one_another_and_draw_differently() -> None:
+    """16K, then 32K, in Cascade 1: the second has its parent's weights, schedule and data of its own."""
+    second = replace(STAGE, name="sft_32k", token_budget=1024)
+    cascade = replace(CASCADE, stages=(STAGE, second))
+    assert cascade.parent(second) == STAGE
+    drawn = [
+        [row.token_ids.tolist() for row in sequences(session(zlib.crc32(f"1/{stage.name}".encode())))]
+        for stage in cascade.stages
+    ]
+    assert drawn[0] != drawn[1]

@@ -2,29 +2,30 @@ import pytest
 from transformers import AutoTokenizer
 
 from cascade_rl.engine.errors import UserError
+from cascade_rl.rl_stages.demonstration import load_demonstrations
 from cascade_rl.rl_stages.domains import DOMAINS
-from cascade_rl.rl_stages.task import load_demonstrations
 from cascade_rl.rl_stages.tokenizer import encode_demonstration, encode_prompt, train_tokenizer
 
 CHAT = ({"role": "user", "content": "What is 3 + 4?"}, {"role": "assistant", "content": "3 + 4 = \\boxed{7}"})
+VOCABULARY = 1024  # of the tiny cascade
 
 
 @pytest.fixture(scope="module")
 def demonstrations():
     return {
-        name: load_demonstrations(f"generate:{name}@0.5", count=5000, seed=0)
+        name: [row.messages for row in load_demonstrations(f"generate:{name}@0.5", count=5000, seed=0)]
         for name in DOMAINS
-        if DOMAINS[name].lessons
+        if DOMAINS[name].lessons and DOMAINS[name].verifier  # tests/rl_stages/prompts has the bounds of episodes
     }
 
 
 @pytest.fixture(scope="module")
 def tokenizer(demonstrations):
-    return train_tokenizer(chat for chats in demonstrations.values() for chat in chats)
+    return train_tokenizer((chat for chats in demonstrations.values() for chat in chats), vocab_size=VOCABULARY)
 
 
 def test_vocabulary_is_small_and_special_tokens_come_first(tokenizer):
-    assert len(tokenizer) <= 512
+    assert len(tokenizer) <= VOCABULARY
     assert tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_start|>", "<|im_end|>"]) == [0, 1, 2]
     assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (0, 2)
 
@@ -32,9 +33,9 @@ def test_vocabulary_is_small_and_special_tokens_come_first(tokenizer):
 def test_every_word_of_the_domains_is_one_token_and_lengths_are_bounded(tokenizer, demonstrations):
     for chats in demonstrations.values():
         for chat in chats:
-            _, mask = encode_demonstration(tokenizer, chat)
-            assert len(mask) - sum(mask) <= 32
-            assert sum(mask) <= 24
+            [(_, mask)] = encode_demonstration(tokenizer, chat)
+            assert len(mask) <= 250  # of 320 that the tiny cascade's engines hold
+            assert sum(mask) <= 31
             split = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(chat[-1]["content"])
             assert sum(mask) == len(split) + 1
 
@@ -53,7 +54,7 @@ def test_prompt_is_chatml_up_to_the_assistant(tokenizer):
 
 
 def test_only_the_answer_and_its_stop_token_are_learned(tokenizer):
-    ids, mask = encode_demonstration(tokenizer, CHAT)
+    [(ids, mask)] = encode_demonstration(tokenizer, CHAT)
     assert ids[: mask.index(True)] == encode_prompt(tokenizer, CHAT[:1])
     learned = [token for token, learn in zip(ids, mask, strict=True) if learn]
     assert tokenizer.decode(learned) == "3 + 4 = \\boxed{7}<|im_end|>"
@@ -73,6 +74,17 @@ def test_a_tokenizer_without_a_template_is_refused(tokenizer, tmp_path):
     bare.chat_template = None
     with pytest.raises(UserError, match="chat template"):
         encode_prompt(bare, CHAT[:1])
+
+
+def test_the_template_is_asked_for_a_mode_or_refused(tokenizer, tmp_path):
+    with pytest.raises(UserError, match="a chat template with a switch enable_thinking"):
+        encode_prompt(tokenizer, CHAT[:1], thinking=True)
+    tokenizer.save_pretrained(tmp_path)
+    able = AutoTokenizer.from_pretrained(tmp_path)
+    able.chat_template += "{{ '<think></think>' if enable_thinking is defined and not enable_thinking else '<think>' }}"
+    plain = able.decode(encode_prompt(tokenizer, CHAT[:1]))
+    found = {mode: able.decode(encode_prompt(able, CHAT[:1], thinking=mode)) for mode in (None, True, False)}
+    assert found == {None: plain + "<think>", True: plain + "<think>", False: plain + "<think></think>"}
 
 
 def test_tools_are_shown_to_the_model_or_refused(tokenizer, tmp_path):

@@ -198,7 +198,7 @@ def test_null_kwargs_are_dropped():
     ("ids", "kwargs", "message"),
     [
         (["words:nope"], [{}], "found 'words:nope'"),
-        (["words:start_verb"], [{}], "words:start_verb is not built .it needs a part-of-speech tagger."),
+        (["language:response_language"], [{"language": "tlh"}], "expected language to be one of af, ar, .*found 'tlh'"),
         (["punctuation:no_comma"], [{"n": 1}], r"expected kwargs \[\]; found \['n'\]"),
         (["keywords:existence"], [{}], r"expected kwargs \['keywords'\]; found \[\]"),
         (["keywords:existence"], [{"keywords": "cat"}], "expected keywords to be a list"),

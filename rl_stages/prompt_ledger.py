@@ -1,0 +1,56 @@
+"""The prompts that a stage drew, on disk: how a run that goes on finds the place and the pass rates where it was."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.ranks import from_rank0, is_rank0
+from cascade_rl.rl_stages.config import GrpoStage
+from cascade_rl.rl_stages.durable_file import JsonLines
+from cascade_rl.rl_stages.prompt_blend import open_prompts
+from cascade_rl.rl_stages.session import Session
+from cascade_rl.rl_stages.task import Task
+
+
+class PromptLedger:
+    """A stage's prompt stream and prompts.jsonl, which has one row a draw: its step, its tasks and their pass rates.
+
+    Draws of steps that are not finished are dropped from the file when a run goes on: it draws them again, and the
+    same. Raises UserError where the finished ones are not what the stream gives: the data are not those of before.
+    """
+
+    def __init__(self, session: Session[GrpoStage]) -> None:
+        stage = session.stage
+        self.stream = open_prompts(stage.data, session.seed, stage.epoch_filter)
+        self.file = JsonLines(session.folder.root / "prompts.jsonl")
+        rows = from_rank0(lambda: self._finished(session.first_step))
+        for row in rows:
+            self._replay(row)
+        missing = set(range(1, session.first_step + 1)) - {row["step"] for row in rows}
+        if missing:
+            raise UserError(
+                f"{self.file.path}: expected draws of step {min(missing)}, found none. Remove the stage's folder"
+            )
+
+    def take(self, count: int) -> list[Task]:
+        return self.stream.take(count)
+
+    def learn(self, step: int, tasks: Sequence[Task], pass_rates: Sequence[float | None]) -> None:
+        """Ends a draw of step `step`, counting from 0: the pass rates of the tasks taken last."""
+        self.stream.learn(pass_rates)
+        if is_rank0():
+            names = [task.id for task in tasks]
+            self.file.append({"step": step + 1, "tasks": names, "pass_rates": list(pass_rates)})
+
+    def _finished(self, steps: int) -> list[dict[str, Any]]:
+        self.file.keep(lambda row: row["step"] <= steps)
+        return self.file.rows()
+
+    def _replay(self, row: dict[str, Any]) -> None:
+        found = [task.id for task in self.stream.take(len(row["tasks"]))]
+        if found != row["tasks"]:
+            raise UserError(
+                f"{self.file.path}: step {row['step']} drew {row['tasks'][:3]}..., and the data now give "
+                f"{found[:3]}... there. Put the data back as they were, or give the run another name"
+            )
+        self.stream.learn(row["pass_rates"])

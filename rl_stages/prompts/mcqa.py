@@ -1,0 +1,50 @@
+"""Which of three words is of a kind: an animal, a fruit, a colour or a tool."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import product
+
+from cascade_rl.rl_stages.prompts.lesson import Lesson
+
+KINDS = {
+    "an animal": ("dog", "cat", "cow", "fox", "hen"),
+    "a fruit": ("apple", "plum", "fig", "pear", "lime"),
+    "a colour": ("red", "blue", "green", "pink", "grey"),
+    "a tool": ("saw", "axe", "drill", "file", "rake"),
+}
+PROMPTS = ("Which one is {kind}?", "Choose {kind}.", "Find {kind}.")
+LETTERS = "ABC"
+VARIANTS = 12  # of each word and phrase, with other wrong options
+
+
+def lessons() -> Iterator[Lesson]:
+    """Every distinct prompt, in a fixed order."""
+    every = {made.prompt: made for made in _drawn()}
+    yield from every.values()
+
+
+def _drawn() -> Iterator[Lesson]:
+    for kind, text, variant in product(KINDS, PROMPTS, range(VARIANTS)):
+        for word in KINDS[kind]:
+            yield lesson(kind, word, text.format(kind=kind), random.Random(f"{word} {text} {variant}"))
+
+
+def lesson(kind: str, word: str, question: str, rng: random.Random) -> Lesson:
+    """`rng` draws the two wrong options and the order of the three."""
+    others = [words for name, words in KINDS.items() if name != kind]
+    options = [word, *(rng.choice(words) for words in rng.sample(others, len(LETTERS) - 1))]
+    rng.shuffle(options)
+    expected = LETTERS[options.index(word)]
+    prompt = "\n".join([question, *(f"{letter}: {option}" for letter, option in zip(LETTERS, options, strict=True))])
+    fields = {
+        "options": [{letter: option} for letter, option in zip(LETTERS, options, strict=True)],
+        "expected_answer": expected,
+    }
+    missed = [letter for letter in LETTERS if letter != expected]
+    return Lesson(prompt, fields, lambda _: boxed(expected), lambda rng: boxed(rng.choice(missed)))
+
+
+def boxed(letter: str) -> str:
+    return f"\\boxed{{{letter}}}"

@@ -1,0 +1,144 @@
+"""The numbers of Nemotron-Cascade 1's RL stages for its three models: Tables 14 to 20 (facts/paper.md 1.4).
+
+    GrpoStage(name="math_rl", domain=..., data=..., token_budget=..., **THINKING_14B["math_rl"])
+
+The sub-stages of a table are one stage with `extensions`. Where table and text disagree (section 9), the table is
+followed; the text has 128 prompts a step in RLHF and IF-RL, IF-RL of about 2000 + 1000 steps (8B) and 500 + 300 (8B
+thinking), and overlong filtering in the whole IF-RL of thinking models. The tables have one column for both 8B models
+in RLHF, Math RL and SWE RL. What is not stated is left to the defaults of the stage.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from cascade_rl.engine.config import OptimizerConfig
+from cascade_rl.engine.sample import Sampling
+from cascade_rl.rl_stages.config import CodeSwitch, EpochFilter, Extension
+
+Settings = Mapping[str, Any]
+
+TOP_P = 0.95  # of every stage; drawn with 1 here, as long as the stages refuse a kept set. IF-RL's text adds top-k 20
+SWE_MAX_PROMPT_TOKENS_8B = (16_384, 24_576)  # steps 0 to 30, and from then on; shorter ones than 8K are dropped
+SWE_MAX_PROMPT_TOKENS_14B = 32_768
+
+
+def _optimizer(lr: float) -> OptimizerConfig:
+    return OptimizerConfig(lr=lr, betas=(0.9, 0.95))
+
+
+def _answers(max_new_tokens: int, temperature: float) -> Sampling:
+    return Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=1.0)
+
+
+def _rlhf(steps: int, thinking_fraction: float) -> Settings:
+    return {
+        "steps": steps,
+        "prompts_per_step": 256,
+        "rollouts_per_prompt": 8,
+        "sampling": _answers(12_288, 0.6),
+        "optimizer": _optimizer(2e-6),
+        "overlong": "penalty",
+        "code_switch": CodeSwitch(reward=-10.0, relative_to="lowest"),
+        "thinking_fraction": thinking_fraction,
+    }
+
+
+def _if_rl(steps: int, second: Extension, thinking_fraction: float) -> Settings:
+    return {
+        "steps": steps,
+        "prompts_per_step": 256,
+        "rollouts_per_prompt": 8,
+        "sampling": _answers(8_192, 0.6),
+        "optimizer": _optimizer(2e-6),
+        "overlong": "penalty",
+        "extensions": (second,),
+        "dynamic_filtering": True,
+        "thinking_fraction": thinking_fraction,
+    }
+
+
+def _math_rl(steps: int, lr: float, first: Sampling, *extensions: Extension) -> Settings:
+    return {
+        "steps": steps,
+        "prompts_per_step": 128,
+        "rollouts_per_prompt": 8,
+        "sampling": first,
+        "optimizer": _optimizer(lr),
+        "overlong": "filter",
+        "extensions": extensions,
+        "epoch_filter": EpochFilter(hard_readmission=0.1, easy_readmission=0.01),
+        "code_switch": CodeSwitch(reward=-1.0),
+        "thinking_fraction": 1.0,
+    }
+
+
+def _code_rl(steps: int, first: Sampling, *extensions: Extension) -> Settings:
+    return {
+        "steps": steps,
+        "prompts_per_step": 128,
+        "rollouts_per_prompt": 8,
+        "sampling": first,
+        "optimizer": _optimizer(4e-6),
+        "overlong": "penalty",
+        "extensions": extensions,
+        "code_switch": CodeSwitch(reward=0.0),
+        "thinking_fraction": 1.0,
+    }
+
+
+def _swe_rl(steps: int, *extensions: Extension) -> Settings:
+    return {
+        "steps": steps,
+        "prompts_per_step": 128,
+        "rollouts_per_prompt": 16,
+        "sampling": _answers(16_384, 1.0),
+        "optimizer": _optimizer(2.5e-6),
+        "overlong": "filter",
+        "extensions": extensions,
+        "thinking_fraction": 1.0,
+    }
+
+
+MATH_RL_8B = _math_rl(
+    500,
+    2e-6,
+    _answers(24_576, 1.0),
+    Extension(from_step=190, max_new_tokens=32_768, overlong="penalty"),
+    Extension(from_step=430, max_new_tokens=40_960, temperature=0.8),
+)
+SWE_RL_8B = _swe_rl(60, Extension(from_step=30, max_new_tokens=16_384, overlong="penalty"))
+
+UNIFIED_8B: Mapping[str, Settings] = MappingProxyType(
+    {
+        "rlhf": _rlhf(800, thinking_fraction=0.5),
+        "if_rl": _if_rl(3100, Extension(from_step=2300, max_new_tokens=8_192), thinking_fraction=0.0),
+        "math_rl": MATH_RL_8B,
+        # the step of the change is not stated: half way
+        "code_rl": _code_rl(90, _answers(45_056, 1.0), Extension(from_step=45, max_new_tokens=49_152, temperature=0.8)),
+        "swe_rl": SWE_RL_8B,
+    }
+)
+THINKING_8B: Mapping[str, Settings] = MappingProxyType(
+    {
+        "rlhf": _rlhf(800, thinking_fraction=1.0),
+        "if_rl": _if_rl(850, Extension(from_step=550, max_new_tokens=16_384, overlong="filter"), thinking_fraction=1.0),
+        "math_rl": MATH_RL_8B,
+        "code_rl": _code_rl(64, _answers(45_056, 1.2)),
+        "swe_rl": SWE_RL_8B,
+    }
+)
+THINKING_14B: Mapping[str, Settings] = MappingProxyType(
+    {
+        "rlhf": _rlhf(900, thinking_fraction=1.0),
+        "if_rl": _if_rl(920, Extension(from_step=800, max_new_tokens=16_384, overlong="filter"), thinking_fraction=1.0),
+        "math_rl": _math_rl(
+            220,
+            2.5e-6,
+            _answers(28_672, 1.2),
+            Extension(from_step=120, max_new_tokens=40_960, temperature=1.1, overlong="penalty"),
+        ),
+        "code_rl": _code_rl(64, _answers(57_344, 1.0)),
+        "swe_rl": _swe_rl(120),
+    }
+)

@@ -1,0 +1,117 @@
+"""The groups of one step. With dynamic filtering (DAPO), those without signal are dropped and more are drawn.
+
+    until the step has all its groups, at most max_draws times:
+        take as many prompts as are missing, over the share that had signal so far; sample, score
+        keep the groups with signal, in the order of their prompts
+
+Groups beyond the batch are dropped too: in the next step they would be off-policy.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, floor
+
+from cascade_rl.engine.ranks import from_rank0
+from cascade_rl.rl_stages.config import GrpoStage
+from cascade_rl.rl_stages.group_scoring import Group, has_signal, pass_rate, score_groups
+from cascade_rl.rl_stages.infrastructure import require_infrastructure
+from cascade_rl.rl_stages.prompt_ledger import PromptLedger
+from cascade_rl.rl_stages.scored_sample import Sample, outcomes
+from cascade_rl.rl_stages.session import Session
+from cascade_rl.rl_stages.task import Task
+
+
+class TooFewGroups(RuntimeError):
+    """The draws of a step gave fewer groups with signal than it needs."""
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """What a step drew, by draw, and the groups of it that it learns from."""
+
+    draws: tuple[Sequence[Group], ...]
+    groups: Sequence[Group]
+
+    @property
+    def samples(self) -> list[Sample]:
+        return [sample for group in self.groups for sample in group]
+
+    @property
+    def drawn(self) -> list[Sample]:
+        return [sample for draw in self.draws for group in draw for sample in group]
+
+    def metrics(self, stage: GrpoStage) -> dict[str, float]:
+        """Of all that was drawn; `signal_fraction` of what is learned from."""
+        drawn, samples = self.drawn, self.samples
+        metrics = outcomes(drawn) | {"signal_fraction": _share(samples, lambda sample: sample.advantage != 0)}
+        if stage.code_switch:
+            metrics["code_switch_fraction"] = _share(drawn, lambda sample: sample.penalty is not None)
+        if stage.dynamic_filtering:
+            groups = [group for draw in self.draws for group in draw]
+            accepted = sum(map(has_signal, groups))
+            metrics |= {"draws": len(self.draws), "accept_rate": accepted / len(groups)}
+            metrics["surplus_groups"] = accepted - len(self.groups)
+        return metrics
+
+
+def draw_batch(session: Session[GrpoStage], stage: GrpoStage, prompts: PromptLedger, step: int) -> StepBatch:
+    """The batch of step `step`, counting from 0; collective. `stage` has the settings of that step.
+
+    Raises InfrastructureFailures where too many of its samples have no score, TooFewGroups after `max_draws`.
+    """
+    draws: list[Sequence[Group]] = []
+    kept: list[Group] = []
+    for number in range(stage.max_draws):
+        count = _wanted(stage.prompts_per_step, sum(map(len, draws)), len(kept))
+        label = f"{stage.name}/{step + 1}" + (f"+{number}" if number else "")
+        draws.append(_draw(session, stage, prompts, step, label, count))
+        _require_scores(stage, draws, step)
+        kept += [group for group in draws[-1] if has_signal(group) or not stage.dynamic_filtering]
+        if len(kept) >= stage.prompts_per_step:
+            return StepBatch(tuple(draws), kept[: stage.prompts_per_step])
+    raise TooFewGroups(_told(stage, draws, len(kept), step))
+
+
+def in_modes(tasks: Sequence[Task], thinking_fraction: float | None) -> list[Task]:
+    """The tasks, that share of them spread evenly in thinking mode and the others not."""
+    if thinking_fraction is None:
+        return list(tasks)
+    counts = [floor(index * thinking_fraction + 0.5) for index in range(len(tasks) + 1)]
+    return [replace(task, thinking=counts[i + 1] > counts[i]) for i, task in enumerate(tasks)]
+
+
+def _draw(
+    session: Session[GrpoStage], stage: GrpoStage, prompts: PromptLedger, step: int, label: str, count: int
+) -> list[Group]:
+    tasks = in_modes(prompts.take(count), stage.thinking_fraction)
+    with session.phase("generation"):
+        rollouts = session.draw(label, tasks, stage.rollouts_per_prompt, stage.sampling)
+    with session.phase("reward"):
+        answers = from_rank0(lambda: session.rewards(tasks, rollouts))
+    groups = score_groups(stage, tasks, rollouts, answers)
+    prompts.learn(step, tasks, [pass_rate(group) for group in groups])
+    return groups
+
+
+def _require_scores(stage: GrpoStage, draws: Sequence[Sequence[Group]], step: int) -> None:
+    verdicts = [(sample.rollout.id, sample.verdict) for draw in draws for group in draw for sample in group]
+    require_infrastructure(verdicts, stage.max_infrastructure_failures, f"step {step + 1}")
+
+
+def _wanted(groups: int, drawn: int, kept: int) -> int:
+    """Prompts of the next draw."""
+    return min(groups, ceil((groups - kept) * drawn / kept)) if kept else groups
+
+
+def _share(samples: Sequence[Sample], holds: Callable[[Sample], bool]) -> float:
+    return sum(map(holds, samples)) / len(samples)
+
+
+def _told(stage: GrpoStage, draws: Sequence[Sequence[Group]], kept: int, step: int) -> str:
+    rates = ", ".join(f"{sum(map(has_signal, draw))} of {len(draw)}" for draw in draws)
+    reward = outcomes([sample for draw in draws for group in draw for sample in group]).get("reward")
+    return (
+        f"step {step + 1}: expected {stage.prompts_per_step} groups whose rewards are not all equal, found {kept} in "
+        f"{len(draws)} draws ({rates}; mean reward {reward}). Give the stage prompts that the policy answers right "
+        "sometimes, raise max_draws, or switch dynamic_filtering off"
+    )
