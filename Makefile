@@ -1,4 +1,4 @@
-# make setup | demo | test | test-triton36 | lint | lock | smollm2 | clean.
+# make setup | demo | demo-short | test | test-triton36 | lint | lock | smollm2 | clean.
 # One environment, .venv, built once; a second, .venv-triton36, for test-triton36 alone.
 
 .DEFAULT_GOAL := setup
@@ -27,13 +27,16 @@ PYTHON = $(shell for python in $(CANDIDATES); do "$$python" -c \
 # Importing vLLM and Megatron takes 30 s without cached byte code, and each stage starts two processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-triton36 lint lock smollm2 clean
+.PHONY: setup demo demo-short test test-triton36 lint lock smollm2 clean
 
 setup: $(READY)
 	@echo "$(CURDIR)/.venv is ready"
 
 demo: $(READY)
 	$(BIN)/nemo-run launchers/cascade2_tiny.py
+
+demo-short: $(READY)
+	$(BIN)/nemo-run launchers/cascade2_short.py
 
 test: $(READY)
 	$(BIN)/pytest $(IN_PARALLEL)

@@ -10,11 +10,14 @@ Random state, data cursor and schedules need no place: each is a function of the
 
 from collections.abc import Callable
 from functools import partial
+from multiprocessing import get_context
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any
 
 import torch
 from megatron.core import dist_checkpointing, parallel_state
+from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue
 
 from cascade_rl.engine.errors import UserError
@@ -30,6 +33,7 @@ class CheckpointWriter:
     """Writes one checkpoint at a time in a process of its own. All methods are collective."""
 
     def __init__(self) -> None:
+        _share_results()
         self._calls = AsyncCallsQueue()
         self._written: Callable[[], None] = lambda: None
 
@@ -61,6 +65,15 @@ class CheckpointWriter:
     def _end(self, *, blocking: bool) -> None:
         if self._calls.maybe_finalize_async_calls(blocking=blocking):
             self._written()
+
+
+def _share_results() -> None:
+    """Starts the process through which a writer tells its rank what it wrote. Megatron starts it too, but as one that
+    outlives a killed rank for ever."""
+    if filesystem_async._results_queue is None:
+        manager = SyncManager(ctx=get_context("spawn"))
+        manager.start(initializer=die_with_parent)
+        filesystem_async._results_queue = manager.Queue()
 
 
 def _in_child(write: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

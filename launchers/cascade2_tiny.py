@@ -67,7 +67,7 @@ NEMOTRON_H_TINY = {
     "torch_dtype": "float32",
 }
 
-ANSWER_TOKENS = 40
+ANSWER_TOKENS = 80  # an episode of `workplace` takes 63
 TOKEN_BUDGET = 2048
 TAUGHT_ALONE = ("instruction_following", "math", "rlhf")
 MULTI_DOMAIN = ("mcqa", "workplace", "structured_output")
@@ -89,7 +89,15 @@ def grpo(name: str, domain: str, steps: int, **settings: Any) -> GrpoStage:
     return GrpoStage(name=name, domain=domain, steps=steps, **(defaults | settings))
 
 
-JUDGE = RewardModel(kind="engine", model="sft", max_tokens=40, temperature=0.0, top_p=1.0, genrm=GenRm(prompt="plain"))
+JUDGE = RewardModel(
+    kind="engine",
+    model="sft",
+    max_tokens=24,
+    temperature=0.0,
+    top_p=1.0,
+    deadline_seconds=120,
+    genrm=GenRm(prompt="plain", offsets=(1, 2)),
+)
 
 CASCADE = Cascade(
     name="cascade2_tiny",

@@ -8,6 +8,7 @@ from cascade_rl.engine.ranks import from_rank0
 from cascade_rl.engine.sample import Sampling
 from cascade_rl.rl_stages.config import Cascade, OnPolicyStage
 from cascade_rl.rl_stages.infrastructure import require_infrastructure
+from cascade_rl.rl_stages.source import GENERATE, parse_sources
 from cascade_rl.rl_stages.task import Task, load_tasks
 
 if TYPE_CHECKING:
@@ -29,8 +30,9 @@ def evaluate(session: "Session") -> dict[str, float]:
 def heldout_tasks(cascade: Cascade, domain: str) -> list[Task]:
     """Held-out split of what the domain's stages train on; of its generator where no stage trains on it."""
     stages = [stage for stage in cascade.stages if isinstance(stage, OnPolicyStage) and domain in stage.trained_domains]
-    sources = dict.fromkeys(source for stage in stages for source in stage.data) or {f"generate:{domain}": None}
-    tasks = [task for source in sources for task in load_tasks(source, split="heldout", seed=cascade.seed)]
+    paths = dict.fromkeys(source.path for stage in stages for source in parse_sources(stage.data))
+    sources = paths or {f"{GENERATE}{domain}": None}
+    tasks = [task for path in sources for task in load_tasks(path, split="heldout", seed=cascade.seed)]
     return [task for task in tasks if task.domain == domain][: cascade.evaluation.prompts_per_domain]
 
 

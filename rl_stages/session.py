@@ -27,14 +27,19 @@ from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
 from cascade_rl.engine.sample import Request, Rollout, Sampling
 from cascade_rl.engine.sampler import Sampler, sample
 from cascade_rl.engine.trainer import Trainer
+from cascade_rl.engine.weights_digest import weights_digest
 from cascade_rl.rl_stages import base_model
+from cascade_rl.rl_stages.agreement import Mismatch
 from cascade_rl.rl_stages.config import Stage
 from cascade_rl.rl_stages.environments.episodes import Episodes
 from cascade_rl.rl_stages.evaluation import evaluate, heldout_tasks
 from cascade_rl.rl_stages.judge import Judge
+from cascade_rl.rl_stages.ledger import Ledger
+from cascade_rl.rl_stages.progress import Phase
 from cascade_rl.rl_stages.reward_models.reward_makers import reward_makers
 from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.sample_record import SampleRecord
+from cascade_rl.rl_stages.start import start
 from cascade_rl.rl_stages.step_log import StepLog
 from cascade_rl.rl_stages.task import Split, Task, load_tasks
 from cascade_rl.rl_stages.tokenizer import encode_prompt
@@ -53,6 +58,7 @@ class Session[S: Stage]:
         self.exits = ExitStack()
         initialize_distributed(self.layout.parallel, self.cascade.seed)
         self.exits.callback(dist.destroy_process_group)
+        self.watchdog = watchdog.Watchdog(dist.get_rank(), watchdog.limit_s(), watchdog.say)
         self.parent = folder.parent.export if folder.parent else base_model.ready(run, self.layout.parallel)
         self.hf_config = read_config(self.parent)
         self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.parent)
@@ -61,7 +67,8 @@ class Session[S: Stage]:
         with self.exits:
             if is_rank0():
                 self.log = self.exits.enter_context(StepLog(self.folder))
-                self.judge = self.exits.enter_context(Judge(self.tokenizer))
+                self.ledger = self.exits.enter_context(Ledger())
+                self.judge = self.exits.enter_context(Judge(self.tokenizer, ledger=self.ledger))
                 self.rewards = self._rewards()
                 self.episodes = self.exits.enter_context(Episodes(self.tokenizer, self.layout.rollout.max_model_len))
             self.engine = self._start_engine()
@@ -69,11 +76,14 @@ class Session[S: Stage]:
             self.checkpoints = checkpoint.CheckpointWriter()
             self.first_step = self._restore()
             self.refit = Refit(self.trainer, self.engine, self._probe_ids(), self.layout.rollout)
-            self.refit(self.first_step)
+            start(self.refit, self.folder, self.tokenizer, self.parent, self.first_step)
+            self.ledger_version = -1
             self.exits = self.exits.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is Mismatch and is_rank0():
+            self.ledger.discard()  # what the trainer disagrees with is drawn again
         self.exits.close()
 
     # The verbs of a loop.
@@ -83,13 +93,17 @@ class Session[S: Stage]:
         for step in range(self.first_step, self.stage.steps):
             yield step
             self.checkpoints.poll()
-            if (step + 1) % self.stage.checkpoint_every == 0 or step + 1 == self.stage.steps:
+            stop = any_rank(stop_request.asked())
+            if stop or (step + 1) % self.stage.checkpoint_every == 0 or step + 1 == self.stage.steps:
                 self._save(step + 1)
+            if stop:
+                self.checkpoints.finish()
+                raise stop_request.StopRequested
         self.checkpoints.finish()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        with self.log.phase(name) if is_rank0() else nullcontext():
+        with self.watchdog.phase(name), self.log.phase(name) if is_rank0() else nullcontext():
             yield
 
     def teacher(self, domain: str) -> Path:
@@ -104,6 +118,7 @@ class Session[S: Stage]:
 
         `label` names the batch: with the task and the place in the group it gives each sample its id and its seed.
         """
+        self._open_ledger()
         rollouts = self._sample(self._requests(label, tasks, group, sampling) if is_rank0() else [])
         return [rollouts[first : first + group] for first in range(0, len(rollouts), group)]
 
@@ -120,7 +135,7 @@ class Session[S: Stage]:
         """Held-out scores of all domains, taken once "before" and once "after" the stage."""
         if when in from_rank0(self.folder.scores):
             return
-        scores = evaluate(self)
+        scores = from_rank0(lambda: self._parents_scores(when)) or evaluate(self)
         if is_rank0():
             self.folder.record_scores(when, scores)
             self.log.progress.say(f"{when}: " + ", ".join(f"{name} {score:.3f}" for name, score in scores.items()))
@@ -133,11 +148,16 @@ class Session[S: Stage]:
 
     # Parts.
 
+    def _parents_scores(self, when: str) -> Mapping[str, float]:
+        """Before a stage, what its parent had after: the same weights, prompts and seeds."""
+        parent = self.folder.parent
+        return parent.scores()["after"] if when == "before" and parent else {}
+
     def _rewards(self) -> Judge:
         """What scores the samples of training: where the stage has a reward model, that model scores its domain."""
         log = self.folder.logs / "reward_model.log"
         makers = reward_makers(self.stage, self.run.model, self.layout.rollout, log)
-        return self.exits.enter_context(Judge(self.tokenizer, makers)) if makers else self.judge
+        return self.exits.enter_context(Judge(self.tokenizer, makers, self.ledger)) if makers else self.judge
 
     def _start_engine(self) -> RolloutEngine | None:
         if not is_rank0():
@@ -182,7 +202,7 @@ class Session[S: Stage]:
             prompt_ids = tuple(encode_prompt(self.tokenizer, task.messages, task.tools, task.thinking))
             names = [f"{label}/{position}/{task.id}/{i}" for i in range(group)]
             drawn = [Request(name, prompt_ids, stops, self._request_seed(name)) for name in names]
-            self.episodes.begin(task, drawn)
+            self.episodes.begin(task, [request for request in drawn if not self.ledger.rollout(request)])
             requests += drawn
         return requests
 
@@ -192,9 +212,27 @@ class Session[S: Stage]:
     def _sample(self, requests: list[Request]) -> list[Rollout]:
         if self.engine is None:
             return sample(None, self.refit, requests)
+        asked = {request.id: request for request in requests}
+        drawn = {name: rollout for name, request in asked.items() if (rollout := self.ledger.rollout(request))}
         with self.log.progress.phase("generation", len(requests)) as phase:
-            sampler = Sampler(self.engine, self.episodes.follow, phase.advance, self._engine_died)
+            phase.advance(len(drawn))
+            finished = partial(self._finished, asked, phase)
+            sampler = Sampler(self.engine, self.episodes.follow, finished, self._engine_died, drawn)
             return sample(sampler, self.refit, requests)
+
+    def _finished(self, asked: Mapping[str, Request], phase: Phase, rollout: Rollout) -> None:
+        self.ledger.keep(asked[rollout.id], rollout)
+        phase.advance()
+
+    def _open_ledger(self) -> None:
+        """That of the weights in place, with what an attempt that was killed has drawn from them."""
+        if self.ledger_version == self.refit.version:
+            return
+        self.ledger_version, weights = self.refit.version, weights_digest(self.trainer)
+        if is_rank0() and (refused := self.ledger.open(self.folder.ledger(self.ledger_version), weights)):
+            facts = {"version": self.ledger_version, "rollouts": len(refused.rollouts)}
+            self.log.progress.say("{rollouts} rollouts are not used: other weights than version {version}".format(**facts))
+            self.folder.record_event("ledger_refused", **facts)
 
     def _engine_died(self, death: EngineDied) -> None:
         self.log.progress.say(f"{death}; starting it again")

@@ -1,9 +1,12 @@
 """What is saved is what is loaded, to the bit, on every rank: weights, router biases, both moments, step counts."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -185,3 +188,28 @@ def test_a_checkpoint_written_behind_the_training_holds_the_state_at_its_start(h
 def test_another_model_is_refused(hf_config: dict, saved: tuple[Path, list[tuple[State, State]]]) -> None:
     with pytest.raises(UserError, match=r"another model: moe_intermediate_size = 32 \(expected 16\)"):
         run_ranks(1, load, hf_config | {"moe_intermediate_size": 16}, saved[0], ParallelConfig())
+
+
+RANK = """
+import psutil
+from cascade_rl.engine.checkpoint import CheckpointWriter
+
+if __name__ == "__main__":
+    writer = CheckpointWriter()
+    print(*(child.pid for child in psutil.Process().children()), flush=True)
+    input()
+"""
+
+
+def test_nothing_outlives_a_killed_rank(tmp_path: Path) -> None:
+    """Of the process through which writers report, which Megatron would leave behind."""
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    rank = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert rank.stdout is not None
+    children = [psutil.Process(int(pid)) for pid in rank.stdout.readline().split()]
+    assert len(children) >= 1
+    rank.kill()
+    rank.communicate()
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert alive == []
