@@ -37,11 +37,12 @@ def command_line(
         *("--die-with-parent", "--new-session", "--hostname", "box", "--clearenv"),
         *(word for name, value in variables.items() for word in ("--setenv", name, value)),
         *_system(),
+        *(*sized, "/tmp"),  # first: this Python, or the workspace's parent, may lie below it
         *(word for path in (*interpreter.prefixes(), *extra) for word in ("--ro-bind", path, path)),
         *(["--proc", "/proc"] if proc else []),
         # --dev makes a tmpfs of half the memory, which a program could fill.
         *("--dev", "/dev", *sized, "/dev/shm", "--remount-ro", "/dev"),
-        *(*sized, "/tmp", *home, "--remount-ro", "/", "--chdir", HOME, "--seccomp", str(seccomp), "--"),
+        *(*home, "--remount-ro", "/", "--chdir", HOME, "--seccomp", str(seccomp), "--"),
     ]
 
 
