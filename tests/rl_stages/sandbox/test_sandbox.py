@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from cascade_rl.rl_stages.sandbox import (
     Status,
     TestRun,
     Tier,
+    bubblewrap,
     probe,
     process_tree,
     slot,
@@ -269,3 +271,9 @@ def test_cpp_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with Sandbox(1, Tier.LANDLOCK) as sandbox, pytest.raises(CompilerUnavailable, match="g\\+\\+"):
         sandbox.run_program(Program(language="cpp", source="int main() {}"), [b""])
+
+
+def test_a_python_below_tmp_is_not_hidden_by_the_boxs_own_tmp() -> None:
+    words = bubblewrap.command_line(Limits(), 3, proc=True, extra=["/tmp/clone/.venv"])
+    mounts = list(itertools.pairwise(words))
+    assert mounts.index(("--tmpfs", "/tmp")) < mounts.index(("--ro-bind", "/tmp/clone/.venv"))

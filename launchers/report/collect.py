@@ -1,0 +1,140 @@
+"""What the report says of a run beside its rollouts, as the plain data that the page reads."""
+
+import time
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from cascade_rl.launchers.status import is_claimed, state
+from cascade_rl.rl_stages.cascade import base_hash
+from cascade_rl.rl_stages.config import BASE, MopdStage, OnPolicyStage
+from cascade_rl.rl_stages.durable_file import read_json
+from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
+
+EXPERT_COLUMNS = 120  # of a heat map of expert load; more steps are averaged
+Events = list[dict[str, Any]]
+
+
+def collect(run: RunFolder) -> dict[str, Any]:
+    return {
+        "header": _header(run),
+        "domains": list(run.cascade.evaluation.domains),
+        "stages": [_stage(run, stage) for stage in run.stages],
+    }
+
+
+def expert_load(stage: StageFolder) -> np.ndarray:
+    """Tokens of each expert over its layer's mean, float32 [layers, experts, at most EXPERT_COLUMNS]; 1 is even. Empty
+    where no step counted them."""
+    tokens = [event["tokens"] for event in _by_step(stage.events.rows(), "expert_tokens")]
+    if not tokens:
+        return np.zeros((0, 0, 0), np.float32)
+    counts = np.asarray(tokens, np.float64)  # [steps, layers, experts]
+    load = counts / np.maximum(counts.mean(-1, keepdims=True), 1e-9)
+    parts = np.array_split(load, min(EXPERT_COLUMNS, len(load)))
+    return np.stack([part.mean(0) for part in parts], -1).astype(np.float32)
+
+
+def _header(run: RunFolder) -> dict[str, Any]:
+    base, times = run.cascade.base, [event["time"] for stage in run.stages for event in stage.events.rows()]
+    return {
+        "name": run.cascade.name,
+        "folder": str(run.root),
+        "base": base.hf or f"{(base.hf_config or {}).get('model_type', 'model')}, random weights",
+        "base_hash": base_hash(run.cascade),
+        "seed": run.cascade.seed,
+        "nproc": run.cascade.nproc,
+        "heldout": run.cascade.evaluation.prompts_per_domain,
+        "first": min(times, default=None),
+        "last": max(times, default=None),
+        "written": time.time(),
+        "at_work": is_claimed(run.root),
+        "version": version("cascade-rl"),
+    }
+
+
+def _stage(run: RunFolder, stage: StageFolder) -> dict[str, Any]:
+    config, events, scores = stage.config, stage.events.rows(), stage.scores()
+    on_policy = config if isinstance(config, OnPolicyStage) else None
+    return {
+        "label": stage.label,
+        "name": config.name,
+        "kind": config.kind,
+        "parent": stage.parent.config.name if stage.parent else BASE,
+        "domain": config.domain,
+        "own": sorted(on_policy.trained_domains) if on_policy else [config.domain],
+        "models": [list(pair) for pair in _models(run, stage)],
+        "state": state(run, stage),
+        "step": stage.last_step(),
+        "steps": config.steps,
+        "terms": config.batch_terms,
+        "seconds": stage.seconds(),
+        "hash": stage.content_hash,
+        "band": [on_policy.importance_low, on_policy.importance_high] if on_policy else None,
+        "distilled": isinstance(config, MopdStage),
+        "before": scores.get("before", {}),
+        "after": scores.get("after", {}),
+        "allowed": dict(config.gate),
+        "gate": [[v.domain, v.lost, v.allowed, v.passed] for v in stage.gate()],
+        "metrics": _metrics(stage.metrics.rows()),
+        "phases": _phases(events),
+        "attempts": list(_attempts(events)),
+        "deaths": [[event["time"], event["detail"]] for event in events if event["event"] == "engine_died"],
+    }
+
+
+def _models(run: RunFolder, stage: StageFolder) -> Iterator[tuple[str, str]]:
+    """What each is for, a domain or "judge", and its stage or folder; "best" is resolved once the stage is done."""
+    chosen = _lineage(run).get(stage.config.name, {})
+    exports = {str(other.export.relative_to(run.root)): other.config.name for other in run.stages}
+    for key, model in stage.config.models_read.items():
+        role = key.removeprefix("teachers.")
+        model = chosen.get(role, model)
+        yield "judge" if role == "reward_model.model" else role, exports.get(model, model)
+
+
+def _lineage(run: RunFolder) -> dict[str, dict[str, str]]:
+    """The teachers that each finished stage had."""
+    path = run.root / "lineage.json"
+    stages = read_json(path)["stages"] if path.exists() else []
+    return {entry["name"]: entry.get("teachers", {}) for entry in stages}
+
+
+def _metrics(rows: Events) -> dict[str, list[float | None]]:
+    """Every series over the rows, with None where a row has none; `step` among them."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _phases(events: Events) -> dict[str, Any]:
+    steps = _by_step(events, "step")
+    names = list(dict.fromkeys(name for event in steps for name in event["seconds"]))
+    return {
+        "names": names,
+        "steps": [event["step"] for event in steps],
+        "tokens": [event["tokens"] for event in steps],
+        "seconds": [[event["seconds"].get(name, 0.0) for event in steps] for name in names],
+    }
+
+
+def _by_step(events: Events, kind: str) -> Events:
+    """A step that a killed attempt took too counts as it was taken last."""
+    last = {event["step"]: event for event in events if event["event"] == kind}
+    return [last[step] for step in sorted(last)]
+
+
+def _attempts(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Each with its first step, its seconds up to its last event, and its exit code; None where none was written."""
+    attempt: dict[str, Any] | None = None
+    for event in events:
+        if event["event"] == "attempt":
+            if attempt:
+                yield attempt
+            attempt = {"time": event["time"], "from": event["from_step"], "seconds": 0.0, "code": None}
+        elif attempt:
+            attempt["seconds"] = event["time"] - attempt["time"]
+            attempt["code"] = event["exit_code"] if event["event"] == "ended" else attempt["code"]
+    if attempt:
+        yield attempt

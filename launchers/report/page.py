@@ -1,0 +1,79 @@
+"""`cascade report RUN`: the run as one HTML file that needs no server, no network and no other file."""
+
+from collections.abc import Iterator
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from cascade_rl.engine.errors import UserError
+from cascade_rl.launchers.report.blocks import block, json_block, planes
+from cascade_rl.launchers.report.collect import collect, expert_load
+from cascade_rl.launchers.report.rollouts import (
+    Rollouts,
+    chunk_blocks,
+    count,
+    open_tokenizer,
+    step_files,
+    unfinished,
+    vocabulary_block,
+)
+from cascade_rl.rl_stages.durable_file import write_atomically
+from cascade_rl.rl_stages.run_folder import RunFolder
+
+SCRIPTS = ("report.js", "charts.js", "sections.js", "viewer.js")
+EXPERT_UNIT = 256  # a load of 1, in the page
+
+
+def run(root: Path, out: Path | None, limit: int) -> int:
+    """Writes `report.html` into the run folder, or `out`, with at most `limit` rollouts; says how large it became."""
+    if limit < 0:
+        raise UserError(f"--rollouts: expected 0 or more, found {limit}.")
+    folder, out = RunFolder.open(root), out or root / "report.html"
+    steps = step_files(folder)
+    rollouts = Rollouts(total=count(steps), limit=limit)
+    write_atomically(out, _page(folder, rollouts, steps))
+    size = out.stat().st_size / 1e6
+    print(f"{out}: {size:.1f} MB, {rollouts.kept:,} of {rollouts.total:,} rollouts")
+    return 0
+
+
+def _page(run: RunFolder, rollouts: Rollouts, steps: list[tuple[int, int, Path]]) -> str:
+    """What is seen first stands first: a browser shows it while it reads the rest."""
+    chunks = "".join(_rollout_blocks(run, rollouts, steps))
+    loads = [expert_load(stage) for stage in run.stages]
+    facts = collect(run) | {"rollouts": rollouts.facts(), "counts": rollouts.counts(), "bytes": len(chunks)}
+    facts["unfinished"] = unfinished(run, steps)
+    parts = {
+        "title": escape(f"{run.cascade.name}: report"),
+        "style": _resource("report.css"),
+        "run": json_block("run", facts | {"experts": [load.shape for load in loads]}),
+        "script": "\n".join(map(_resource, SCRIPTS)),
+        "blocks": "".join(_expert_blocks(loads)) + chunks,
+    }
+    page = _resource("template.html")
+    for name, content in parts.items():
+        before, _, after = page.partition(f"<!-- {name} -->")
+        page = before + content + after
+    return page
+
+
+def _rollout_blocks(run: RunFolder, rollouts: Rollouts, steps: list[tuple[int, int, Path]]) -> Iterator[str]:
+    if rollouts.total:
+        tokenizer = open_tokenizer(run)
+        chunks = list(chunk_blocks(steps, tokenizer, rollouts))
+        yield from rollouts.column_blocks()
+        yield vocabulary_block(rollouts, tokenizer)
+        yield from chunks
+
+
+def _expert_blocks(loads: list[np.ndarray]) -> Iterator[str]:
+    for index, load in enumerate(loads):
+        if load.size:
+            units = np.minimum(np.rint(load * EXPERT_UNIT), np.iinfo(np.uint16).max)
+            yield block(f"experts-{index}", planes(units.astype(np.uint16).reshape(-1)))
+
+
+def _resource(name: str) -> str:
+    return files("cascade_rl.launchers.report").joinpath(name).read_text()

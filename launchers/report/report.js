@@ -1,0 +1,121 @@
+// The frame: blocks, elements, numbers as text, the state in the address, colour scheme.
+
+const byId = (id) => document.getElementById(id);
+
+// Blocks (blocks.py).
+async function unpack(id) {
+  const text = atob(byId(id).textContent), packed = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+const unpackJson = async (id) => JSON.parse(new TextDecoder().decode(await unpack(id)));
+
+const ARRAYS = { uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, float32: Float32Array };
+
+// Values of `count` elements that lie in byte planes from `start` on.
+function fromPlanes(bytes, start, count, Type) {
+  const width = Type.BYTES_PER_ELEMENT, joined = new Uint8Array(count * width);
+  for (let plane = 0; plane < width; plane++)
+    for (let i = 0, at = start + plane * count; i < count; i++) joined[i * width + plane] = bytes[at + i];
+  return new Type(joined.buffer);
+}
+
+// Elements. Attributes that are functions are listeners; null and false children are left out.
+function build(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+const h = (tag, attributes, ...children) => build(document.createElement(tag), attributes, children);
+const svg = (tag, attributes, ...children) => build(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+
+function facts(pairs) {
+  return pairs.filter(([, value]) => value !== null && value !== "").map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value)));
+}
+
+// What is not a number stands at the left, and a heading where its column stands.
+function table(headings, rows, attributes) {
+  const left = (value) => (value instanceof HTMLTableCellElement ? value.matches(".wrap") : typeof value !== "string" || !/^[\d+−–]/.test(value));
+  const cell = (value) => (value instanceof HTMLTableCellElement ? value : h("td", { class: left(value) ? "text-left" : null }, value));
+  const head = headings.map((heading, i) => h("th", { scope: "col", class: rows[0] && left(rows[0][i]) ? "text-left" : null }, heading));
+  return h("table", attributes, h("thead", null, h("tr", null, head)), h("tbody", null, rows.map((row) => h("tr", null, row.map(cell)))));
+}
+
+// Numbers as text.
+const whole = (value) => Math.round(value).toLocaleString("en");
+const score = (value) => value.toFixed(3);
+const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(3);
+const share = (value) => (100 * value).toFixed(1) + " %";
+const plural = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
+
+// With as many digits as tell apart values that differ by `range`.
+function number(value, range = Math.abs(value)) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (value === 0 || !Number.isFinite(value)) return String(value).replace("-", "−");
+  const size = Math.abs(value);
+  const digits = Math.min(10, Math.max(3, Math.ceil(Math.log10(size / (range || size))) + 3));
+  const text = size >= 1e6 || size < 1e-4 ? value.toExponential(Math.min(digits - 1, 2)) : String(Number(value.toPrecision(digits)));
+  return text.replace("-", "−").replace("e−", "e-");
+}
+
+function duration(seconds) {
+  if (seconds < 60) return seconds.toFixed(1) + " s";
+  const minutes = Math.floor(seconds / 60);
+  return minutes < 60 ? `${minutes} min ${Math.round(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+const moment = (seconds) => (seconds === null ? "–" : new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ") + " UTC");
+
+// The state in the address: what is behind # says which rollout of which filter is shown, so that a link can be sent.
+const address = {
+  read: () => Object.fromEntries(new URLSearchParams(location.hash.slice(1))),
+  write(changes) {
+    const parameters = new URLSearchParams(location.hash.slice(1));
+    for (const [name, value] of Object.entries(changes)) {
+      if (value === "" || value === null || value === undefined) parameters.delete(name);
+      else parameters.set(name, value);
+    }
+    history.replaceState(null, "", "#" + parameters);
+  },
+};
+const listeners = [];
+addEventListener("hashchange", () => { listeners.forEach((listener) => listener()); toSection(); });
+
+function toSection() {
+  const section = byId(address.read().at);
+  if (section) section.scrollIntoView();
+}
+
+// A choice among names, kept in the address.
+function select(label, name, options, changed) {
+  const chosen = address.read()[name];
+  const items = options.map(([value, text]) => h("option", { value, selected: value === chosen }, text));
+  return h("label", null, label, h("select", { name, onchange: (event) => { address.write({ [name]: event.target.value }); changed(); } }, items));
+}
+
+// Colour scheme: the system's, until the button is pressed.
+const system = matchMedia("(prefers-color-scheme: dark)");
+const schemes = ["auto", "light", "dark"], repaints = [];
+let scheme = "auto";
+function paint() {
+  document.documentElement.dataset.theme = scheme !== "auto" ? scheme : system.matches ? "dark" : "light";
+  byId("theme").textContent = scheme;
+  byId("theme").setAttribute("aria-label", `Colour scheme: ${scheme === "auto" ? "as the system has it" : scheme}`);
+  repaints.forEach((repaint) => repaint());
+}
+byId("theme").addEventListener("click", () => { scheme = schemes[(schemes.indexOf(scheme) + 1) % 3]; paint(); });
+system.addEventListener("change", paint);
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function navigation() {
+  for (const section of document.querySelectorAll("main > section:not([hidden])")) {
+    const text = section.querySelector("h1, h2").textContent;
+    const go = (event) => { event.preventDefault(); address.write({ at: section.id }); section.scrollIntoView(); };
+    byId("nav").append(h("a", { href: `#at=${section.id}`, onclick: go }, text));
+  }
+}

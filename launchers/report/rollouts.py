@@ -1,0 +1,300 @@
+"""The rollouts of a run as blocks: columns that the page filters and sorts by, and chunks that it opens one by one.
+
+A chunk has two blocks: what is read and searched (`text-N`, JSON) and the numbers of its tokens (`tokens-N`): ids,
+sampler's log-probs, trainer's XOR sampler's, flags (1 in the loss, 2 generated), and in a stage with teachers theirs;
+4-byte values as byte planes. The two log-probs are nearly equal, so their XOR is nearly all zeros, and nothing is lost.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.sample import Outcome
+from cascade_rl.launchers.report.blocks import block, json_block, planes
+from cascade_rl.rl_stages.run_folder import RunFolder
+
+CHUNK_ROWS, CHUNK_TOKENS = 256, 65_536
+OUTCOMES = [outcome.value for outcome in Outcome]
+COLUMNS = {
+    "stage": np.uint8,
+    "step": np.uint32,
+    "domain": np.uint16,
+    "outcome": np.uint8,
+    "reward": np.float32,  # NaN: none
+    "advantage": np.float32,
+    "prompt": np.uint32,  # tokens
+    "answer": np.uint32,  # tokens, what an environment showed included
+    "length": np.uint32,  # tokens that the model generated
+    "turns": np.uint16,
+    "tme": np.float32,  # mean of exp|log p_train - log p_rollout| over the generated tokens; NaN: none
+    "kl": np.float32,  # mean of log p_train - log p_teacher over the tokens in the loss; NaN: no teacher
+    "group": np.uint32,
+}
+
+
+@dataclass
+class Rollouts:
+    """Counts are of all rollouts on disk; `kept` of those in the page."""
+
+    total: int
+    limit: int
+    seen: int = 0
+    kept: int = 0
+    groups: int = 0
+    domains: list[str] = field(default_factory=list)
+    outcomes: Counter[tuple[int, str, str]] = field(default_factory=Counter)  # stage, domain, outcome
+    broken: Counter[tuple[int, str, str]] = field(default_factory=Counter)  # infrastructure: stage, domain, detail
+    starts: list[int] = field(default_factory=list)  # of the chunks, in rollouts
+    vocabulary: set[int] = field(default_factory=set)
+    columns: dict[str, list[np.ndarray]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "total": self.total,
+            "kept": self.kept,
+            "domains": self.domains,
+            "outcomes": OUTCOMES,
+            "starts": self.starts,
+            "columns": {name: np.dtype(dtype).name for name, dtype in COLUMNS.items()},
+        }
+
+    def counts(self) -> dict[str, Any]:
+        """Of the outcomes, and of the infrastructure failures by what is said of them."""
+        return {
+            "outcomes": [[*key, count] for key, count in self.outcomes.items()],
+            "broken": [[*key, count] for key, count in self.broken.most_common()],
+        }
+
+    def column_blocks(self) -> Iterator[str]:
+        for name, dtype in COLUMNS.items():
+            parts = self.columns[name]
+            yield block(f"column-{name}", planes(np.concatenate(parts).astype(dtype)) if parts else b"")
+
+
+def step_files(run: RunFolder) -> list[tuple[int, int, Path]]:
+    """Index of the stage, step and parquet file, in the order of the run."""
+    return [
+        (index, int(path.stem.removeprefix("step_")), path)
+        for index, stage in enumerate(run.stages)
+        for path in sorted((stage.root / "rollouts").glob("step_*.parquet"))
+    ]
+
+
+def count(files: Sequence[tuple[int, int, Path]]) -> int:
+    from pyarrow import parquet
+
+    return sum(parquet.read_metadata(path).num_rows for _, _, path in files)
+
+
+def unfinished(run: RunFolder, files: Sequence[tuple[int, int, Path]]) -> list[list[int]]:
+    """Index of the stage and step of the rollouts whose step has no metrics: it was cut off, or is at work."""
+    known = [{row["step"] for row in stage.metrics.rows()} for stage in run.stages]
+    return [[stage, step] for stage, step, _ in files if step not in known[stage]]
+
+
+def chunk_blocks(files: Sequence[tuple[int, int, Path]], tokenizer: Any, rollouts: Rollouts) -> Iterator[str]:
+    """The blocks of all chunks, while `rollouts` is filled. Reads one file at a time."""
+    from pyarrow import parquet
+
+    for stage, step, path in files:
+        table = parquet.read_table(path)
+        _tally(rollouts, stage, table)
+        table = table.take(_whole_groups(rollouts, table["id"].to_pylist()))
+        if table.num_rows:
+            batch = _Batch(table)
+            _add_columns(rollouts, stage, step, batch)
+            yield from _chunks(rollouts, batch, tokenizer)
+
+
+def vocabulary_block(rollouts: Rollouts, tokenizer: Any) -> str:
+    """The text of every token that occurs, once; bytes that are no text alone, in hexadecimal."""
+    ids = sorted(rollouts.vocabulary)
+    texts = tokenizer.decode_batch([[token] for token in ids], skip_special_tokens=False)
+    named = [_piece(tokenizer, token, text) for token, text in zip(ids, texts, strict=True)]
+    return json_block("vocabulary", [ids, named])
+
+
+def open_tokenizer(run: RunFolder) -> Any:
+    """The run's. Raises UserError where no stage or base has one."""
+    from tokenizers import Tokenizer
+
+    base = [Path(run.cascade.base.hf)] if run.cascade.base.hf else []
+    folders = [run.root / "tokenizer", run.root / "base", *base, *(stage.export for stage in run.stages)]
+    for folder in folders:
+        if (folder / "tokenizer.json").exists():
+            return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    raise UserError(
+        f"{run.root}: expected a tokenizer.json to turn token ids into text, found none in "
+        f"{', '.join(map(str, folders))}. Copy the run's into {run.root / 'tokenizer'}."
+    )
+
+
+class _Batch:
+    """The rows of a file as flat arrays; `lengths` and `starts` are those of the answers in them, `groups` the numbers
+    of answers to each prompt."""
+
+    def __init__(self, table: Any) -> None:
+        self.table, self.rows = table, table.num_rows
+        self.groups = _group_sizes(self.values("id"))
+        self.ids, self.lengths, _ = _flat(table["token_ids"])
+        self.prompts = _flat(table["prompt_ids"])[1]
+        self.starts = np.concatenate([[0], np.cumsum(self.lengths)])
+        self.sampler = self._per_token("rollout_logprobs", np.float32, math.nan)
+        self.trainer = self._per_token("train_logprobs", np.float32, math.nan)
+        self.teacher = self._per_token("teacher_logprobs", np.float32, math.nan)
+        self.mask = self._per_token("loss_mask", np.bool_, False)
+        self.generated = self._per_token("generated", np.bool_, True)
+        self.taught = table["teacher_logprobs"].null_count < self.rows
+
+    def values(self, name: str) -> list[Any]:
+        return list(self.table[name].to_pylist())
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Of each answer's part of `values`, [rows]."""
+        running = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+        return running[self.starts[1:]] - running[self.starts[:-1]]
+
+    def means(self, values: np.ndarray, where: np.ndarray) -> np.ndarray:
+        """Of each answer's values where `where`, [rows]; NaN where there are none."""
+        counts = self.sums(where)
+        return np.where(counts, self.sums(np.where(where, values, 0.0)) / np.maximum(counts, 1), math.nan)
+
+    def _per_token(self, name: str, dtype: Any, absent: Any) -> np.ndarray:
+        values, lengths, present = _flat(self.table[name])
+        if not np.array_equal(lengths[present], self.lengths[present]):
+            raise UserError(f"expected one value of {name} for each answer token, found other numbers of them.")
+        row = np.full(len(self.ids), absent, dtype)
+        row[np.repeat(present, self.lengths)] = values
+        return row
+
+
+def _flat(column: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values of a column of lists one behind the other, lengths, and which rows are not null."""
+    import pyarrow.compute as pc
+
+    values = pc.list_flatten(column).to_numpy()
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
+    return values, lengths, pc.is_valid(column).to_numpy().astype(bool)
+
+
+def _tally(rollouts: Rollouts, stage: int, table: Any) -> None:
+    domains, outcomes, details = (table[name].to_pylist() for name in ("domain", "outcome", "detail"))
+    for domain, outcome, detail in zip(domains, outcomes, details, strict=True):
+        rollouts.outcomes[stage, domain, outcome] += 1
+        if outcome == Outcome.INFRASTRUCTURE_FAILURE:
+            rollouts.broken[stage, domain, detail] += 1
+
+
+def _whole_groups(rollouts: Rollouts, ids: list[str]) -> np.ndarray:
+    """Rows to keep: evenly spread over the run, the answers to a prompt together, at most `limit` in all."""
+    share, position = min(1.0, rollouts.limit / max(rollouts.total, 1)), 0
+    rows: list[int] = []
+    for size in _group_sizes(ids):
+        rollouts.seen += size
+        kept = rollouts.kept + len(rows)
+        if kept + size / 2 <= rollouts.seen * share and kept + size <= rollouts.limit:
+            rows += range(position, position + size)
+        position += size
+    rollouts.kept += len(rows)
+    return np.array(rows, np.int64)
+
+
+def _group_sizes(ids: list[str]) -> list[int]:
+    """Of the answers to one prompt, which stand together: their ids differ behind the last "/" alone."""
+    return [len(list(group)) for _, group in groupby(ids, lambda name: name.rpartition("/")[0])]
+
+
+def _add_columns(rollouts: Rollouts, stage: int, step: int, batch: _Batch) -> None:
+    columns = {
+        "stage": np.full(batch.rows, stage),
+        "step": np.full(batch.rows, step),
+        "domain": _codes(rollouts.domains, batch.values("domain")),
+        "outcome": [OUTCOMES.index(outcome) for outcome in batch.values("outcome")],
+        "reward": [math.nan if reward is None else reward for reward in batch.values("reward")],
+        "advantage": batch.values("advantage"),
+        "prompt": batch.prompts,
+        "answer": batch.lengths,
+        "length": batch.sums(batch.generated),
+        "turns": batch.values("turns"),
+        "tme": batch.means(np.exp(np.abs(batch.trainer - batch.sampler)), batch.generated),
+        "kl": batch.means(batch.trainer - batch.teacher, batch.mask) if batch.taught else np.full(batch.rows, math.nan),
+        "group": np.repeat(np.arange(len(batch.groups)) + rollouts.groups, batch.groups),
+    }
+    for name, values in columns.items():
+        rollouts.columns[name].append(np.asarray(values).astype(COLUMNS[name]))
+    rollouts.groups += len(batch.groups)
+
+
+def _codes(known: list[str], names: list[str]) -> list[int]:
+    known += [name for name in dict.fromkeys(names) if name not in known]
+    return [known.index(name) for name in names]
+
+
+def _chunks(rollouts: Rollouts, batch: _Batch, tokenizer: Any) -> Iterator[str]:
+    offset = rollouts.kept - batch.rows
+    rollouts.vocabulary.update(np.unique(batch.ids).tolist())
+    texts = _texts(batch, tokenizer)
+    for first, end in _cuts(batch.lengths):
+        number = len(rollouts.starts)
+        rollouts.starts.append(offset + first)
+        yield json_block(f"text-{number}", _readable(texts, first, end))
+        yield block(f"tokens-{number}", _numbers(batch, int(batch.starts[first]), int(batch.starts[end])))
+
+
+def _cuts(lengths: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Rows from and to of each chunk: at most CHUNK_ROWS, and CHUNK_TOKENS unless one answer alone has more."""
+    first = tokens = 0
+    for row, length in enumerate(lengths.tolist()):
+        if row > first and (row - first == CHUNK_ROWS or tokens + length > CHUNK_TOKENS):
+            yield first, row
+            first, tokens = row, 0
+        tokens += length
+    yield first, len(lengths)
+
+
+def _texts(batch: _Batch, tokenizer: Any) -> dict[str, list[Any]]:
+    """What is read of each rollout. A prompt is decoded once, however many answers it has."""
+    firsts = np.cumsum([0, *batch.groups[:-1]])
+    decoded = tokenizer.decode_batch(batch.table["prompt_ids"].take(firsts).to_pylist(), skip_special_tokens=False)
+    names = ("id", "task_id", "text", "detail", "finish", "versions", "thinking")
+    return {
+        "prompt": [text for text, size in zip(decoded, batch.groups, strict=True) for _ in range(size)],
+        "reward": [_finite(reward) for reward in batch.values("reward")],
+        "parts": [[[name, _finite(part)] for name, part in parts or ()] for parts in batch.values("reward_parts")],
+        **{name: batch.values(name) for name in names},
+    }
+
+
+def _finite(value: float | None) -> float | str | None:
+    """JSON has no NaN; the page shows its name."""
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+def _readable(texts: dict[str, list[Any]], first: int, end: int) -> dict[str, Any]:
+    part = {name: values[first:end] for name, values in texts.items()}
+    prompts = list(dict.fromkeys(part["prompt"]))
+    place = {text: index for index, text in enumerate(prompts)}
+    return {**part, "prompts": prompts, "prompt": [place[text] for text in part["prompt"]]}
+
+
+def _numbers(batch: _Batch, first: int, end: int) -> bytes:
+    part = slice(first, end)
+    sampler, trainer = batch.sampler[part].view(np.uint32), batch.trainer[part].view(np.uint32)
+    flags = batch.mask[part].astype(np.uint8) | batch.generated[part].astype(np.uint8) << 1
+    values = [batch.ids[part].astype(np.uint32), sampler, sampler ^ trainer]
+    taught = planes(batch.teacher[part]) if batch.taught else b""
+    return b"".join(map(planes, values)) + flags.tobytes() + taught
+
+
+def _piece(tokenizer: Any, token: int, text: str) -> str:
+    """A piece of a character is shown as its bytes."""
+    if "\ufffd" not in text:
+        return text
+    return f"\u27e8{tokenizer.id_to_token(token)}\u27e9"
