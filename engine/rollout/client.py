@@ -11,8 +11,9 @@ from typing import Any, Self
 
 from cascade_rl.engine.config import RolloutConfig
 from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.rollout.layout import engines_per_node
 from cascade_rl.engine.rollout.placement import place, tokens
-from cascade_rl.engine.rollout.process import Arrivals, EngineDied, EngineProcess
+from cascade_rl.engine.rollout.process import Arrivals, EngineDied, EngineProcess, Node, ThisNode
 from cascade_rl.engine.rollout.protocol import (
     AskHealth,
     Check,
@@ -44,12 +45,20 @@ class RolloutEngine:
     The constructor returns at once while the engines start; `health()` waits for them. They start without
     weights: the first ones come from `update_weights`, and sampling before is an error. Create it in a thread
     that outlives it: the servers are killed with that thread. Engine 0 logs to `log_path`, engine i to the
-    same name with `-i` before its suffix.
+    same name with `-i` before its suffix. Each of `nodes` runs as many engines; without any, they run on this one.
 
     Every method raises `EngineDied` when a server that it needs is gone; the others go on meanwhile.
     """
 
-    def __init__(self, model_dir: str | Path, config: RolloutConfig, seed: int, log_path: str | Path):
+    def __init__(
+        self,
+        model_dir: str | Path,
+        config: RolloutConfig,
+        seed: int,
+        log_path: str | Path,
+        nodes: Sequence[Node] | None = None,
+    ):
+        self._nodes = nodes or [ThisNode()]
         self._settings = Settings(str(model_dir), config, seed)
         self._log_path = Path(log_path)
         self._vocab_size: int = json.loads((Path(model_dir) / "config.json").read_text())["vocab_size"]
@@ -75,7 +84,7 @@ class RolloutEngine:
 
     @property
     def pids(self) -> list[int]:
-        """Process id, which is also the process group id, of each server."""
+        """Process id, which is also the process group id, of each server on its node."""
         return [process.pid for process in self._processes]
 
     def submit(self, requests: Iterable[Request]) -> None:
@@ -198,7 +207,8 @@ class RolloutEngine:
     def _start(self, index: int) -> EngineProcess:
         path = self._log_path
         log_path = path.with_stem(f"{path.stem}-{index}") if index else path
-        return EngineProcess(self._settings, index, log_path, self._arrivals)
+        node, there = divmod(index, engines_per_node(self._settings.config.engines, len(self._nodes)))
+        return EngineProcess(self._settings, index, log_path, self._arrivals, self._nodes[node], there)
 
     def _set_paused(self, paused: bool) -> None:
         for process in self._processes:

@@ -1,4 +1,4 @@
-"""The engine's process: how it is started, spoken to, listened to and ended. It has nothing to save."""
+"""An engine's process: how it is started, spoken to, listened to and ended. It has nothing to save."""
 
 import ctypes
 import os
@@ -11,14 +11,15 @@ import time
 from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol
 
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.rollout import vllm_cpu_patches
-from cascade_rl.engine.rollout.protocol import Reply, Settings
+from cascade_rl.engine.rollout.protocol import Reply, Settings, StartServer
 from cascade_rl.engine.sample import Request, Rollout
 
 SERVER = "cascade_rl.engine.rollout.server"
@@ -30,7 +31,10 @@ TAIL_LINES, TAIL_COLUMNS = 30, 300
 PR_SET_PDEATHSIG = 1
 
 # A rank's own rendezvous would make vLLM join the trainer's process group.
-RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+RANK_VARIABLES = (
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    "TORCHELASTIC_USE_AGENT_STORE",  # an engine would wait for a store that torchrun does not keep
+)
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # a folder `kernels/` where we stand is not the package transformers seeks
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
@@ -53,48 +57,103 @@ class EngineDied(RuntimeError):
         )
 
 
-class EngineProcess:
-    """One running server: its own session, killed with the thread that started it, logging to a file.
+class Node(Protocol):
+    """Starts and ends servers on one host."""
 
-    index     of this engine among those of the trainer; says which devices are its own
-    arrivals  where finished samples go, each with this object; then, once, None: the server is gone. What the client
-              expects comes there too, without a server
-    version   of the weights that it was given; None before the first
-    paused    whether it was told to stand still
+    def start(self, order: StartServer) -> tuple[Connection, int]:
+        """The trainer's end of a connection to a new server, and the server's process id there.
 
-    Both ends speak over an inherited socket pair: no port, no key, and end of file the moment either side
-    dies. A thread of this process receives, so that the server never waits for a busy trainer.
-    """
+        Raises UserError for devices that the node does not have, OSError for a log that it cannot write.
+        """
 
-    def __init__(self, settings: Settings, index: int, log_path: Path, arrivals: "Arrivals"):
-        self.index, self.log_path = index, log_path
-        self.version: int | None = None
-        self.paused = False
-        self._arrivals = arrivals
-        self._replies: SimpleQueue[Reply | None] = SimpleQueue()
-        self._scratch = TemporaryDirectory(prefix="rollout-")
-        self._connection, theirs = Pipe()
-        with theirs, log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", SERVER, str(theirs.fileno())],
-                env=_environment(index, settings.config.tensor) | {"TMPDIR": self._scratch.name},
+    def end(self, pid: int, seconds: float = 0.0) -> int | None:
+        """The exit code of a server, which is killed unless it ends by itself in so many seconds; None if unknown.
+
+        On return the server and its workers are gone.
+        """
+
+
+class ThisNode:
+    """The node of this process. Servers are killed with the thread that started them."""
+
+    def __init__(self) -> None:
+        self._servers: dict[int, tuple[subprocess.Popen[bytes], TemporaryDirectory[str]]] = {}
+
+    def start(self, order: StartServer) -> tuple[Connection, int]:
+        """See `Node`. Both ends speak over an inherited socket pair: no port and no key."""
+        ours, theirs = Pipe()
+        return ours, self.launch(order, theirs)
+
+    def launch(self, order: StartServer, theirs: Connection) -> int:
+        """Process id of a server that speaks over `theirs`, which is closed here. Raises as `start`."""
+        with theirs, order.log_path.open("ab") as log:
+            environment = _environment(order.place, order.devices)
+            scratch = TemporaryDirectory(prefix="rollout-")
+            server = subprocess.Popen(
+                [sys.executable, "-m", SERVER, str(theirs.fileno()), str(os.getpid())],
+                env=environment | {"TMPDIR": scratch.name},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
+        self._servers[server.pid] = server, scratch
+        return server.pid
+
+    def end(self, pid: int, seconds: float = 0.0) -> int:
+        """See `Node`.
+
+        The workers follow the server. The signal to the whole group is for those that have only begun to start;
+        multiprocessing's resource tracker ignores it and gives back the shared memory of the dead.
+        """
+        server, scratch = self._servers[pid]
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(seconds)
+        if server.poll() is None:
+            server.kill()
+            os.killpg(pid, signal.SIGTERM)
+        code = server.wait()
+        _await_orphans(pid)
+        scratch.cleanup()
+        return code
+
+    def end_all(self) -> None:
+        """On return no server is left."""
+        for pid in self._servers:
+            self.end(pid)
+
+
+class EngineProcess:
+    """The trainer's hold of one running server: a process of its own session on `node`, logging to a file.
+
+    index     of this engine among those of the trainer
+    place     of it among those of its node
+    arrivals  where finished samples go, each with this object; then, once, None: the server is gone. What the client
+              expects comes there too, without a server
+    version   of the weights that it was given; None before the first
+    paused    whether it was told to stand still
+
+    The connection is at its end of file the moment either side dies. A thread of this process receives, so that the
+    server never waits for a busy trainer.
+    """
+
+    def __init__(self, settings: Settings, index: int, log_path: Path, arrivals: "Arrivals", node: Node, place: int):
+        self.index, self.log_path = index, log_path
+        self.version: int | None = None
+        self.paused = False
+        self._node = node
+        self._arrivals = arrivals
+        self._replies: SimpleQueue[Reply | None] = SimpleQueue()
+        self._connection, self.pid = node.start(StartServer(place, settings.config.tensor, log_path))
         self._reader = threading.Thread(target=self._read, name="rollouts", daemon=True)
         self._reader.start()
         self.send(settings)
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        """Whether its end has not come here yet."""
+        return self._reader.is_alive()
 
     def send(self, message: Any) -> bool:
         """Whether the server is still there to read it."""
@@ -112,28 +171,21 @@ class EngineProcess:
             return None
 
     def kill(self) -> None:
-        """End the server and its workers now; on return they are gone. What had arrived stays in `arrivals`.
-
-        The workers follow the server. The signal to the whole group is for those that have only begun to start;
-        multiprocessing's resource tracker ignores it and gives back the shared memory of the dead.
-        """
-        if self.alive:
-            self._process.kill()
-            os.killpg(self._process.pid, signal.SIGTERM)
-        self._process.wait()
-        _await_orphans(self._process.pid)
-        self._reader.join()
-        self._connection.close()
-        self._scratch.cleanup()
+        """End the server and its workers now; on return they are gone. What had arrived stays in `arrivals`."""
+        self._end()
 
     def obituary(self, pending_ids: tuple[str, ...]) -> EngineDied:
         """The error that tells of this server's end; ends it if it merely hangs."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(LAST_WORDS_SECONDS)
-        self.kill()
+        code = self._end(LAST_WORDS_SECONDS)
         lines = self.log_path.read_text(errors="replace").splitlines()[-TAIL_LINES:]
         tail = "\n".join(line[:TAIL_COLUMNS] for line in lines)
-        return EngineDied(self._process.returncode, pending_ids, self.log_path, tail)
+        return EngineDied(code, pending_ids, self.log_path, tail)
+
+    def _end(self, seconds: float = 0.0) -> int | None:
+        code = self._node.end(self.pid, seconds)
+        self._reader.join()
+        self._connection.close()
+        return code
 
     def _read(self) -> None:
         try:
@@ -179,24 +231,24 @@ def _runs_in(pid: int, group: int) -> bool:
     return int(pgrp) == group and state not in "ZX"
 
 
-def _environment(index: int, devices: int) -> dict[str, str]:
+def _environment(place: int, devices: int) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
     # Engine and scheduler in the server's own process: one loop, and no second and third process to wake.
     own = SAFE_PATH | OFFLINE | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    return inherited | own | _own_devices(index, devices)
+    return inherited | own | _own_devices(place, devices)
 
 
-def _own_devices(index: int, count: int) -> dict[str, str]:
-    """CUDA devices `count * index` and those that follow, of the ones this process sees."""
+def _own_devices(place: int, count: int) -> dict[str, str]:
+    """CUDA devices `count * place` and those that follow, of the ones this process sees."""
     if vllm_cpu_patches.installed():
         return {}
-    wanted = range(count * index, count * (index + 1))
+    wanted = range(count * place, count * (place + 1))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     if visible == [""]:
         return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, wanted))}
     if wanted[-1] >= len(visible):
         raise UserError(
-            f"engine {index} of {count} CUDA devices: expected at least {wanted[-1] + 1} devices, found "
+            f"engine {place} of a node, of {count} CUDA devices: expected at least {wanted[-1] + 1} devices, found "
             f"CUDA_VISIBLE_DEVICES={','.join(visible)}: change rollout.engines or rollout.tensor"
         )
     return {"CUDA_VISIBLE_DEVICES": ",".join(visible[device] for device in wanted)}

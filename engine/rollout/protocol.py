@@ -5,9 +5,11 @@ Commands are handled in the order in which they were sent, between two engine st
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from cascade_rl.engine.config import RolloutConfig
+from cascade_rl.engine.rollout.link import Invitation
 from cascade_rl.engine.sample import Request
 
 Check = Literal["none", "sums", "digests"]
@@ -21,6 +23,31 @@ class Settings:
     model_dir: str
     config: RolloutConfig
     seed: int
+
+
+@dataclass(frozen=True)
+class StartServer:
+    """What a node needs to start a server: its `place` there, counted from 0, says which `devices` are its own."""
+
+    place: int
+    devices: int
+    log_path: Path
+
+
+@dataclass(frozen=True)
+class InviteServer:
+    """To the first rank of another node: start a server, which speaks to the trainer there."""
+
+    order: StartServer
+    invitation: Invitation
+
+
+@dataclass(frozen=True)
+class EndServer:
+    """To the first rank of another node: kill a server that does not end by itself in so many seconds."""
+
+    pid: int
+    seconds: float
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """The engine's process: one thread that reads commands, steps vLLM and sends finished samples.
 
-    python -m cascade_rl.engine.rollout.server FD
+    python -m cascade_rl.engine.rollout.server FD PARENT
 
-FD is an inherited socket on which a `Settings` comes first. vLLM and torch are imported only after the
-process has its environment.
+FD is an inherited socket on which a `Settings` comes first, PARENT the process that started this one. vLLM and torch
+are imported only after the process has its environment.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -233,6 +234,8 @@ def _scoring_params() -> "SamplingParams":
 
 def main() -> None:
     die_with_parent()
+    if os.getppid() != int(sys.argv[2]):
+        sys.exit("the rank that started this engine ended before the engine could ask to end with it")
     vllm_cpu_patches.set_environment()
     connection = Connection(int(sys.argv[1]))
     try:

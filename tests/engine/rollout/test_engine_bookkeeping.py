@@ -27,7 +27,7 @@ class ScriptedServer:
 
     eager = False
 
-    def __init__(self, settings: Settings, index: int, log_path: Path, arrivals: process.Arrivals):
+    def __init__(self, _settings: Settings, index: int, log_path: Path, arrivals: process.Arrivals, *_node: Any):
         self.index, self.log_path, self.version, self.paused, self.alive = index, log_path, None, False, True
         self.told: list[Any] = []
         self.drawn: deque[Request] = deque()

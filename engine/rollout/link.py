@@ -1,0 +1,93 @@
+"""A connection between processes of two hosts that keeps the promises of a socket pair.
+
+It is there after both sides have proved that they know one random key, it is at its end of file when either side dies,
+and also when the other host no longer answers. No port is open but while one side waits for the other.
+"""
+
+import os
+import secrets
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from typing import NamedTuple, Self
+
+MEETING_SECONDS = 60.0
+CHALLENGE_SECONDS = 10.0
+SILENT_SECONDS = 120
+KEY_BYTES = 32
+
+# TCP_USER_TIMEOUT also ends a connection whose receiver does not read for so long: servers and clients always do.
+OPTIONS = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * SILENT_SECONDS),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+)
+
+
+class Invitation(NamedTuple):
+    """What the other side needs to know."""
+
+    host: str
+    port: int
+    key: bytes
+
+
+class Door:
+    """Where others come in, at one address of this host; a context manager. `invitation` says where and with which key.
+
+    Raises OSError where `host` is not an address of this host.
+    """
+
+    def __init__(self, host: str) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listening = socket.create_server((host, 0), family=family)
+        self._listening.settimeout(MEETING_SECONDS)
+        self.invitation = Invitation(host, self._listening.getsockname()[1], secrets.token_bytes(KEY_BYTES))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listening.close()
+
+    def fileno(self) -> int:
+        """Readable when somebody knocks."""
+        return self._listening.fileno()
+
+    def accept(self) -> Connection:
+        """The next one who knows the key; strangers are sent away. Raises TimeoutError where nobody comes."""
+        while True:
+            guest, _ = self._listening.accept()
+            with suppress(AuthenticationError, EOFError, OSError):
+                return _trusted(guest, CHALLENGE_SECONDS, self.invitation.key, deliver_challenge, answer_challenge)
+
+
+def connect(invitation: Invitation) -> Connection:
+    """Raises OSError where nobody listens, AuthenticationError or EOFError where the keys differ."""
+    to = socket.create_connection((invitation.host, invitation.port), MEETING_SECONDS)
+    return _trusted(to, MEETING_SECONDS, invitation.key, answer_challenge, deliver_challenge)
+
+
+def _trusted(
+    sock: socket.socket, patience: float, key: bytes, *challenges: Callable[[Connection, bytes], None]
+) -> Connection:
+    with sock:
+        sock.setblocking(True)
+        for level, option, value in OPTIONS:
+            sock.setsockopt(level, option, value)
+        _wait_at_most(sock, patience)
+        connection = Connection(os.dup(sock.fileno()))
+        for challenge in challenges:
+            challenge(connection, key)
+        _wait_at_most(sock, 0)
+        return connection
+
+
+def _wait_at_most(sock: socket.socket, seconds: float) -> None:
+    """In a read; 0 for ever."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), 0))

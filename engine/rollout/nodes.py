@@ -1,0 +1,147 @@
+"""The nodes of a job, on each of which engines run.
+
+The first rank of each node starts that node's engines as its own children. Rank 0 tells it to over a connection of
+their own, and then speaks to the engine's server itself.
+"""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+
+from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.ranks import from_rank0, is_rank0
+from cascade_rl.engine.rollout.layout import engines_per_node
+from cascade_rl.engine.rollout.link import Door, connect
+from cascade_rl.engine.rollout.process import REPLY_SECONDS, Node, ThisNode
+from cascade_rl.engine.rollout.protocol import EndServer, InviteServer, StartServer
+
+
+class NodeLost(RuntimeError):
+    """The first rank of a node is gone, and its engines with it. Only a new start of the job helps."""
+
+
+class FirstRank(NamedTuple):
+    """What the first rank of each node tells all others. `head` is rank 0's node, as it is reached from here."""
+
+    rank: int
+    host: str
+    head: str
+
+
+class OtherNode:
+    """Rank 0's hold of another node."""
+
+    def __init__(self, first: FirstRank, control: Connection) -> None:
+        self._first, self._control = first, control
+
+    def start(self, order: StartServer) -> tuple[Connection, int]:
+        """See `Node`. Raises NodeLost too."""
+        try:
+            with Door(self._first.head) as door:
+                self._control.send(InviteServer(order, door.invitation))
+                came = door.fileno() in wait([door.fileno(), self._control.fileno()])
+                connection = door.accept() if came else None
+            started = self._answer()
+        except (EOFError, OSError) as gone:
+            raise NodeLost(
+                f"rank {self._first.rank}, the first of node {self._first.host}, is gone, and its engines with it "
+                f"({gone or 'end of file'}): start the job again"
+            ) from gone
+        if connection is None or isinstance(started, Exception):
+            raise started
+        return connection, started
+
+    def end(self, pid: int, seconds: float = 0.0) -> int | None:
+        """See `Node`."""
+        try:
+            self._control.send(EndServer(pid, seconds))
+            return self._answer()
+        except (EOFError, OSError):
+            return None
+
+    def _answer(self) -> Any:
+        if not self._control.poll(REPLY_SECONDS):
+            raise TimeoutError(f"no answer within {REPLY_SECONDS:.0f} s")
+        return self._control.recv()
+
+
+@contextmanager
+def nodes_of_job(engines: int) -> Iterator[list[Node]]:
+    """On rank 0 all nodes, its own first; none on other ranks. Collective.
+
+    Raises UserError on all ranks where `engines` cannot be spread evenly. Behind the block, and when rank 0 dies, the
+    engines of the other nodes are killed.
+    """
+    firsts = _first_ranks()
+    engines_per_node(engines, len(firsts))
+    others = {first.rank: first for first in firsts[1:]}
+    with ExitStack() as exits:
+        controls = {rank: exits.enter_context(control) for rank, control in _meet(others).items()}
+        found = [OtherNode(others[rank], control) for rank, control in controls.items()]
+        yield [ThisNode(), *found] if is_rank0() else []
+
+
+def _first_ranks() -> list[FirstRank]:
+    """Of all nodes, rank 0 in front."""
+    found: list[FirstRank | None] = [None] * dist.get_world_size()
+    mine = None
+    if int(os.environ["LOCAL_RANK"]) == 0:
+        head = socket.getaddrinfo(os.environ["MASTER_ADDR"], None, type=socket.SOCK_STREAM)[0][4][0]
+        mine = FirstRank(dist.get_rank(), socket.gethostname(), str(head))
+    dist.all_gather_object(found, mine)
+    return [first for first in found if first]
+
+
+def _meet(others: Mapping[int, FirstRank]) -> dict[int, Connection]:
+    """Rank 0 opens a door to which the other first ranks come; on rank 0, what it then speaks to them over."""
+    rank = dist.get_rank()
+    with _door(others) if others and rank == 0 else nullcontext() as door:
+        invitation = from_rank0(lambda: door.invitation if door else None)
+        if rank in others:
+            assert invitation
+            control = connect(invitation)
+            control.send(rank)
+            threading.Thread(target=_obey, args=(control,), name="engines", daemon=True).start()
+        controls = [door.accept() for _ in others] if door else []
+    return dict(sorted((control.recv(), control) for control in controls))
+
+
+def _door(others: Mapping[int, FirstRank]) -> Door:
+    guest = next(iter(others.values()))
+    try:
+        return Door(guest.head)
+    except OSError as refusal:
+        raise UserError(
+            f"MASTER_ADDR: expected an address of rank 0's node, found {guest.head}, as node {guest.host} resolves "
+            f"it, where rank 0 cannot listen ({refusal})."
+        ) from refusal
+
+
+def _obey(control: Connection) -> None:
+    """What a node's first rank does beside its training: starts and ends servers until rank 0 is gone.
+
+    Servers die with the thread that started them, which is this one.
+    """
+    node = ThisNode()
+    with control:
+        try:
+            while True:
+                control.send(_done(node, control.recv()))
+        except (EOFError, OSError):
+            node.end_all()
+
+
+def _done(node: ThisNode, command: InviteServer | EndServer) -> int | Exception:
+    if isinstance(command, EndServer):
+        return node.end(command.pid, command.seconds)
+    try:
+        return node.launch(command.order, connect(command.invitation))
+    except (UserError, OSError, EOFError, AuthenticationError) as refusal:
+        return refusal

@@ -1,0 +1,209 @@
+"""Engines on two nodes, which are two ranks that each think they are the first of a node.
+
+They differ in their host names where this process may change one, so that a refit between them takes the wire.
+"""
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch.distributed as dist
+
+from cascade_rl.engine.backend import initialize_distributed
+from cascade_rl.engine.config import OptimizerConfig, ParallelConfig
+from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.refit import Refit
+from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
+from cascade_rl.engine.rollout.nodes import NodeLost, nodes_of_job
+from cascade_rl.engine.sample import Request, Rollout, Sampling
+from cascade_rl.engine.sampler import Sampler, sample
+from cascade_rl.engine.trainer import Trainer
+from tests.gloo import run_ranks
+
+from .conftest import CONFIG, Tiny, make_requests
+from .tiny_models import build, write_config, write_image
+
+PAIR = replace(CONFIG, engines=2)
+HEAD = "127.0.0.2"
+
+
+def be_first_of_a_node() -> int:
+    rank = int(os.environ["RANK"])
+    os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": HEAD}
+    with suppress(PermissionError):
+        os.unshare(os.CLONE_NEWUTS)
+        socket.sethostname(f"node{rank}")
+    return rank
+
+
+@dataclass
+class Drawn:
+    """By one of the nodes' ranks."""
+
+    host: str
+    pid: int
+    parents: list[int]
+    samples: list[list[Rollout]]
+    deaths: list[tuple[int | None, str, int]]  # exit code, log, number of pending samples
+    payload: int
+
+
+def draw_twice(folder: Path, requests: list[Request]) -> Drawn:
+    """The second time, node 1's engine is killed when the first sample is there."""
+    rank = be_first_of_a_node()
+    initialize_distributed(ParallelConfig(), seed=1)
+    deaths, samples = list[EngineDied](), list[list[Rollout]]()
+    with nodes_of_job(PAIR.engines) as nodes:
+        engine = RolloutEngine(folder, PAIR, 0, folder / "engine.log", nodes) if rank == 0 else None
+        parents = [psutil.Process(pid).ppid() for pid in engine.pids] if engine else []
+        hf = json.loads((folder / "config.json").read_text())
+        trainer = Trainer(hf, ParallelConfig(), OptimizerConfig(), total_steps=1, token_budget=256, seed=1)
+        trainer.load_hf(folder)
+        refit = Refit(trainer, engine, [list(range(5, 30)), list(range(90, 101))], PAIR)
+        refit(0)
+        victims = [-1, engine.pids[1]] if engine else [-1, -1]
+        for victim in victims:
+            sampler = engine and Sampler(engine, lambda _: None, lambda _, v=victim: kill(v), deaths.append)
+            samples.append(sample(sampler, refit, requests))
+        if engine:
+            engine.close()
+        dist.barrier()
+    told = [(death.exit_code, death.log_path.name, len(death.pending_ids)) for death in deaths]
+    return Drawn(socket.gethostname(), os.getpid(), parents, samples, told, refit._sender.group.sent["payload"])
+
+
+def kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        if pid > 0:
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_two_nodes_draw_what_one_engine_draws_also_when_one_of_theirs_is_killed(
+    engines: dict[str, Tiny], tmp_path: Path
+) -> None:
+    tiny = engines["llama"]
+    tiny.load(0)
+    requests = make_requests(16, Sampling(max_new_tokens=48))
+    expected = tiny.sample(requests)
+    folder = write_config("llama", tmp_path)
+    write_image(build("llama", 1), folder / "model.safetensors")
+
+    first, second = run_ranks(2, draw_twice, folder, requests)
+    assert first.parents == [first.pid, second.pid]
+    ((code, log, pending),) = first.deaths
+    assert (code, log) == (-signal.SIGKILL, "engine-1.log")
+    assert pending
+    for rollouts in (*first.samples, *second.samples):
+        assert [rollout.id for rollout in rollouts] == [request.id for request in requests]
+        for rollout in rollouts:
+            assert rollout.token_ids.tolist() == expected[rollout.id].token_ids.tolist()
+            assert np.abs(rollout.logprobs - expected[rollout.id].logprobs).max() < 1e-5
+            assert rollout.versions == ((0, 0),)
+    assert first.payload + second.payload == 0  # data parallel ranks: each engine gets all from its own node
+
+
+@dataclass
+class Ended:
+    """Threads that still keep engines where another node's first rank was killed, and the errors that rank 0 got."""
+
+    left: list[str]
+    errors: list[str]
+
+
+def survive(victim: int, folder: Path) -> Ended:
+    """The victim is a process between: its parent stays, so that nothing else ends the other rank."""
+    rank = be_first_of_a_node()
+    if rank != victim:
+        return beside_a_victim(rank, folder)
+    if child := os.fork():
+        os.waitpid(child, 0)
+        return Ended([], [])
+    with started(rank, folder):
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def beside_a_victim(rank: int, folder: Path) -> Ended:
+    with started(rank, folder) as engine:
+        if engine is None:
+            (obeying,) = [thread for thread in threading.enumerate() if thread.name == "engines"]
+            obeying.join(20)
+            return Ended([obeying.name] if obeying.is_alive() else [], [])
+        errors = [error_of(engine.health), error_of(engine.restart)]
+        engine.close()
+        return Ended([], errors)
+
+
+@contextmanager
+def started(rank: int, folder: Path) -> Iterator[RolloutEngine | None]:
+    """Both ranks know that the engines have begun to start; rank 0 writes down their process ids."""
+    dist.init_process_group("gloo")
+    with nodes_of_job(PAIR.engines) as nodes:
+        engine = RolloutEngine(folder, PAIR, 0, folder / "engine.log", nodes) if rank == 0 else None
+        if engine:
+            (folder / "pids").write_text(json.dumps(engine.pids))
+        dist.barrier()
+        yield engine
+
+
+def error_of(action: Callable[[], object]) -> str:
+    with pytest.raises((EngineDied, NodeLost)) as error:
+        action()
+    return f"{error.type.__name__}: {error.value}"
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_no_engine_outlives_the_first_rank_of_its_node_or_rank_0(victim: int, tmp_path: Path) -> None:
+    folder = write_config("llama", tmp_path)
+    ended = run_ranks(2, survive, victim, folder)[1 - victim]
+    assert ended.left == []
+    deadline = time.monotonic() + 10
+    while any(map(runs, json.loads((folder / "pids").read_text()))):
+        assert time.monotonic() < deadline  # the victim's own die with it
+        time.sleep(0.05)
+    if victim == 1:
+        assert ended.errors[0].startswith("EngineDied: ")
+        assert ended.errors[1].startswith("NodeLost: rank 1, the first of node")
+
+
+def runs(pid: int) -> bool:
+    """Nobody may be there to reap what the victim leaves."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def refuse(engines: int) -> None:
+    be_first_of_a_node()
+    dist.init_process_group("gloo")
+    with nodes_of_job(engines):
+        pass
+
+
+def test_engines_that_do_not_divide_over_the_nodes_are_refused() -> None:
+    with pytest.raises(UserError, match=r"rollout\.engines: expected a multiple of 2, .* found 3"):
+        run_ranks(2, refuse, 3)
+
+
+def be_elsewhere() -> None:
+    be_first_of_a_node()
+    dist.init_process_group("gloo")
+    os.environ["MASTER_ADDR"] = "192.0.2.1"  # nobody's
+    with nodes_of_job(2):
+        pass
+
+
+def test_an_address_that_is_not_rank_0s_is_told() -> None:
+    with pytest.raises(UserError, match=r"MASTER_ADDR: expected an address of rank 0's node, found 192\.0\.2\.1"):
+        run_ranks(2, be_elsewhere)
