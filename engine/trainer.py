@@ -119,12 +119,18 @@ class Trainer:
         """
         return [values["logprob"] for values in self.read(sequences, read_logprob)]
 
+    def replayed_log_probs(self, sequences: ListOf[Sequence]) -> tuple[list[np.ndarray], float]:
+        """`log_probs`, and what share of the experts came from the sequences' routes, as in `update`."""
+        self.replay.take_replayed_rows()
+        logprobs = self.log_probs(sequences)
+        return logprobs, self._replayed_fraction(self._held(self.local_batches(sequences)))
+
     def read(self, sequences: ListOf[Sequence], reader: Reader) -> list[dict[str, np.ndarray]]:
         """What `reader` makes of the hidden states, by name: [n - 1, ...] per sequence, the same list on every rank.
 
         `reader` runs on the ranks of the last stage, without gradient, and gives [tokens, ...] for each name.
         """
-        batches = self._local_batches(sequences)
+        batches = self.local_batches(sequences)
         with torch.no_grad():
             outputs = self._run(self._held(batches), partial(self._read_step, reader), forward_only=True)
         local = None
@@ -146,7 +152,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         denominator = loss.denominator(sequences)
-        batches = self._held(self._local_batches(sequences))
+        batches = self._held(self.local_batches(sequences))
         for chunk in self.ddp:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
@@ -167,7 +173,7 @@ class Trainer:
         if not np.isfinite(grad_norm):
             raise FloatingPointError(f"gradient norm is {grad_norm} at step {step}")
 
-    def _local_batches(self, sequences: ListOf[Sequence]) -> list[MicroBatch]:
+    def local_batches(self, sequences: ListOf[Sequence]) -> list[MicroBatch]:
         """Micro-batches of this data-parallel rank; each gets equally many, so that collectives pair up."""
         multiple = token_multiple(self.parallel)
         plan = plan_micro_batches(
@@ -180,8 +186,7 @@ class Trainer:
             slot_multiple=self.parallel.pipeline if self.parallel.virtual_pipeline > 1 else 1,
         )
         padded_to = None if self.config.variable_seq_lengths else self.token_budget
-        packed = pack(sequences, plan[_data_rank()], segment_multiple=multiple, padded_to=padded_to)
-        return [batch.to(backend().device) for batch in packed]
+        return pack(sequences, plan[_data_rank()], segment_multiple=multiple, padded_to=padded_to)
 
     def _held(self, batches: list[MicroBatch]) -> list[MicroBatch]:
         """This context parallel rank's tokens of each."""
@@ -193,7 +198,8 @@ class Trainer:
             chunk.train(not forward_only)
         return get_forward_backward_func()(
             forward_step_func=step,
-            data_iterator=[iter(batches) for _ in self.ddp],
+            # each when its turn comes: all of a step's, with their routes, can be larger than the model
+            data_iterator=[(batch.to(backend().device) for batch in batches) for _ in self.ddp],
             model=self.ddp,
             num_microbatches=len(batches),
             seq_length=self.token_budget,

@@ -34,6 +34,15 @@ def check_layout(hf: HfConfig, parallel: ParallelConfig, world: int | None = Non
         raise UserError(f"{error}. Nearest layouts that fit: {nearest}") from None
 
 
+def divides(hf: HfConfig, name_map: NameMap, parallel: ParallelConfig, world: int) -> bool:
+    """Whether `check_layout` passes; `name_map` is that of `hf`, so that many layouts are asked about quickly."""
+    try:
+        _check(hf, family_of(hf), name_map, parallel, world)
+    except UserError:
+        return False
+    return True
+
+
 def check_world(parallel: ParallelConfig, world: int) -> None:
     """Raises UserError where `world` ranks are no whole number of replicas."""
     for kind in (("tensor", "pipeline", "context"), ("expert", "expert_tensor", "pipeline")):

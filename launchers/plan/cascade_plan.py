@@ -1,0 +1,50 @@
+"""The plan of a whole cascade."""
+
+from dataclasses import dataclass, replace
+
+from cascade_rl.launchers.plan.hardware import Assumed, Gpu
+from cascade_rl.launchers.plan.mend import mends
+from cascade_rl.launchers.plan.model import model_of
+from cascade_rl.launchers.plan.stage_plan import Setting, StagePlan, plan_stage
+from cascade_rl.rl_stages.config import Cascade
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`model` is by its config.json, `source` where that was found; capacity in bytes."""
+
+    cascade: str
+    gpu: Gpu
+    assumed: Assumed
+    model: str
+    source: str
+    stages: tuple[StagePlan, ...]
+
+    @property
+    def gpu_hours(self) -> float:
+        return sum(stage.gpu_hours for stage in self.stages)
+
+    @property
+    def disk_bytes(self) -> float:
+        return sum(sum(stage.disk.values()) for stage in self.stages if stage.disk)
+
+    @property
+    def fits(self) -> bool:
+        return all(stage.fits(self.gpu.capacity) for stage in self.stages)
+
+
+def plan_cascade(cascade: Cascade, gpu: Gpu, assumed: Assumed) -> Plan:
+    """All stages, each in its layout for this GPU where the launcher has one. UserError on an unknown model."""
+    model = model_of(cascade.base)
+    if gpu.name in cascade.layouts:
+        cascade = replace(cascade, hardware=gpu.name)
+    settings = [
+        Setting(model, stage, cascade.layout(stage), cascade.evaluation, gpu, assumed) for stage in cascade.stages
+    ]
+    described = f"{model.parameters:,} parameters, {model.itemsize} bytes each"
+    return Plan(cascade.name, gpu, assumed, described, model.source, tuple(map(_mended, settings)))
+
+
+def _mended(setting: Setting) -> StagePlan:
+    made = plan_stage(setting)
+    return made if made.fits(setting.gpu.capacity) else replace(made, mends=mends(setting))

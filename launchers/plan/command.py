@@ -1,0 +1,68 @@
+"""`cascade plan LAUNCHER.py [--hardware NAME] [--assume NAME=VALUE] [--json FILE] [key=value ...]`."""
+
+import argparse
+import json
+import runpy
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cascade_rl.engine.errors import UserError
+
+if TYPE_CHECKING:
+    from cascade_rl.rl_stages.config import Cascade
+
+
+def _parser() -> argparse.ArgumentParser:
+    description = "What each stage of a cascade holds on a GPU, takes, and costs, computed without any."
+    parser = argparse.ArgumentParser(prog="cascade plan", description=description, allow_abbrev=False)
+    parser.add_argument("launcher", type=Path, help="launcher file")
+    parser.add_argument("--hardware", default="h100", metavar="NAME", help="a GPU of hardware.toml (h100)")
+    parser.add_argument(
+        "--assume", action="append", default=[], metavar="NAME=VALUE", help="instead of what hardware.toml assumes"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="what differs from the launcher file")
+    return parser
+
+
+def run(arguments: list[str]) -> int:
+    """Exit code 1 where something does not fit."""
+    options = _parser().parse_intermixed_args(arguments)
+    from rich.console import Console
+
+    from cascade_rl.launchers.plan.cascade_plan import plan_cascade
+    from cascade_rl.launchers.plan.hardware import read_hardware
+    from cascade_rl.launchers.plan.table import plain_text, print_plan
+    from cascade_rl.rl_stages.config_text import override
+
+    cascade = override(load_cascade(options.launcher), options.settings)
+    plan = plan_cascade(cascade, *read_hardware(options.hardware, dict(map(_assumption, options.assume))))
+    console = Console()
+    if console.is_terminal:
+        print_plan(plan, console)
+    else:
+        print(plain_text(plan), end="")
+    if options.json:
+        options.json.write_text(json.dumps(asdict(plan), indent=2) + "\n")
+    return 0 if plan.fits else 1
+
+
+def load_cascade(launcher: Path) -> "Cascade":
+    """The one cascade that a launcher file makes; nothing is launched. Raises UserError where there is not one."""
+    from cascade_rl.rl_stages.config import Cascade
+
+    if launcher.suffix != ".py" or not launcher.is_file():
+        raise UserError(f"expected a launcher file (LAUNCHER.py), found no file '{launcher}'")
+    found = [value for value in runpy.run_path(str(launcher)).values() if isinstance(value, Cascade)]
+    if len(found) != 1:
+        raise UserError(f"{launcher}: expected one Cascade among its names, found {len(found)}")
+    return found[0]
+
+
+def _assumption(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise UserError(f"--assume: expected NAME=VALUE with a number, found '{text}'") from None

@@ -1,0 +1,113 @@
+"""What the plan reads of a config.json, and where it finds one for a launcher's base model."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cascade_rl.engine.config import ParallelConfig
+from cascade_rl.engine.flops import SequenceCost, sequence_cost
+from cascade_rl.engine.memory import StateBytes, state_bytes
+from cascade_rl.engine.models import family_of, read_config
+from cascade_rl.engine.models.hf_config import HfConfig, export_dtype, read
+from cascade_rl.engine.models.name_map import Cut, NameMap, vocabulary
+from cascade_rl.engine.models.places import place_of
+from cascade_rl.engine.rollout.vllm_map import WHOLE, WorkerPlace, worker_shards
+from cascade_rl.rl_stages.config import BaseModel
+
+PUBLISHED = Path(__file__).parents[2] / "engine/models/published"
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model, by its config.json. `source` says where that was found."""
+
+    hf: HfConfig
+    source: str
+
+    @cached_property
+    def pattern(self) -> str:
+        return family_of(self.hf).pattern(self.hf)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Megatron's names of the sizes."""
+        return family_of(self.hf).transformer_config(self.hf)
+
+    @cached_property
+    def name_map(self) -> NameMap:
+        return family_of(self.hf).name_map(self.hf)
+
+    @cached_property
+    def cost(self) -> SequenceCost:
+        return sequence_cost(self.hf)
+
+    @cached_property
+    def parameters(self) -> int:
+        return self.name_map.parameter_count()
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a weight and of an activation."""
+        return 2 if export_dtype(self.hf) == "bfloat16" else 4
+
+    @property
+    def hidden(self) -> int:
+        return self.config["hidden_size"]
+
+    @property
+    def qk_norm(self) -> bool:
+        return family_of(self.hf).qk_layernorm
+
+    @property
+    def rotary(self) -> bool:
+        return family_of(self.hf).model_kwargs(self.hf)["position_embedding_type"] == "rope"
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the head, padding included."""
+        return vocabulary("", read(self.hf, "vocab_size"), 0).shard_shape(1)[0]
+
+    @property
+    def routes(self) -> int:
+        """Experts that are chosen for a token in all layers."""
+        return self.pattern.count("E") * self.config.get("moe_router_topk", 0)
+
+    def state(self, rank: int, world: int, parallel: ParallelConfig) -> StateBytes:
+        """Of trainer rank `rank`; computed once for each stage of each layout."""
+        key = (rank, world, parallel)
+        if key not in self._states:
+            place = place_of(rank, world, parallel)
+            self._states[key] = state_bytes(self.name_map.shards(place), place, self.itemsize)
+        return self._states[key]
+
+    def worker_numbers(self, tensor: int, *, expert_parallel: bool) -> int:
+        """That a worker of an engine holds; computed once for each layout. Raises UserError where vLLM cannot cut."""
+        key = (tensor, expert_parallel)
+        if key not in self._workers:
+            cut = Cut(0, tensor)
+            shards = worker_shards(self.hf, WorkerPlace(cut, cut if expert_parallel else WHOLE))
+            self._workers[key] = sum(math.prod(shard.shape) for shard in shards)
+        return self._workers[key]
+
+    @cached_property
+    def _workers(self) -> dict[tuple[int, bool], int]:
+        return {}
+
+    @cached_property
+    def _states(self) -> dict[tuple[int, int, ParallelConfig], StateBytes]:
+        return {}
+
+
+def model_of(base: BaseModel) -> Model:
+    """From the launcher, its folder, or, where that is not on this machine, the published config that it names.
+
+    Raises UserError where there is none.
+    """
+    if base.hf_config is not None:
+        return Model(dict(base.hf_config), "base.hf_config")
+    folder = Path(str(base.hf))
+    if base.published is None or (folder / "config.json").is_file():
+        return Model(read_config(folder), str(folder))
+    return Model(read_config(PUBLISHED / base.published), f"engine/models/published/{base.published}")

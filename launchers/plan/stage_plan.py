@@ -1,0 +1,296 @@
+"""The plan of one stage: what is wrong with its layout, what each phase holds and takes, and what all of it costs."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.models import check_layout
+from cascade_rl.engine.models.layout import divides, token_multiple
+from cascade_rl.engine.rollout.layout import check_rollout
+from cascade_rl.launchers.plan.engine_memory import EngineWorker
+from cascade_rl.launchers.plan.hardware import Assumed, Gpu
+from cascade_rl.launchers.plan.model import Model
+from cascade_rl.launchers.plan.step_time import (
+    FORWARD_AND_BACKWARD,
+    EngineTime,
+    forward_seconds,
+    reading_seconds,
+    refit_seconds,
+)
+from cascade_rl.launchers.plan.storage import disk_bytes, host_bytes
+from cascade_rl.launchers.plan.trainer_memory import Terms, TrainerRank, has_copy
+from cascade_rl.launchers.plan.workload import Workload, workload_of
+from cascade_rl.rl_stages.config import (
+    Evaluation,
+    GrpoStage,
+    Layout,
+    MopdStage,
+    OnPolicyStage,
+    RewardModelStage,
+    Stage,
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A stage with all that its plan is a function of."""
+
+    model: Model
+    stage: Stage
+    layout: Layout
+    evaluation: Evaluation
+    gpu: Gpu
+    assumed: Assumed
+
+    @property
+    def work(self) -> Workload:
+        return workload_of(self.stage, self.layout.rollout, self.assumed)
+
+    @property
+    def nodes(self) -> int:
+        return math.ceil(self.layout.nproc / self.gpu.gpus_per_node)
+
+    @property
+    def samples(self) -> bool:
+        return isinstance(self.stage, OnPolicyStage)
+
+    @property
+    def has_engines(self) -> bool:
+        """For sampling or evaluation."""
+        return not isinstance(self.stage, RewardModelStage)
+
+    @property
+    def has_judge(self) -> bool:
+        judge = self.stage.reward_model if isinstance(self.stage, GrpoStage) else None
+        return judge is not None and judge.folder_or_stage is not None
+
+    @property
+    def worker(self) -> EngineWorker:
+        return EngineWorker(self.model, self.layout.rollout, self.assumed)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Memory of the fullest GPU, bytes by term, and seconds of a step; 0 for one that is part of another."""
+
+    name: str
+    memory: Terms
+    seconds: float
+
+    @property
+    def bytes(self) -> float:
+        return sum(self.memory.values())
+
+
+@dataclass(frozen=True)
+class CacheUse:
+    """Of one engine. `block_tokens` of a block of keys and values; `running` sequences decode at once on average."""
+
+    tokens: int
+    block_tokens: int
+    sequences_at_longest: float
+    sequences_at_mean: float
+    running: int
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """Where `problems` says that the layout cannot be, nothing else is planned.
+
+    mends   the nearest settings that fit, where the stage does not
+    sandbox_core_hours   of all its verifications that run programs
+    """
+
+    name: str
+    kind: str
+    gpus: int
+    steps: int
+    problems: tuple[str, ...]
+    phases: tuple[Phase, ...] = ()
+    cache: CacheUse | None = None
+    tokens: int = 0
+    evaluation_seconds: float = 0.0
+    sandbox_core_hours: float = 0.0
+    disk: Mapping[str, float] | None = None
+    host_bytes_per_node: float = 0.0
+    mends: tuple[str, ...] = ()
+
+    @property
+    def step_seconds(self) -> float:
+        return sum(phase.seconds for phase in self.phases)
+
+    @property
+    def tokens_per_second_per_gpu(self) -> float:
+        return self.tokens / self.step_seconds / self.gpus if self.phases else 0.0
+
+    @property
+    def gpu_hours(self) -> float:
+        return self.gpus * (self.steps * self.step_seconds + self.evaluation_seconds) / 3600
+
+    @property
+    def fullest(self) -> Phase | None:
+        """The phase that breaks first."""
+        return max(self.phases, key=lambda phase: phase.bytes, default=None)
+
+    def fits(self, capacity: float) -> bool:
+        return not self.problems and all(phase.bytes <= capacity for phase in self.phases)
+
+
+def plan_stage(setting: Setting) -> StagePlan:
+    stage, layout, work = setting.stage, setting.layout, setting.work
+    made = StagePlan(stage.name, stage.kind, layout.nproc, stage.steps, tuple(problems(setting)))
+    if made.problems:
+        return made
+    return replace(
+        made,
+        phases=tuple(_timed(setting)),
+        cache=_cache(setting) if setting.has_engines else None,
+        tokens=work.tokens,
+        evaluation_seconds=_evaluation(setting),
+        sandbox_core_hours=stage.steps * _sandbox_core_seconds(setting) / 3600,
+        disk=disk_bytes(setting.model, stage, work),
+        host_bytes_per_node=host_bytes(setting.model, stage, layout, work, setting.gpu.gpus_per_node),
+    )
+
+
+def problems(setting: Setting) -> Iterator[str]:
+    """What the engine would refuse, in its own words, and what it would only find out in the middle of a step."""
+    layout, rollout, gpu = setting.layout, setting.layout.rollout, setting.gpu
+    checks: list[Callable[[], object]] = []
+    if not divides(setting.model.hf, setting.model.name_map, layout.parallel, layout.nproc):
+        checks.append(partial(check_layout, setting.model.hf, layout.parallel, layout.nproc))
+    if setting.has_engines:
+        # what the vLLM of this machine lacks is not asked
+        plain = replace(rollout, sleep=False, expert_parallel=False)
+        checks += [
+            setting.worker.weights,
+            *([] if rollout.expert_parallel else [partial(check_rollout, setting.model.hf, plain)]),
+        ]
+    for check in checks:
+        try:
+            check()
+        except UserError as error:
+            yield str(error)
+    multiple = token_multiple(layout.parallel)
+    longest = -(-setting.work.longest // multiple) * multiple
+    if longest > setting.stage.token_budget:
+        yield (
+            f"token_budget = {setting.stage.token_budget:,}: expected room for the longest sequence, {longest:,} "
+            f"tokens (with {setting.work.prompt:,} of the prompt)"
+        )
+    if setting.has_engines:
+        yield from _places(rollout.engines, rollout.tensor, setting.nodes, min(layout.nproc, gpu.gpus_per_node))
+        if setting.worker.cache().sequences(rollout.max_model_len) < 1:
+            yield (
+                f"rollout.kv_cache_mib = {rollout.kv_cache_mib:,}: expected room for one sequence of max_model_len = "
+                f"{rollout.max_model_len:,} tokens"
+            )
+
+
+def _places(engines: int, tensor: int, nodes: int, gpus: int) -> Iterator[str]:
+    if engines % nodes:
+        yield f"rollout.engines: expected a multiple of the {nodes} nodes, found {engines}"
+    elif engines // nodes * tensor > gpus:
+        yield (
+            f"rollout.engines = {engines} x rollout.tensor = {tensor}: expected at most the {gpus} GPUs of a node, "
+            f"found {engines // nodes * tensor} workers on each"
+        )
+
+
+def memory(setting: Setting) -> dict[str, Terms]:
+    """Phase -> terms of the fullest GPU: that of a trainer rank which shares it with an engine's worker."""
+    ranks = range(0, setting.layout.nproc, setting.layout.nproc // setting.layout.parallel.pipeline)
+    of_stages = [_memory_of(setting, rank) for rank in ranks]
+    return {name: max((phases[name] for phases in of_stages), key=lambda t: sum(t.values())) for name in of_stages[0]}
+
+
+def _memory_of(setting: Setting, rank: int) -> dict[str, Terms]:
+    trainer = TrainerRank(
+        setting.model, setting.stage, setting.layout, setting.work, rank, setting.gpu.kernel_config, setting.assumed
+    )
+    held = dict(trainer.resident())
+    asleep: Terms = setting.worker.asleep() if setting.has_engines else {}
+    awake: Terms = setting.worker.awake() if setting.has_engines else {}
+    judge = {f"judge's {name}": size for name, size in awake.items()} if setting.has_judge else {}
+    judge_asleep = {f"judge's {name}": size for name, size in asleep.items()} if setting.has_judge else {}
+    reading = {**held, **trainer.reading(), **asleep, **judge_asleep}
+    phases: dict[str, Terms] = {}
+    if setting.has_engines:
+        phases["engine"] = {**held, **awake, **judge}
+    if setting.samples or isinstance(setting.stage, RewardModelStage):
+        phases["log-prob"] = reading
+    if has_copy(setting.stage):
+        phases["teachers" if isinstance(setting.stage, MopdStage) else "reference"] = reading
+    phases["train"] = {**held, **trainer.training(), **asleep, **judge_asleep}
+    if setting.has_engines:
+        phases["refit"] = {**held, **trainer.refit(), **awake, **setting.worker.refit(), **judge_asleep}
+    return phases
+
+
+def _timed(setting: Setting) -> Iterator[Phase]:
+    seconds = _seconds(setting)
+    for name, terms in memory(setting).items():
+        yield Phase(name, terms, seconds.get(name, 0.0))
+    if verification := _sandbox_core_seconds(setting):
+        yield Phase("verify", {}, verification / setting.assumed.verification_cores)
+
+
+def _seconds(setting: Setting) -> dict[str, float]:
+    model, stage, layout, work = setting.model, setting.stage, setting.layout, setting.work
+    forward = forward_seconds(model, stage, layout, work, setting.gpu, setting.assumed)
+    seconds = {"log-prob": forward, "reference": forward, "train": FORWARD_AND_BACKWARD * forward}
+    if setting.samples:
+        seconds["engine"] = _engines(setting).generation(work.drawn, work.prompt, work.answer, work.longest_answer)
+        seconds["refit"] = refit_seconds(model, layout.rollout, setting.gpu, setting.assumed)
+    if isinstance(stage, MopdStage):
+        seconds["teachers"] = forward + _teachers(stage) * reading_seconds(model, setting.assumed)
+    return seconds
+
+
+def _teachers(stage: MopdStage) -> int:
+    """At most: each "best" may be another one."""
+    names = list(stage.teachers.values())
+    return len(set(names) - {"best"}) + names.count("best")
+
+
+def _engines(setting: Setting) -> EngineTime:
+    return EngineTime(setting.model, setting.layout.rollout, setting.gpu, setting.assumed)
+
+
+def _cache(setting: Setting) -> CacheUse:
+    work, cache = setting.work, setting.worker.cache()
+    rollout = setting.layout.rollout
+    longest, mean = (work.longest, work.mean) if setting.samples else (rollout.max_model_len, work.mean)
+    each = math.ceil((work.drawn or _evaluated(setting)) / rollout.engines)
+    return CacheUse(
+        tokens=int(cache.sequences(rollout.max_model_len) * rollout.max_model_len),
+        block_tokens=cache.block_tokens,
+        sequences_at_longest=cache.sequences(longest),
+        sequences_at_mean=cache.sequences(mean),
+        running=_engines(setting).batch(each, mean),
+    )
+
+
+def _evaluated(setting: Setting) -> int:
+    return len(setting.evaluation.domains) * setting.evaluation.prompts_per_domain
+
+
+def _evaluation(setting: Setting) -> float:
+    """Before and after the stage; a reward model's costs nothing to speak of."""
+    if not setting.has_engines:
+        return 0.0
+    longest = setting.evaluation.max_new_tokens
+    mean = max(round(setting.assumed.answer_share * longest), 1)
+    prompt = min(setting.assumed.prompt_tokens, setting.layout.rollout.max_model_len - longest)
+    return 2 * _engines(setting).generation(_evaluated(setting), prompt, mean, longest)
+
+
+def _sandbox_core_seconds(setting: Setting) -> float:
+    """Of a step. Of several domains each is taken to have an equal share."""
+    stage = setting.stage
+    if not isinstance(stage, OnPolicyStage) or isinstance(stage, MopdStage):
+        return 0.0
+    costs = [setting.assumed.core_seconds.get(domain, 0.0) for domain in stage.trained_domains]
+    return setting.work.drawn * sum(costs) / len(costs)

@@ -1,0 +1,104 @@
+"""Seconds of a step's phases, from rates and shares of them (hardware.toml). Each is a formula of a line:
+
+decode      a step of an engine reads every weight that one of its B sequences needs, each sequence's keys, values and
+            states, and writes the states: bytes / (workers x memory rate x share), or its FLOPs if they take longer,
+            and a fixed overhead. All sequences start at once: N mean-length answers in batches of B, and then the
+            longest one alone for what it is longer
+prefill     FLOPs of the prompts / (GPUs of the engines x peak x share)
+log-prob    forward FLOPs / (trainer GPUs x peak x share of training) x bubble; update three times that
+bubble      1 + (pipeline - 1) / (micro-batches x virtual_pipeline)
+refit       bytes of a worker / network rate: every worker takes its weights from other nodes
+teacher     as log-prob, and reading each teacher's weights
+"""
+
+import math
+from dataclasses import dataclass
+
+from cascade_rl.engine.config import RolloutConfig
+from cascade_rl.launchers.plan.engine_memory import EngineWorker
+from cascade_rl.launchers.plan.hardware import Assumed, Gpu
+from cascade_rl.launchers.plan.model import Model
+from cascade_rl.launchers.plan.workload import Workload
+from cascade_rl.rl_stages.config import Layout, Stage
+
+FORWARD_AND_BACKWARD = 3
+
+
+@dataclass(frozen=True)
+class EngineTime:
+    """Of all engines of a stage."""
+
+    model: Model
+    rollout: RolloutConfig
+    gpu: Gpu
+    assumed: Assumed
+
+    @property
+    def worker(self) -> EngineWorker:
+        return EngineWorker(self.model, self.rollout, self.assumed)
+
+    def generation(self, sequences: int, prompt: int, answer: int, longest: int) -> float:
+        each = math.ceil(sequences / self.rollout.engines)
+        batch = self.batch(each, prompt + answer)
+        decoding = each * answer / batch * self.decode_step(batch, prompt + answer // 2)
+        tail = (longest - answer) * self.decode_step(1, prompt + longest)
+        return self._prefill(sequences, prompt) + decoding + tail
+
+    def batch(self, sequences: int, tokens: int) -> int:
+        """That one engine decodes at once, where its cache and `max_num_seqs` let it."""
+        return max(min(sequences, self.rollout.max_num_seqs, int(self.worker.cache().sequences(tokens))), 1)
+
+    def decode_step(self, batch: int, tokens: int) -> float:
+        """Seconds of one token for each of `batch` sequences that have `tokens`."""
+        read = self.weight_bytes(batch) + batch * self._cache_bytes(tokens)
+        by_bytes = read / (self.rollout.tensor * self.gpu.memory_gb_s * 1e9 * self.assumed.decode_bandwidth)
+        return max(by_bytes, batch * self.model.cost.per_token / self._flops(self.rollout.tensor)) + self._overhead
+
+    def weight_bytes(self, batch: int) -> float:
+        """Of an engine, that `batch` tokens touch: experts are drawn evenly."""
+        config, size = self.model.config, self.worker.itemsize
+        layers, experts = self.model.pattern.count("E"), config.get("num_moe_experts", 1)
+        expert = (3 if config["gated_linear_unit"] else 2) * self.model.hidden * config.get("moe_ffn_hidden_size", 0)
+        untouched = (1 - config.get("moe_router_topk", 1) / experts) ** batch
+        embedding = self.model.vocabulary * self.model.hidden
+        return size * (self.model.parameters - embedding - layers * experts * untouched * expert)
+
+    @property
+    def _overhead(self) -> float:
+        return self.assumed.engine_step_ms / 1e3
+
+    def _cache_bytes(self, tokens: int) -> float:
+        """Of a sequence over all workers; states are read and written."""
+        worker, pattern = self.worker, self.model.pattern
+        states = 2 * pattern.count("M") * worker.state_bytes() if "M" in pattern else 0
+        return self.rollout.tensor * (pattern.count("*") * worker.token_bytes() * tokens + states)
+
+    def _prefill(self, sequences: int, prompt: int) -> float:
+        flops = sequences * self.model.cost.of([prompt])[0]
+        return flops / self._flops(self.rollout.engines * self.rollout.tensor)
+
+    def _flops(self, gpus: int) -> float:
+        return gpus * self.gpu.bf16_tflops * 1e12 * self.assumed.prefill_flops
+
+
+def forward_seconds(model: Model, stage: Stage, layout: Layout, work: Workload, gpu: Gpu, assumed: Assumed) -> float:
+    """Of one pass of the trainer over a step's sequences."""
+    share = assumed.train_flops if "E" in model.pattern else assumed.dense_train_flops
+    flops = work.sequences * model.cost.of([work.mean])[0]
+    return flops / (layout.nproc * gpu.bf16_tflops * 1e12 * share) * _bubble(stage, layout, work)
+
+
+def _bubble(stage: Stage, layout: Layout, work: Workload) -> float:
+    cut = layout.parallel
+    replicas = layout.nproc // (cut.tensor * cut.pipeline * cut.context)
+    passes = math.ceil(work.tokens / (stage.token_budget * replicas)) * cut.virtual_pipeline
+    return 1 + (cut.pipeline - 1) / passes
+
+
+def refit_seconds(model: Model, rollout: RolloutConfig, gpu: Gpu, assumed: Assumed) -> float:
+    return EngineWorker(model, rollout, assumed).weights() / (gpu.network_gb_s * 1e9)
+
+
+def reading_seconds(model: Model, assumed: Assumed) -> float:
+    """Of a model's files."""
+    return model.parameters * model.itemsize / (assumed.read_gb_s * 1e9)

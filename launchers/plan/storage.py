@@ -1,0 +1,43 @@
+"""Bytes that a stage leaves in the run folder, and of host memory that its samples take."""
+
+from collections.abc import Mapping
+
+from cascade_rl.launchers.plan.model import Model
+from cascade_rl.launchers.plan.trainer_memory import batch_bytes
+from cascade_rl.launchers.plan.workload import Workload
+from cascade_rl.rl_stages.config import Layout, MopdStage, OnPolicyStage, Stage
+
+STATE_IN_CHECKPOINT = 12  # float32 weight and two moments of each number
+ID, LOGPROB, MASK, TEXT = 4, 4, 1, 4  # of a token in a step's parquet file, before compression
+
+
+def disk_bytes(model: Model, stage: Stage, work: Workload) -> Mapping[str, float]:
+    """Checkpoints: as many as are kept, and the one that is being written."""
+    checkpoint = model.parameters * (model.itemsize + STATE_IN_CHECKPOINT)
+    return {
+        "checkpoints": checkpoint * (stage.keep_checkpoints + 1),
+        "rollouts": stage.steps * step_file_bytes(stage, work),
+        "export": model.parameters * model.itemsize,
+    }
+
+
+def step_file_bytes(stage: Stage, work: Workload) -> float:
+    """The samples of one step (rl_stages/sample_record.py), at mean lengths."""
+    if not isinstance(stage, OnPolicyStage):
+        return 0
+    models = 3 if isinstance(stage, MopdStage) else 2
+    answer = ID + models * LOGPROB + MASK + TEXT
+    return work.sequences * (work.prompt * ID + work.answer * answer)
+
+
+def host_bytes(model: Model, stage: Stage, layout: Layout, work: Workload, gpus_per_node: int) -> float:
+    """Of a node's memory, if every answer is as long as may be: each rank has all samples of a step, with ids,
+    log-probs and, int16, the experts of each token, and the micro-batches of its replica."""
+    if not isinstance(stage, OnPolicyStage):
+        return 0
+    routes = 2 * model.routes if layout.rollout.replay_routes else 0
+    token: float = 2 * 8 + 2 * 4 + 1 + routes  # ids of rollout and sequence, log-prob of sampler and trainer, mask
+    cut = layout.parallel
+    replicas = layout.nproc // (cut.tensor * cut.pipeline * cut.context)
+    token += batch_bytes(model, stage, layout) / replicas
+    return min(layout.nproc, gpus_per_node) * work.most_tokens * token

@@ -1,0 +1,124 @@
+"""A plan as tables."""
+
+import io
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cascade_rl.launchers.plan.cascade_plan import Plan
+from cascade_rl.launchers.plan.hardware import GIB
+from cascade_rl.launchers.plan.stage_plan import Phase, StagePlan
+
+PLAIN_WIDTH = 160
+TERMS = 6  # of a phase
+
+
+def plain_text(plan: Plan) -> str:
+    """Without colours, as wide as a log line may be."""
+    page = io.StringIO()
+    print_plan(plan, Console(file=page, width=PLAIN_WIDTH, no_color=True, force_terminal=False))
+    return page.getvalue()
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    gpu = plan.gpu
+    console.print(
+        f"{plan.cascade} on {gpu.name}: {plan.model} ({plan.source}); {gpu.memory_gib} GiB for each GPU",
+        highlight=False,
+    )
+    for table in (_memory(plan), _cost(plan)):
+        console.print(table)
+    for stage in plan.stages:
+        for line in _verdict(plan, stage):
+            console.print(line, highlight=False, soft_wrap=True)
+    console.print(_footer(plan), highlight=False, soft_wrap=True)
+
+
+def _memory(plan: Plan) -> Table:
+    table = Table("stage", "phase", "GiB", "of it", "largest terms, GiB", title="memory of the fullest GPU", box=None)
+    for stage in plan.stages:
+        for number, phase in enumerate(phase for phase in stage.phases if phase.memory):
+            full = phase.bytes / plan.gpu.capacity
+            style = "bold red" if full > 1 else ""
+            table.add_row(
+                stage.name if not number else "",
+                phase.name,
+                f"{phase.bytes / GIB:.2f}",
+                Text(f"{full:.0%}", style),
+                _terms(phase),
+            )
+    return table
+
+
+def _terms(phase: Phase) -> str:
+    ordered = sorted(phase.memory.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {size / GIB:.1f}" for name, size in ordered[:TERMS])
+
+
+def _cost(plan: Plan) -> Table:
+    headings = (
+        "stage",
+        "GPUs",
+        "step s",
+        "phases s",
+        "tokens/s/GPU",
+        "GPU hours",
+        "cache tokens",
+        "sequences",
+        "disk GB",
+        "host GB",
+    )
+    table = Table(*headings, title="time, cache of an engine, and storage", box=None)
+    for stage in plan.stages:
+        table.add_row(*_cost_row(stage))
+    return table
+
+
+def _cost_row(stage: StagePlan) -> Iterator[str]:
+    yield stage.name
+    yield str(stage.gpus)
+    if stage.problems:
+        return
+    yield f"{stage.step_seconds:.1f}"
+    yield ", ".join(f"{phase.name} {phase.seconds:.1f}" for phase in stage.phases if phase.seconds >= 0.05)
+    yield f"{stage.tokens_per_second_per_gpu:,.0f}"
+    yield f"{stage.gpu_hours:,.1f}"
+    yield f"{stage.cache.tokens:,}" if stage.cache else ""
+    yield _sequences(stage)
+    yield f"{sum((stage.disk or {}).values()) / 1e9:,.1f}"
+    yield f"{stage.host_bytes_per_node / 1e9:,.1f}"
+
+
+def _sequences(stage: StagePlan) -> str:
+    if stage.cache is None:
+        return ""
+    cache = stage.cache
+    return f"{cache.sequences_at_longest:.0f} longest, {cache.sequences_at_mean:.0f} mean, {cache.running} run"
+
+
+def _verdict(plan: Plan, stage: StagePlan) -> Iterator[str]:
+    for problem in stage.problems:
+        yield f"{stage.name}: {problem}"
+    if stage.fits(plan.gpu.capacity):
+        return
+    fullest = stage.fullest
+    if fullest:
+        term = max(fullest.memory, key=lambda name: fullest.memory[name])
+        over = (fullest.bytes - plan.gpu.capacity) / GIB
+        yield f"{stage.name}: {fullest.name} breaks first, {over:.2f} GiB above the card; most are {term}"
+    for mend in stage.mends:
+        yield f"{stage.name}: fits with {mend}"
+    if not stage.mends:
+        yield f"{stage.name}: no neighbouring layout fits; change more than two settings"
+
+
+def _footer(plan: Plan) -> str:
+    cores = sum(stage.sandbox_core_hours for stage in plan.stages)
+    sandbox = f"; {cores:,.0f} core hours of sandboxes, on {plan.assumed.verification_cores} cores" if cores else ""
+    verdict = "everything fits" if plan.fits else "not everything fits"
+    return (
+        f"{verdict}; {plan.gpu_hours:,.0f} GPU hours{sandbox}; {plan.disk_bytes / 1e9:,.1f} GB of disk. "
+        "Times are computed, not measured (docs/plan.md)"
+    )

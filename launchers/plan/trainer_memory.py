@@ -1,0 +1,135 @@
+"""What a trainer rank holds on its GPU: always, and in a pass over micro-batches."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cascade_rl.engine.config import ParallelConfig
+from cascade_rl.engine.models.name_map import Place
+from cascade_rl.engine.models.places import place_of
+from cascade_rl.engine.refit_plan import BUCKET_BYTES
+from cascade_rl.kernels.configs import Config
+from cascade_rl.launchers.plan.activations import INT64, embedding_bytes, final_bytes, layer_bytes
+from cascade_rl.launchers.plan.hardware import GIB, Assumed
+from cascade_rl.launchers.plan.model import Model
+from cascade_rl.launchers.plan.workload import Workload, values_per_token
+from cascade_rl.rl_stages.config import GrpoStage, Layout, MopdStage, OnPolicyStage, RewardModelStage, Stage
+
+Terms = Mapping[str, float]
+"""Name -> bytes of one GPU."""
+
+ROUNDS_IN_FLIGHT = 2  # of a refit (engine/refit_transport.py)
+
+
+@dataclass(frozen=True)
+class TrainerRank:
+    """One rank of a stage. All ranks of a pipeline stage hold as much."""
+
+    model: Model
+    stage: Stage
+    layout: Layout
+    work: Workload
+    rank: int
+    kernels: Config
+    assumed: Assumed
+
+    @property
+    def parallel(self) -> ParallelConfig:
+        return self.layout.parallel
+
+    @property
+    def place(self) -> Place:
+        return place_of(self.rank, self.layout.nproc, self.parallel)
+
+    @property
+    def tokens(self) -> int:
+        """Of a micro-batch, on this rank."""
+        return self.stage.token_budget // self.parallel.context
+
+    @property
+    def is_last(self) -> bool:
+        return self.place.pipeline.rank == self.parallel.pipeline - 1
+
+    def resident(self) -> Terms:
+        """From the start of the stage to its end; `copy` is the reference's or the teachers' weights."""
+        state = self.model.state(self.rank, self.layout.nproc, self.parallel)
+        process = GIB * (self.assumed.context_gib + self.assumed.communicators_gib)
+        held = {"weights": state.weights, "gradients": state.gradients, "optimizer": state.optimizer}
+        return {**held, "copy": state.weights if has_copy(self.stage) else 0, "process": process}
+
+    def training(self) -> Terms:
+        """The peak is behind the last forward pass, with as many micro-batches kept as the schedule holds."""
+        kept = self._kept_layers() + self._ends()
+        terms = {
+            "activations": kept * self.tokens,
+            "head": self._head(training=True),
+            "backward": self._largest_layer() * self.tokens,  # gradients of what one layer kept
+            "batch": batch_bytes(self.model, self.stage, self.layout) * self.tokens * self._passes_in_flight(),
+        }
+        return self._with_fragments(terms)
+
+    def reading(self) -> Terms:
+        """A pass without gradient: one layer's tensors at most."""
+        terms = {
+            "activations": (self._largest_layer() + self._ends()) * self.tokens,
+            "head": self._head(training=False),
+            "batch": batch_bytes(self.model, self.stage, self.layout) * self.tokens,
+        }
+        return self._with_fragments(terms)
+
+    def refit(self) -> Terms:
+        return {"buckets": ROUNDS_IN_FLIGHT * BUCKET_BYTES}
+
+    def _with_fragments(self, terms: Terms) -> Terms:
+        return {**terms, "fragments": self.assumed.fragmentation * sum(terms.values())}
+
+    def _layers(self) -> list[str]:
+        chunks = self.model.name_map.chunks(self.place)
+        return [self.model.pattern[layer] for chunk in chunks for layer in chunk]
+
+    def _layer_bytes(self) -> list[float]:
+        return [layer_bytes(self.model, symbol, self.parallel) for symbol in self._layers()]
+
+    def _kept_layers(self) -> float:
+        """Of all micro-batches in flight: each pass through a model chunk keeps what its layers keep."""
+        return sum(self._layer_bytes()) / self.parallel.virtual_pipeline * self._passes_in_flight()
+
+    def _passes_in_flight(self) -> int:
+        """Of Megatron's 1F1B, plain or interleaved in rounds of as many micro-batches as there are pipeline ranks."""
+        behind = self.parallel.pipeline - 1 - self.place.pipeline.rank
+        chunks = self.parallel.virtual_pipeline
+        return behind + 1 if chunks == 1 else 2 * behind + (chunks - 1) * self.parallel.pipeline + 1
+
+    def _ends(self) -> float:
+        first = embedding_bytes() if self.place.pipeline.rank == 0 else 0
+        return first + (final_bytes(self.model, self.parallel) if self.is_last else 0)
+
+    def _largest_layer(self) -> float:
+        return max(self._layer_bytes())
+
+    def _head(self, *, training: bool) -> float:
+        """Working memory of kernels/linear_logprob_triton.py and slabs.py on the last stage."""
+        if not self.is_last or isinstance(self.stage, RewardModelStage):
+            return 0
+        size, hidden, config = self.model.itemsize, self.model.hidden, self.kernels
+        columns = self.model.vocabulary / self.parallel.tensor
+        rows = self.tokens * hidden * size
+        if not training:
+            tiles = columns / config.statistics.columns
+            return rows + 3 * 4 * tiles * min(self.tokens, config.launch_tokens)
+        exponentials = min(config.saved_bytes, size * self.tokens * columns)
+        tile = (size * self.tokens + (size + 4) * hidden) * config.gradient.columns
+        slab = max(config.gradient_bytes, tile)
+        gradients = (4 + size) * self.tokens * hidden + size * columns * hidden  # of the rows, of the weight
+        operands = 2 * rows  # the rows themselves, and as operands of the products
+        return exponentials + slab + gradients + operands
+
+
+def has_copy(stage: Stage) -> bool:
+    """Whether the stage keeps a second set of weights (engine/reference.py)."""
+    return isinstance(stage, MopdStage) or (isinstance(stage, GrpoStage) and stage.kl_coefficient > 0)
+
+
+def batch_bytes(model: Model, stage: Stage, layout: Layout) -> int:
+    """Of a token of a micro-batch: ids, positions, targets, mask, temperature, values, routes (engine/packing.py)."""
+    replayed = isinstance(stage, OnPolicyStage) and layout.rollout.replay_routes
+    return 3 * INT64 + 1 + 4 + 4 * values_per_token(stage) + (INT64 * model.routes if replayed else 0)
