@@ -65,7 +65,10 @@ DEFAULT_ROUTER = RouterConfig()
 @dataclass(frozen=True)
 class OptimizerConfig:
     """AdamW. Betas default to the papers' RL value (facts/paper.md 1.1); weight decay and clip are not stated
-    there and follow NeMo-RL's public Nano recipe."""
+    there and follow NeMo-RL's public Nano recipe.
+
+    schedule_steps  steps that a decay is made for, where the stage ends before; None: the stage's
+    """
 
     lr: float = 3e-6
     betas: tuple[float, float] = (0.9, 0.95)
@@ -76,14 +79,15 @@ class OptimizerConfig:
     warmup_steps: int = 0
     warmup_init_lr: float = 0.0
     min_lr: float = 0.0
+    schedule_steps: int | None = None
 
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """The vLLM engines of a stage, all alike, on the host of rank 0.
+    """The vLLM engines of a stage, all alike, as many on each node of its job.
 
-    engines       engines that share the requests
-    tensor        tensor parallel workers of each; `engines * tensor` CUDA devices, or CPU processes of one thread
+    engines       engines of all nodes, which share the requests
+    tensor        tensor parallel workers of each; so many CUDA devices of its node, or CPU processes of one thread
     expert_parallel  each worker holds whole experts instead of a part of each; needs CUDA
     max_num_seqs  requests that one engine works on at once; kv_cache_mib is for one worker too
     checksum      what of each slice of a refit both sides compare: the sum of its words, or a digest (full equality)

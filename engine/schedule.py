@@ -22,8 +22,8 @@ def learning_rate(step: int, optimizer: OptimizerConfig, total_steps: int) -> fl
     """The rate of update number `step`, counted from 0.
 
     Warm-up is linear: update 0 uses `warmup_init_lr`, update `warmup_steps` is the first at `lr`. Decay then
-    takes until `total_steps`, where `min_lr` would be reached; the last update, one before, is still above
-    it. Steps past the end stay at `min_lr`. A constant schedule has no decay and no use for `min_lr`.
+    takes until `schedule_steps`, or else `total_steps`, where `min_lr` would be reached; the last update, one before,
+    is still above it. Steps past the end stay at `min_lr`. A constant schedule has no decay and no use for `min_lr`.
 
     Raises UserError for an unknown schedule.
     """
@@ -33,6 +33,6 @@ def learning_rate(step: int, optimizer: OptimizerConfig, total_steps: int) -> fl
     if step < optimizer.warmup_steps:
         warm = step / optimizer.warmup_steps
         return optimizer.warmup_init_lr + warm * (optimizer.lr - optimizer.warmup_init_lr)
-    decay_steps = max(total_steps - optimizer.warmup_steps, 1)
+    decay_steps = max((optimizer.schedule_steps or total_steps) - optimizer.warmup_steps, 1)
     passed = min((step - optimizer.warmup_steps) / decay_steps, 1.0)
     return optimizer.min_lr + _REMAINING[optimizer.schedule](passed) * (optimizer.lr - optimizer.min_lr)

@@ -1,19 +1,23 @@
 """What the user gives to a launch, checked as a whole before anything is written or started. Torch-free."""
 
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from cascade_rl.engine import models
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.models import HfConfig, check_layout, read_config
-from cascade_rl.engine.rollout.layout import check_rollout
+from cascade_rl.engine.rollout.layout import check_build, check_cut
 from cascade_rl.rl_stages import demonstration, task
 from cascade_rl.rl_stages.config import Cascade, MopdStage, OnPolicyStage, RewardModelStage, SftStage, Stage, is_folder
 from cascade_rl.rl_stages.domains import domain_named
 from cascade_rl.rl_stages.reward_models import pairs
 from cascade_rl.rl_stages.rows import HUB, data_files
-from cascade_rl.rl_stages.source import Source
+from cascade_rl.rl_stages.source import GENERATE, Source
 from cascade_rl.rl_stages.task import Split
+
+PUBLISHED = Path(models.__file__).parent / "published"
 
 # keys of a config.json that may differ between two checkpoints of one architecture
 BESIDE_THE_MODEL = {
@@ -22,18 +26,19 @@ BESIDE_THE_MODEL = {
 }  # fmt: skip
 
 
-def check_inputs(cascade: Cascade) -> None:
-    """Raises UserError for a model, a layout, a domain or a row of data that would end the run later.
+def check_inputs(cascade: Cascade, *, elsewhere: bool = False) -> None:
+    """Raises UserError for a model, a layout, a domain or a row of data that would end the run later; of what is not
+    there, one line each. `elsewhere`: it will run in another environment, whose vLLM is not this one.
 
     Every row of every source is read, once, as a stream: that takes time in proportion to the data, and no memory.
     """
-    _check_model(cascade)
+    if missing := "\n".join(_missing(cascade)):
+        raise UserError(missing)
+    check_settings(cascade)
     census, count_demonstrations = cache(task.census), cache(demonstration.count_demonstrations)
-    for domain in cascade.evaluation.domains:
-        domain_named(domain)
     for stage in cascade.stages:
-        for source in stage.data:
-            _check_source(stage, source)
+        if not elsewhere:
+            check_build(cascade.layout(stage).rollout)
         if isinstance(stage, SftStage):
             for source in stage.data:
                 count_demonstrations(source)
@@ -43,35 +48,52 @@ def check_inputs(cascade: Cascade) -> None:
         if isinstance(stage, OnPolicyStage):
             _check_trained_domains(stage, sum((census(source) for source in stage.data), Counter()))
         if isinstance(stage, MopdStage):
-            _check_teachers(stage, _hf_config(cascade))
+            _check_teachers(stage, model_config(cascade))
 
 
-def _hf_config(cascade: Cascade) -> HfConfig:
+def check_settings(cascade: Cascade) -> None:
+    """Raises UserError for what no machine and no data could mend: a model that is not supported, a layout that does
+    not divide it, a domain that there is not. Reads config.json alone, and that of `base.published` where the
+    checkpoint is not at hand."""
+    hf_config = model_config(cascade)
+    for domain in cascade.evaluation.domains:
+        domain_named(domain)
+    for layout in dict.fromkeys(map(cascade.layout, cascade.stages)):
+        check_layout(hf_config, layout.parallel, layout.nproc)
+        check_cut(hf_config, layout.rollout)
+
+
+def model_config(cascade: Cascade) -> HfConfig:
+    """The base's config.json; that of `base.published` where the checkpoint is not at hand. UserError without both."""
     base = cascade.base
-    return dict(base.hf_config or {}) if base.hf is None else read_config(base.hf)
+    if base.hf is None:
+        return dict(base.hf_config or {})
+    at_hand = base.published is None or (Path(base.hf) / "config.json").is_file()
+    return read_config(base.hf if at_hand else PUBLISHED / str(base.published))
 
 
-def _check_model(cascade: Cascade) -> None:
+def _missing(cascade: Cascade) -> Iterator[str]:
+    """What is read and is not there: a message for each."""
     base = cascade.base
     if base.hf is not None and not (Path(base.hf) / "config.json").is_file():
-        raise UserError(
+        yield (
             f"base.hf: expected a Hugging Face folder with a config.json, found none in '{base.hf}'. "
             "Put the checkpoint there first; the launcher file says where it comes from."
         )
-    hf_config = _hf_config(cascade)
+    readers: dict[str, Stage] = {}  # the first of each path
     for stage in cascade.stages:
-        layout = cascade.layout(stage)
-        check_layout(hf_config, layout.parallel, layout.nproc)
-        check_rollout(hf_config, layout.rollout)
+        for source in map(Source.parse, stage.data):
+            readers.setdefault(source.path, stage)
+    for path, stage in readers.items():
+        if not path.startswith((GENERATE, HUB)):
+            yield from _missing_data(stage, path)
 
 
-def _check_source(stage: Stage, source: str) -> None:
-    chosen = Source.parse(source)
+def _missing_data(stage: Stage, path: str) -> Iterator[str]:
     try:
-        if not chosen.generated and not chosen.path.startswith(HUB):
-            data_files(chosen.path)
+        data_files(path)
     except UserError as error:
-        raise UserError(f"{stage.name}.data: {error}") from None
+        yield f"{stage.name}.data: {error}"
 
 
 def _check_trained_domains(stage: OnPolicyStage, tasks: Counter[tuple[Split, str]]) -> None:

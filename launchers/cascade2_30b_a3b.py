@@ -1,0 +1,259 @@
+"""Nemotron-Cascade 2 as published: all its stages, on Nemotron-3-Nano-30B-A3B-Base.
+
+    nemo-run launchers/cascade2_30b_a3b.py --cluster NAME
+    cascade plan launchers/cascade2_30b_a3b.py --hardware b200
+
+The numbers are the paper's, from rl_stages/recipes/cascade2.py; what it does not state is said beside the number that
+was chosen, and docs/papers.md lists it all. The base is in `models/`, data in `data/`, below the folder from which this
+is launched (links will do), under the names of their releases by nvidia on the Hub; what was not released, or not in a
+form that is read as it is, is in `data/cascade2/`, made as docs/papers.md says. Judges are OpenAI-compatible servers
+that are started apart.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from cascade_rl.engine.config import OptimizerConfig, ParallelConfig, RolloutConfig, RouterConfig
+from cascade_rl.launchers.cli import launch
+from cascade_rl.rl_stages.config import (
+    BaseModel,
+    Cascade,
+    Evaluation,
+    GenRm,
+    GrpoStage,
+    Layout,
+    MopdStage,
+    RewardModel,
+    SftStage,
+)
+from cascade_rl.rl_stages.recipes import cascade2 as recipe
+
+SFT_DATA = "data/Nemotron-Cascade-2-SFT-Data"
+RL_DATA = "data/Nemotron-Cascade-2-RL-data"
+RLHF_PROMPTS = "data/cascade2/rlhf"  # HelpSteer3, arena-human-preference-140k and safety; not released as one set
+MULTI_DOMAIN = ("mcqa", "workplace", "structured_output")
+TEACHERS = {
+    "math": "sft",
+    "rlhf": "rlhf_teacher",
+    **dict.fromkeys(("instruction_following", *MULTI_DOMAIN), "multi_domain_rl"),
+}
+
+# Tokens of prompt and answer together. The paper bounds answers alone but for long context and SWE; 4,096 are for
+# the prompt. A micro-batch holds one such sequence, or several shorter ones.
+SHORT = recipe.LONG_CONTEXT_MAX_TOTAL_TOKENS + 4096
+MEDIUM = recipe.CASCADE2["code_rl"]["sampling"].max_new_tokens + 4096
+LONG = recipe.SWE_AGENTIC_MAX_TOTAL_TOKENS
+
+# Not in the paper: NeMo-RL's recipe for the base model freezes the gates in RL and moves the biases by 1e-3.
+ROUTER = RouterConfig(trained=False, bias_update_rate=1e-3)
+BFLOAT16_TME_BOUND = 1.05  # healthy runs of the base model are below (facts/paper.md 5.5)
+GATE = 0.05  # not in the paper, which has no gates
+
+
+def rl(name: str, domain: str, *data: str, tokens: int, keeps: tuple[str, ...] = (), **more: Any) -> GrpoStage:
+    """A GRPO stage. `keeps` are the domains of the stages before it."""
+    settings: dict[str, Any] = {
+        "token_budget": tokens,
+        "router": ROUTER,
+        "tme_bound": BFLOAT16_TME_BOUND,
+        "checkpoint_every": 5,
+        "gate": dict.fromkeys(keeps, GATE),
+    }
+    return GrpoStage(name=name, domain=domain, data=data, **{**settings, **recipe.CASCADE2.get(name, {}), **more})
+
+
+def server(model: str, url: str, **settings: Any) -> RewardModel:
+    """A judge: the name that it is served under, and where. The waits are ours: the paper states none."""
+    return RewardModel(kind="server", model=model, url=url, **({"deadline_seconds": 3600.0} | settings))
+
+
+# Every pair of 16 answers, aggregated "as Nano-v3", whose coefficients are the defaults. 15,360 questions a step.
+GENRM = server(
+    "nvidia/Qwen3-Nemotron-235B-A22B-GenRM", "http://genrm:8000/v1", concurrency=512, genrm=GenRm(prompt="roles")
+)
+LONG_CONTEXT_JUDGE = server("Qwen/Qwen3-235B-A22B-Instruct-2507", "http://long-context-judge:8000/v1", max_tokens=16)
+SWE_JUDGE = server("openai/gpt-oss-120b", "http://swe-judge:8000/v1", max_tokens=4096)
+
+# Demonstrations in thousands, as the paper counts them. Its sampling weights are not stated: each row equally often.
+SFT_THOUSANDS = {
+    f"{SFT_DATA}/math": 5192,
+    f"{SFT_DATA}/science": 2700,
+    f"{SFT_DATA}/chat": 10572,
+    f"{SFT_DATA}/instruction_following": 791,
+    f"{SFT_DATA}/safety": 4,
+    f"{SFT_DATA}/conversational_agent": 822,
+    f"{SFT_DATA}/swe": 514,
+    f"{SFT_DATA}/terminal_agent": 490,
+    "data/cascade2/sft_competitive_code": 4200,
+    "data/cascade2/sft_scientific_code": 1100,
+    "data/cascade2/sft_long_context": 234,
+}
+
+STAGES = (
+    SftStage(
+        name="sft",
+        domain="general",
+        parent="base",
+        data=tuple(f"{path}*{thousands}" for path, thousands in SFT_THOUSANDS.items()),
+        steps=33_000,
+        # 64 packs of 256K; 1.5 epochs over the rows above in 33,000 steps are as many demonstrations a step
+        sequences_per_step=1210,
+        token_budget=262_144,
+        overlong="drop",
+        optimizer=OptimizerConfig(
+            lr=5e-5,
+            min_lr=5e-6,
+            schedule="cosine",
+            schedule_steps=40_000,
+            warmup_steps=200,
+            betas=(0.9, 0.98),
+            weight_decay=0.1,
+        ),
+        checkpoint_every=250,
+    ),
+    rl("if_rl", "instruction_following", f"{RL_DATA}/IF-RL", tokens=SHORT),
+    # the released rows are in the paper's shares: 55 % MCQA, 30 % workplace, 15 % structured output
+    rl(
+        "multi_domain_rl",
+        "general",
+        f"{RL_DATA}/multi-domain-RL",
+        tokens=SHORT,
+        domains=MULTI_DOMAIN,
+        keeps=("instruction_following",),
+    ),
+    # RLHF from the SFT model, the side branch; its own settings are not stated: those of RLHF, but for 100 steps, after
+    # which the paper compares RLHF with MOPD
+    rl(
+        "rlhf_teacher",
+        "rlhf",
+        RLHF_PROMPTS,
+        tokens=SHORT,
+        parent="sft",
+        reward_model=GENRM,
+        **{**recipe.CASCADE2["rlhf"], "steps": 100},
+    ),
+    MopdStage(
+        name="mopd",
+        domain="general",
+        parent="multi_domain_rl",
+        # 6,171 released prompts, without those of RLHF; how the pools are mixed is not stated
+        data=(f"{RL_DATA}/MOPD*0.8", f"{RLHF_PROMPTS}*0.2"),
+        teachers=TEACHERS,
+        token_budget=MEDIUM,
+        router=ROUTER,
+        tme_bound=BFLOAT16_TME_BOUND,
+        checkpoint_every=5,
+        gate=dict.fromkeys(("instruction_following", *MULTI_DOMAIN), GATE),
+        **recipe.CASCADE2["mopd"],
+    ),
+    rl(
+        "rlhf",
+        "rlhf",
+        RLHF_PROMPTS,
+        tokens=SHORT,
+        reward_model=GENRM,
+        keeps=("instruction_following", "math", *MULTI_DOMAIN),
+    ),
+    rl(
+        "long_context_rl",
+        "long_context",
+        "data/cascade2/long_context",  # of Nemotron-3-Nano-RL-Training-Blend: 12K tasks, prompts of at most 32K tokens
+        tokens=SHORT,
+        reward_model=LONG_CONTEXT_JUDGE,
+        keeps=("instruction_following", "math", *MULTI_DOMAIN),
+    ),
+    rl(
+        "code_rl",
+        "code",
+        "data/cascade2/code",  # 3.5K, not released: Cascade 1's, without those that GPT-OSS-120B solves 8 times of 8
+        tokens=MEDIUM,
+        keeps=("instruction_following", "math", *MULTI_DOMAIN),
+    ),
+    rl(
+        "swe_agentless_rl",
+        "swe_agentless",
+        "data/cascade2/swe_agentless",  # Nemotron-Cascade-RL-SWE in our form, each with golden and with retrieved files
+        tokens=MEDIUM,
+        reward_model=SWE_JUDGE,
+        keeps=("instruction_following", "math", "code"),
+    ),
+    rl(
+        "swe_agentic_rl",
+        "swe_agentic",
+        "data/cascade2/swe_agentic",  # SWE-RL, 3,612 of SWE-Gym and R2E-Gym-Subset, with their repositories
+        tokens=LONG,
+        steps=50,  # not stated; as many as agentless
+        keeps=("instruction_following", "math", "code", "swe_agentless"),
+    ),
+)
+
+
+def layout(nproc: int, parallel: ParallelConfig, *, workers: int, tokens: int, kv_cache_gib: int) -> Layout:
+    """Trainer and engines on the same GPUs in turn, engines of `workers` GPUs each. The paper states no layout.
+
+    Nor does it say whether routes are replayed. Those of a step of long answers do not fit beside the trainer, which
+    holds a whole step on its GPUs.
+    """
+    rollout = RolloutConfig(
+        engines=nproc // workers,
+        tensor=workers,
+        max_model_len=tokens,
+        max_num_seqs=64,
+        kv_cache_mib=kv_cache_gib << 10,
+        dtype="bfloat16",
+        replay_routes=tokens <= SHORT,
+        probe_bound=0.5,  # nats, on text that no model likes; what bfloat16 needs is not measured
+        sleep=True,
+    )
+    return Layout(nproc=nproc, parallel=parallel, rollout=rollout)
+
+
+def cut(tensor: int, context: int, expert: int) -> ParallelConfig:
+    return ParallelConfig(tensor=tensor, context=context, expert=expert, sequence=tensor > 1)
+
+
+def by_stage(sft: Layout, short: Layout, medium: Layout, long: Layout) -> Mapping[str, Layout]:
+    """Which stages have which lengths. Totals of their own are the engines' bound."""
+    totals = {
+        "long_context_rl": recipe.LONG_CONTEXT_MAX_TOTAL_TOKENS,
+        "swe_agentless_rl": recipe.SWE_AGENTLESS_MAX_TOTAL_TOKENS,
+    }
+    by_budget = {SHORT: short, MEDIUM: medium, LONG: long}
+    layouts = {stage.name: by_budget[stage.token_budget] for stage in STAGES} | {"sft": sft}
+    return layouts | {name: bounded(layouts[name], tokens) for name, tokens in totals.items()}
+
+
+def bounded(layout: Layout, tokens: int) -> Layout:
+    return replace(layout, rollout=replace(layout.rollout, max_model_len=tokens))
+
+
+H100 = by_stage(
+    sft=layout(256, cut(tensor=8, context=8, expert=16), workers=4, tokens=SHORT, kv_cache_gib=16),
+    short=layout(128, cut(tensor=4, context=4, expert=16), workers=4, tokens=SHORT, kv_cache_gib=16),
+    medium=layout(128, cut(tensor=4, context=8, expert=16), workers=4, tokens=MEDIUM, kv_cache_gib=28),
+    long=layout(128, cut(tensor=8, context=8, expert=16), workers=4, tokens=LONG, kv_cache_gib=28),
+)
+B200 = by_stage(
+    sft=layout(128, cut(tensor=4, context=8, expert=8), workers=2, tokens=SHORT, kv_cache_gib=16),
+    short=layout(64, cut(tensor=2, context=4, expert=8), workers=2, tokens=SHORT, kv_cache_gib=16),
+    medium=layout(64, cut(tensor=2, context=8, expert=8), workers=2, tokens=MEDIUM, kv_cache_gib=28),
+    long=layout(64, cut(tensor=4, context=8, expert=8), workers=2, tokens=LONG, kv_cache_gib=28),
+)
+
+CASCADE = Cascade(
+    name="cascade2_30b_a3b",
+    base=BaseModel(hf="models/NVIDIA-Nemotron-3-Nano-30B-A3B-Base-BF16", published="nemotron_3_nano_30b_a3b"),
+    stages=STAGES,
+    # Not the paper's benchmarks, which have answers of up to 128K: the prompts that were held out of the pools.
+    evaluation=Evaluation(
+        domains=("instruction_following", *MULTI_DOMAIN, "math", "code", "swe_agentless", "swe_agentic"),
+        unmeasured=("rlhf", "long_context"),
+        prompts_per_domain=512,
+        max_new_tokens=32_768,
+    ),
+    layouts={"h100": H100, "b200": B200},
+)
+
+if __name__ == "__main__":
+    launch(CASCADE)
