@@ -41,6 +41,10 @@ demo-short: $(READY)
 test: $(READY)
 	$(BIN)/pytest $(IN_PARALLEL)
 
+# SIGKILL at random moments, 100 of them; writes tests/chaos/log.
+chaos: $(READY)
+	CHAOS_KILLS=$(or $(KILLS),100) $(BIN)/pytest tests/chaos
+
 # The kernels on the Triton and torch of the GPU images, and the adapters of the benchmark's peers.
 test-triton36: $(TRITON36)/.ready
 	$(TRITON36)/bin/pytest $(IN_PARALLEL) tests/kernels

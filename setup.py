@@ -28,7 +28,9 @@ setup(
     package_data={
         "cascade_rl.engine.models": ["published/*/config.json"],
         "cascade_rl.kernels": ["*.json"],
-        "cascade_rl.launchers": ["*.json"],
+        "cascade_rl.launchers": ["*.json", "*.toml"],
+        "cascade_rl.launchers.plan": ["*.toml"],
+        "cascade_rl.launchers.report": ["*.html", "*.css", "*.js"],
         "cascade_rl.rl_stages.chat_templates": ["*.jinja"],
     },
     install_requires=runtime_requirements(),

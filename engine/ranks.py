@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 
+import torch
 import torch.distributed as dist
+
+from cascade_rl.engine.backend import backend
 
 
 def is_rank0() -> bool:
@@ -14,3 +17,10 @@ def from_rank0[T](produce: Callable[[], T]) -> T:
     box = [produce() if is_rank0() else None]
     dist.broadcast_object_list(box, src=0)
     return box[0]  # type: ignore[return-value]
+
+
+def any_rank(mine: bool) -> bool:
+    """Whether it is true on any rank. Collective."""
+    flag = torch.tensor(float(mine), device=backend().device)
+    dist.all_reduce(flag, dist.ReduceOp.MAX)
+    return bool(flag)

@@ -9,18 +9,17 @@ import os
 from collections.abc import Sequence as ListOf
 from contextlib import nullcontext
 
-import numpy as np
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
 from cascade_rl.engine.backend import backend
 from cascade_rl.engine.config import RolloutConfig
+from cascade_rl.engine.probe import Probe, probe
 from cascade_rl.engine.ranks import from_rank0
 from cascade_rl.engine.refit_group import Terms, join_as_trainer
 from cascade_rl.engine.refit_transport import Check
 from cascade_rl.engine.rollout.client import RolloutEngine
 from cascade_rl.engine.rollout.protocol import JoinRefit
-from cascade_rl.engine.sample import Sequence
 from cascade_rl.engine.trainer import Trainer
 
 
@@ -49,9 +48,24 @@ class Refit:
 
     def __call__(self, version: int) -> float:
         """Returns the probe's largest gap. Raises StaleWeights where it is beyond the bound, RefitError as `send`."""
+        gap = self.compare(version).gap
+        self.require_fresh(gap)
+        return gap
+
+    def compare(self, version: int) -> Probe:
+        """Gives the engines the weights, and has both sides score the probe. Raises RefitError as `send`."""
         self.version = version
         self.send()
-        return self._probe()
+        return probe(self.trainer, self.engine, self.probe_ids)
+
+    def require_fresh(self, gap: float) -> None:
+        """Raises StaleWeights unless `gap`, the probe's, is within the bound."""
+        if not gap <= self.config.probe_bound:
+            raise StaleWeights(
+                f"after the refit to weight version {self.version} trainer and engine differ by {gap:.2e} on "
+                f"the probe sequences, expected at most {self.config.probe_bound:.0e} (rollout.probe_bound): the "
+                "engine does not sample from the weights that were sent"
+            )
 
     def send(self) -> None:
         """Gives the newest weights to the engines that lack them: all of them, or those that were restarted.
@@ -83,27 +97,3 @@ class Refit:
             store = PrefixStore(meeting, self._store)
             self._sender = join_as_trainer(store, dist.get_rank(), terms, tensors, backend().device)
         self._joined, self._meetings = engines, self._meetings + 1
-
-    def _probe(self) -> float:
-        gap = probe_gap(self.trainer, self.engine, self.probe_ids)
-        if not gap <= self.config.probe_bound:
-            raise StaleWeights(
-                f"after the refit to weight version {self.version} trainer and engine differ by {gap:.2e} on "
-                f"the probe sequences, expected at most {self.config.probe_bound:.0e} (rollout.probe_bound): the "
-                "engine does not sample from the weights that were sent"
-            )
-        return gap
-
-
-def probe_gap(trainer: Trainer, engine: RolloutEngine | None, probe_ids: ListOf[ListOf[int]]) -> float:
-    """Largest |log p_train - log p_engine| of any token; NaN if any is. Collective; `engine` is None but on rank 0."""
-    scores = from_rank0(lambda: engine.score(probe_ids) if engine else [])
-    sequences = [whole_sequence(ids, score.routes) for ids, score in zip(probe_ids, scores, strict=True)]
-    ours = trainer.log_probs(sequences)
-    gaps = [np.abs(mine - score.logprobs).max() for mine, score in zip(ours, scores, strict=True)]
-    return float(np.max(gaps))
-
-
-def whole_sequence(ids: ListOf[int], routes: np.ndarray | None = None) -> Sequence:
-    """A sequence all of whose tokens count, as probes are compared."""
-    return Sequence(token_ids=np.array(ids), loss_mask=np.ones(len(ids) - 1, np.bool_), routes=routes)

@@ -1,6 +1,6 @@
 """Samples for a batch of requests, whatever happens to the engine's process meanwhile."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
 from cascade_rl.engine.ranks import from_rank0
@@ -18,15 +18,22 @@ class Sampler:
     """One batch on one engine, which dies up to RESTARTS times; rank 0's part of `sample`."""
 
     def __init__(
-        self, engine: RolloutEngine, follow: Follow, finished: Callable[[], None], died: Callable[[EngineDied], None]
+        self,
+        engine: RolloutEngine,
+        follow: Follow,
+        finished: Callable[[Rollout], None],
+        died: Callable[[EngineDied], None],
+        drawn: Mapping[str, Rollout] | None = None,
     ):
+        """`drawn` are samples, by id, that are there already."""
         self.engine, self.follow, self.finished, self.died = engine, follow, finished, died
-        self.rollouts: dict[str, Rollout] = {}
+        self.rollouts = dict(drawn or {})
         self.deaths = 0
 
     def draw(self, requests: Sequence[Request]) -> bool:
-        """Submits `requests`, none after a restart, and collects all that are pending. False where the engine dies."""
-        return self._survives(lambda: self._collect(requests))
+        """Submits those of `requests` that were not drawn, none after a restart, and collects all that are pending.
+        False where the engine dies."""
+        return self._survives(lambda: self._collect([r for r in requests if r.id not in self.rollouts]))
 
     def restart(self) -> bool:
         """Waits for the start. False where the engine dies of it."""
@@ -41,7 +48,7 @@ class Sampler:
                 self.engine.expect(following)
             else:
                 self.rollouts[rollout.id] = rollout
-                self.finished()
+                self.finished(rollout)
 
     def _survives(self, action: Callable[[], object]) -> bool:
         try:

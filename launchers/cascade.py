@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cascade_rl.engine.errors import UserError
-from cascade_rl.launchers import cli, dry_run
+from cascade_rl.launchers import cli, dry_run, parity
 from cascade_rl.rl_stages.exit_status import exit_status
 
 DEMO = Path("runs/cascade2_tiny")
@@ -25,6 +25,10 @@ def _run(arguments: list[str]) -> int:
         from cascade_rl.launchers import data
 
         return data.run(arguments[1:])
+    if arguments[:1] == ["plan"]:
+        from cascade_rl.launchers.plan import command
+
+        return command.run(arguments[1:])
     options = _parser().parse_args(arguments)
     return int(options.command(options))
 
@@ -49,10 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     verify = benches.add_parser("verify", help="checks per second of each verifier, and what a fork per test saves")
     verify.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     verify.set_defaults(command=_bench_verify)
-    parity = commands.add_parser("parity", help="are transformers, Megatron and vLLM one model, on real text")
-    parity.add_argument("folder", type=Path, help="Hugging Face model folder")
-    parity.add_argument("--bound", type=float, default=1e-4, metavar="NATS", help="largest gap of a log-prob (1e-4)")
-    parity.set_defaults(command=_parity)
+    certificate = commands.add_parser("parity", help="are transformers, Megatron and vLLM one model, under a layout")
+    parity.add_arguments(certificate)
+    certificate.set_defaults(command=parity.run)
     commands.add_parser("run", help="the same as nemo-run")
     status = commands.add_parser("status", help="where each stage of a run stands")
     status.add_argument("run", type=Path, help="run folder")
@@ -61,11 +64,22 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("first", type=Path, help="run folder")
     compare.add_argument("second", type=Path, help="run folder")
     compare.set_defaults(command=_compare)
+    report = commands.add_parser("report", help="a run as one HTML file, with all its rollouts")
+    report.add_argument("run", type=Path, help="run folder")
+    report.add_argument("--out", type=Path, metavar="FILE", help="the file to write (report.html in the run folder)")
+    report.add_argument("--rollouts", type=int, default=100_000, metavar="N", help="at most, evenly spread (100000)")
+    report.set_defaults(command=_report)
+    replay = commands.add_parser("replay", help="the update of a recorded step once more, compared with its record")
+    replay.add_argument("run", type=Path, help="run folder")
+    replay.add_argument("stage", help="name of a GRPO or MOPD stage")
+    replay.add_argument("step", type=int, help="counting from 1")
+    replay.set_defaults(command=_replay)
     doctor = commands.add_parser("doctor", help="how untrusted code is isolated here, tried by attacks")
     doctor.set_defaults(command=_doctor)
     dry = commands.add_parser("dry-run", help="builds a layout of any size on this CPU, without its memory")
     dry_run.add_arguments(dry)
     dry.set_defaults(command=_dry_run)
+    commands.add_parser("plan", help="what fits on a GPU that is not there, and what a cascade costs")
     curve = commands.add_parser("curve", help="draws the reward over the steps of an RL stage")
     curve.add_argument("metrics", type=Path, help="the stage's metrics.jsonl")
     curve.add_argument("svg", type=Path, help="the picture to write")
@@ -97,6 +111,22 @@ def _compare(options: argparse.Namespace) -> int:
     from cascade_rl.launchers import compare
 
     return compare.run(options.first, options.second)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from cascade_rl.launchers.report import page
+
+    return page.run(options.run, options.out, options.rollouts)
+
+
+def _replay(options: argparse.Namespace) -> int:
+    """Exit code 1 where a number parts from the recorded one."""
+    from cascade_rl.rl_stages.run_stage import quiet_libraries
+
+    quiet_libraries()
+    from cascade_rl.launchers import replay
+
+    return replay.run(options.run, options.stage, options.step)
 
 
 def _bench_kernels(options: argparse.Namespace) -> int:
@@ -143,23 +173,6 @@ def _bench_step(options: argparse.Namespace) -> int:
     if options.json:
         options.json.write_text(json.dumps({"machine": machine(), "seconds": best}, indent=2) + "\n")
     return 0
-
-
-def _parity(options: argparse.Namespace) -> int:
-    """Exit code 1 where a gap is beyond the bound."""
-    from cascade_rl.rl_stages.run_stage import quiet_libraries
-
-    quiet_libraries()
-    from cascade_rl.engine.parity import parity
-
-    found = parity(options.folder)
-    agree = max(found.transformers, found.vllm) <= options.bound
-    print(
-        f"{options.folder}: over {found.tokens} tokens of text (mean log-prob {found.mean_logprob:.3f}) Megatron "
-        f"differs by at most {found.transformers:.1e} from transformers and {found.vllm:.1e} from vLLM: "
-        f"{'within' if agree else 'beyond'} the bound of {options.bound:.0e}"
-    )
-    return 0 if agree else 1
 
 
 def _doctor(_: argparse.Namespace) -> int:

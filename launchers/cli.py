@@ -1,7 +1,7 @@
 """`nemo-run LAUNCHER.py [--runs DIR] [key=value ...]`, and `launch`, which a launcher file ends with.
 
-Exit codes: 0, the failed rank's, 2 for bad input, 130 after Ctrl-C, 143 after SIGTERM. Torch-free, and what
-only a launch needs is imported by it, so that --help comes at once.
+Exit codes: 0, the failed rank's, 1 for a job that failed on a cluster, 2 for bad input, 130 after Ctrl-C, 143 after
+SIGTERM. Torch-free, and what only a launch needs is imported by it, so that --help comes at once.
 """
 
 import argparse
@@ -17,9 +17,11 @@ from cascade_rl.engine.errors import UserError
 from cascade_rl.rl_stages.exit_status import USER_ERROR, exit_status
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.config import Cascade
+    from cascade_rl.launchers.slurm.launch import Submission
+    from cascade_rl.rl_stages.config import Cascade, Stage
 
-USAGE = """usage: nemo-run LAUNCHER.py [--runs DIR] [--only STAGE | --from STAGE] [key=value ...]
+USAGE = """usage: nemo-run LAUNCHER.py [--runs DIR] [--only STAGES | --from STAGE] [key=value ...]
+                [--cluster NAME [--backend nemo-run|sbatch] [--detach | --dryrun DIR]]
 
 Runs the cascade that a launcher file describes, or goes on with it where its run folder is there.
 
@@ -27,6 +29,7 @@ Runs the cascade that a launcher file describes, or goes on with it where its ru
   nemo-run launchers/cascade2_tiny.py seed=2 name=other        another seed in another run folder
   nemo-run launchers/cascade2_tiny.py if_rl.optimizer.lr=1e-3  one setting of one stage: it runs again with what follows
   nemo-run launchers/cascade2_tiny.py --from mopd              that stage and those after it
+  nemo-run launchers/cascade2_30b_a3b.py --cluster NAME        as Slurm jobs, by a profile of clusters.toml
   nemo-run launchers/cascade2_tiny.py --help                   every key of that launcher with its value
 """
 STAGE_COMMAND = (sys.executable, "-m", "cascade_rl.rl_stages.run_stage")
@@ -59,15 +62,41 @@ def run_file(arguments: list[str]) -> int:
 
 def _launch(cascade: "Cascade", arguments: list[str], stage_command: Sequence[str]) -> int:
     options = _parser(cascade).parse_args(arguments)
+    if options.cluster is None and (options.detach or options.dryrun):
+        raise UserError("expected --cluster NAME with --dryrun and --detach, found none.")
 
     from cascade_rl.launchers.local import run_cascade
+    from cascade_rl.launchers.slurm.cluster import read_cluster
+    from cascade_rl.launchers.slurm.launch import Submission, refuse_live_jobs
     from cascade_rl.rl_stages.cascade import selection
     from cascade_rl.rl_stages.config_text import override
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
-    cascade = override(cascade, options.settings)
-    return run_cascade(cascade, options.runs, stage_command, selection(cascade, options.only, options.first))
+    cluster = read_cluster(options.cluster, Path(sys.argv[0]).resolve()) if options.cluster else None
+    hardware = [f"hardware={cluster.hardware}"] if cluster else []
+    cascade = override(cascade, [*hardware, *options.settings])
+    chosen = selection(cascade, options.only, options.first)
+    if cluster:
+        how = Submission(cluster, options.backend, stage_command, options.detach)
+        return _launch_on_cluster(cascade, chosen, how, options)
+    refuse_live_jobs((options.runs / cascade.name).resolve())
+    return run_cascade(cascade, options.runs, stage_command, chosen)
+
+
+def _launch_on_cluster(
+    cascade: "Cascade", chosen: "Sequence[Stage]", how: "Submission", options: argparse.Namespace
+) -> int:
+    from cascade_rl.launchers.slurm.launch import run_on_cluster
+
+    root = (options.runs / cascade.name).resolve()
+    if options.dryrun is None:
+        return run_on_cluster(cascade, root, chosen, how)
+    from cascade_rl.launchers.slurm.dryrun import write_dryrun
+
+    write_dryrun(cascade, root, chosen, how, options.dryrun.resolve())
+    print(f"{options.dryrun}: the jobs, the resolved configuration and the plan; nothing was submitted")
+    return 0
 
 
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:
@@ -86,14 +115,14 @@ def _parser(cascade: "Cascade") -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of run folders (runs)"
-    )
-    parser.add_argument("--only", metavar="STAGE", help="run this stage alone")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of run folders (runs)")
+    parser.add_argument("--only", metavar="STAGE[,STAGE]", help="run these stages alone")
     parser.add_argument("--from", dest="first", metavar="STAGE", help="run this stage and those that follow")
-    parser.add_argument(
-        "settings", nargs="*", metavar="key=value", help="what differs from the launcher file"
-    )
+    parser.add_argument("--cluster", metavar="NAME", help="submit Slurm jobs, by this profile of clusters.toml")
+    parser.add_argument("--backend", choices=("nemo-run", "sbatch"), default="nemo-run", help="what submits them")
+    parser.add_argument("--detach", action="store_true", help="submit and do not wait for the jobs")
+    parser.add_argument("--dryrun", type=Path, metavar="DIR", help="write what would be submitted there")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="what differs from the launcher file")
     return parser
 
 

@@ -22,6 +22,7 @@ from cascade_rl.launchers.inputs import check_inputs
 from cascade_rl.rl_stages.config import Cascade, Stage
 from cascade_rl.rl_stages.exit_status import USER_ERROR
 from cascade_rl.rl_stages.gate import GATE_CLOSED
+from cascade_rl.rl_stages.rank_environment import RANK_ENVIRONMENT
 from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.table import score_line, score_table
 
@@ -171,9 +172,7 @@ class Ranks:
 
     def _start(self, rank: int, port: int) -> subprocess.Popen[bytes]:
         env = {
-            "OMP_NUM_THREADS": "1",
-            "PYTHONHASHSEED": "0",  # one order of sets in all ranks and runs
-            "PYTHONSAFEPATH": "1",  # `kernels/` of the repository is not the package transformers seeks
+            **RANK_ENVIRONMENT,
             **os.environ,
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),

@@ -14,6 +14,7 @@ from typing import Any
 from cascade_rl.engine.errors import UserError
 from cascade_rl.rl_stages.config import BEST, Cascade, Stage, is_folder
 from cascade_rl.rl_stages.config_text import to_plain
+from cascade_rl.rl_stages.source import Source
 
 # of a stage: places and times, or parts that are hashed by what they resolve to
 NOT_OF_THE_WEIGHTS = {"parent", "gate", "nproc", "parallel", "rollout", "checkpoint_every", "keep_checkpoints"}
@@ -56,11 +57,12 @@ def content_hashes(cascade: Cascade) -> dict[str, str]:
 
 
 def selection(cascade: Cascade, only: str | None = None, first: str | None = None) -> tuple[Stage, ...]:
-    """All stages, the one named `only`, or those from `first` on. UserError on an unknown name."""
+    """All stages, those named in `only` (comma-separated), or those from `first` on. UserError on an unknown name."""
     if only is not None and first is not None:
         raise UserError(f"expected --only or --from, found both ({only}, {first}).")
     if only is not None:
-        return (cascade.stage(only),)
+        named = [cascade.stage(name) for name in only.split(",")]
+        return tuple(stage for stage in cascade.stages if stage in named)
     return cascade.stages if first is None else cascade.stages[cascade.stages.index(cascade.stage(first)) :]
 
 
@@ -77,8 +79,9 @@ def _own_settings(cascade: Cascade, stage: Stage) -> Mapping[str, Any]:
 
 
 def _data_hash(source: str) -> str:
-    """Of a file's bytes, or of all files below a folder; of the text itself where no such path is there."""
-    path = Path(source)
+    """Of a file's bytes, or of all files below a folder; of the text itself where no such path is there. A source's
+    count and weight are among the settings of its stage."""
+    path = Path(Source.parse(source).path)
     files = sorted(item for item in path.rglob("*") if item.is_file()) if path.is_dir() else [path]
     if not path.exists():
         return _digest(source)

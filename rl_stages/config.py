@@ -74,10 +74,14 @@ class BaseModel(Node):
 
     hf         folder of a Hugging Face checkpoint (config.json, safetensors, tokenizer)
     hf_config  content of a config.json: a random model of that shape is made on the spot
+
+    published  name in engine/models/published of the config.json that `hf` has: what a dry run and a plan read where
+               the checkpoint is not at hand
     """
 
     hf: str | None = None
     hf_config: Mapping[str, Any] | None = None
+    published: str | None = None
 
     def __post_init__(self) -> None:
         given = [name for name in ("hf", "hf_config") if getattr(self, name) is not None]
@@ -88,12 +92,14 @@ class BaseModel(Node):
 class Evaluation(Node):
     """Held-out scores of all domains, taken before and after each stage. Temperature 0 is greedy.
 
+    unmeasured   domains that stages may train without a held-out score, since none of their answers has one alone
     max_infrastructure_failures   largest share of a domain's answers that may stay without a score
     """
 
     domains: tuple[str, ...]
     prompts_per_domain: int
     max_new_tokens: int
+    unmeasured: tuple[str, ...] = ()
     temperature: float = 1.0
     max_infrastructure_failures: float = 0.1
 
@@ -505,7 +511,9 @@ class Layout:
 class Cascade(Node):
     """The whole run: stages in order, each starting from the weights of its parent.
 
-    nproc  training ranks; data parallelism is what `parallel` leaves of them
+    nproc     training ranks; data parallelism is what `parallel` leaves of them
+    layouts   kind of GPU -> stage -> where it runs there, instead of on the cascade's nproc, parallel and rollout
+    hardware  which of `layouts` holds; a cluster's profile sets it
     """
 
     name: str
@@ -516,6 +524,8 @@ class Cascade(Node):
     nproc: int = 1
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    layouts: Mapping[str, Mapping[str, Layout]] = field(default_factory=dict)
+    hardware: str = "h100"
 
     def __post_init__(self) -> None:
         _check_name("name", self.name)
@@ -547,11 +557,12 @@ class Cascade(Node):
         return None if stage.parent == BASE else self.stage(stage.parent)
 
     def layout(self, stage: Stage) -> Layout:
-        """The stage's own, where it has one, and the cascade's."""
+        """The stage's own, where it has one, then that of its hardware, and the cascade's."""
+        shared = self.layouts.get(self.hardware, {}).get(stage.name, self)
         return Layout(
-            nproc=stage.nproc or self.nproc,
-            parallel=stage.parallel or self.parallel,
-            rollout=stage.rollout or self.rollout,
+            nproc=stage.nproc or shared.nproc,
+            parallel=stage.parallel or shared.parallel,
+            rollout=stage.rollout or shared.rollout,
         )
 
     def _check_stage_names(self) -> None:
@@ -568,6 +579,11 @@ class Cascade(Node):
             _require(stage.parent is None or stage.parent in known, f"{stage.name}.parent", expected, stage.parent)
 
     def _check_layouts(self) -> None:
+        kinds = ", ".join(self.layouts)
+        _require(not self.layouts or self.hardware in self.layouts, "hardware", f"one of {kinds}", self.hardware)
+        for kind, layouts in self.layouts.items():
+            for name in layouts:
+                _require(name in [stage.name for stage in self.stages], f"layouts.{kind}", "names of stages", name)
         for stage in self.stages:
             layout = self.layout(stage)
             _check_layout(f"{stage.name}.nproc" if stage.nproc or stage.parallel else "nproc", layout)
@@ -591,7 +607,8 @@ class Cascade(Node):
         for stage in self.stages:
             key = "teachers" if isinstance(stage, MopdStage) else "domain"
             for domain in stage.trained_domains if isinstance(stage, OnPolicyStage) else ():
-                _require(domain in measured, f"{stage.name}.{key}", expected, domain)
+                known = domain in measured or domain in self.evaluation.unmeasured
+                _require(known, f"{stage.name}.{key}", expected, domain)
             for domain in stage.gate:
                 _require(domain in measured, f"{stage.name}.gate", expected, domain)
 

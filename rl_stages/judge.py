@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from cascade_rl.engine.sample import Outcome, Rollout
 from cascade_rl.rl_stages.domains import domain_named
 from cascade_rl.rl_stages.environments.episodes import EpisodeRollout
+from cascade_rl.rl_stages.ledger import Ledger
 from cascade_rl.rl_stages.task import Task
 from cascade_rl.rl_stages.verdict import GroupVerifier, Verdict, Verifier
 
@@ -22,11 +23,18 @@ class Judge:
     """One verifier per domain, made when first needed, with as many threads as it takes; a context manager.
 
     makers  by domain, what makes another verifier than the domain's own
+    ledger  where verdicts are kept as they come, and those of an attempt that was killed are found
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, makers: Mapping[str, MakeVerifier] | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        makers: Mapping[str, MakeVerifier] | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
         self.tokenizer = tokenizer
         self.makers = makers or {}
+        self.ledger = ledger
         self.verifiers: dict[str, Verifier | GroupVerifier] = {}
         self.pools: dict[str, ThreadPoolExecutor] = {}
 
@@ -50,21 +58,33 @@ class Judge:
     def _submit(self, task: Task, rollouts: Sequence[Rollout]) -> Callable[[], list[Answer]]:
         known = [_known_verdict(rollout) for rollout in rollouts]
         texts = [self._text(rollout) for rollout in rollouts]
-        open_texts = [text for text, verdict in zip(texts, known, strict=True) if verdict is None]
-        verdicts = self._verdicts(task, open_texts) if open_texts else iter(())
+        unknown = zip(rollouts, texts, known, strict=True)
+        asked = [(rollout.id, text) for rollout, text, verdict in unknown if verdict is None]
+        verdicts = self._verdicts(task, asked) if asked else iter(())
         return lambda: [(text, verdict or next(verdicts)) for text, verdict in zip(texts, known, strict=True)]
 
     def _text(self, rollout: Rollout) -> str:
         ended = rollout.finish == "stop"
         return str(self.tokenizer.decode(rollout.token_ids[:-1] if ended else rollout.token_ids))
 
-    def _verdicts(self, task: Task, texts: list[str]) -> Iterator[Verdict]:
-        """Starts the work at once; waits for each verdict when it is taken."""
+    def _verdicts(self, task: Task, asked: Sequence[tuple[str, str]]) -> Iterator[Verdict]:
+        """Of texts with their samples' ids. Starts the work at once; waits for each verdict when it is taken."""
         verifier = self._verifier(task.domain)
         pool = self.pools[task.domain]
         if isinstance(verifier, GroupVerifier):
-            return _of(pool.submit(verifier.rank, task, texts).result)
-        return pool.map(partial(verifier, task), texts)
+            return _of(pool.submit(self._recorded, partial(verifier.rank, task), asked).result)
+        check = partial(verifier, task)
+        return pool.map(lambda one: self._recorded(lambda texts: [check(texts[0])], [one])[0], asked)
+
+    def _recorded(self, check: Callable[[list[str]], list[Verdict]], asked: Sequence[tuple[str, str]]) -> list[Verdict]:
+        """What the ledger has, or else what `check` says, which it then keeps."""
+        names = [name for name, _ in asked]
+        if self.ledger and (known := self.ledger.verdicts(names)):
+            return known
+        verdicts = check([text for _, text in asked])
+        if self.ledger:
+            self.ledger.judged(dict(zip(names, verdicts, strict=True)))
+        return verdicts
 
     def _verifier(self, domain: str) -> Verifier | GroupVerifier:
         if domain not in self.verifiers:

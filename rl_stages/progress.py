@@ -20,6 +20,10 @@ SHOWN = {
 }
 
 
+def metrics_text(metrics: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {metrics[name]:{form}}" for name, form in SHOWN.items() if name in metrics)
+
+
 @dataclass
 class Progress:
     """The lines of one stage; used as a context manager by the rank that owns the terminal."""
@@ -54,14 +58,13 @@ class Progress:
         self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float], tokens: int
     ) -> None:
         """The line of a finished step: metrics, tokens per second of the whole step, seconds per phase."""
-        numbers = [f"{name} {metrics[name]:{form}}" for name, form in SHOWN.items() if name in metrics]
         speed = f"{tokens / sum(seconds.values()):,.0f} tok/s"
         phases = " ".join(f"{name} {spent:.1f}s" for name, spent in seconds.items())
         width = len(str(self.steps))
         line = Text.assemble(
             (self.label, "bold"),
             (f"  {step:{width}d}/{self.steps}  ", "cyan"),
-            "  ".join([*numbers, speed]),
+            "  ".join([metrics_text(metrics), speed]),
             (f"  {phases}", "dim"),
         )
         self.console.print(line, soft_wrap=True)

@@ -8,8 +8,10 @@
         hash                        of all that the stage's weights depend on (rl_stages/cascade.py)
         metrics.jsonl               one row a step; a rerun with the same seed gives the same bytes
         events.jsonl                what happened when: attempts, seconds per phase; never rewritten
+        parity.json                 of the start: trainer and engine on the same tokens (rl_stages/start.py)
         scores.json                 held-out scores {"before": {domain: score}, "after": {...}}
         prompts.jsonl               GRPO: the prompts of each draw, with their pass rates (rl_stages/prompt_ledger.py)
+        ledger/version_00011        samples and verdicts of those weights, as they came (rl_stages/ledger.py)
         rollouts/step_00012.parquet
         checkpoints/step_00012/     complete, or named step_00012.partial
         export/  tensorboard/  logs/
@@ -93,7 +95,7 @@ class StageFolder:
 
     def create(self) -> None:
         """Make the folders, stage.yaml and hash; nothing else that is there is touched."""
-        for name in ("rollouts", "checkpoints", "logs", "tensorboard"):
+        for name in ("rollouts", "ledger", "checkpoints", "logs", "tensorboard"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         write_atomically(self.root / "stage.yaml", to_yaml(self.config))
         write_atomically(self.root / "hash", self.content_hash)
@@ -111,6 +113,9 @@ class StageFolder:
 
     def rollouts(self, step: int) -> Path:
         return self.root / "rollouts" / f"step_{step:05d}.parquet"
+
+    def ledger(self, version: int) -> Path:
+        return self.root / "ledger" / f"version_{version:05d}"
 
     def scalars(self) -> "SummaryWriter":
         """TensorBoard writer; what a killed attempt wrote after the newest checkpoint is hidden."""
@@ -133,17 +138,24 @@ class StageFolder:
         self.partial_checkpoint(step).mkdir(parents=True)
 
     def commit_checkpoint(self, step: int) -> None:
-        """Name the checkpoint complete and drop the oldest ones beyond `keep_checkpoints`."""
+        """Name the checkpoint complete and drop the oldest ones beyond `keep_checkpoints`, with the ledgers up to
+        each: no step that reads one can be taken again."""
         self.partial_checkpoint(step).rename(self.checkpoint(step))
         sync_folder(self.root / "checkpoints")
         for old in self.checkpoint_steps()[: -self.config.keep_checkpoints]:
             self._drop_checkpoint(old)
+            self._drop_ledgers(old)
 
     def _drop_checkpoint(self, step: int) -> None:
         doomed = self.partial_checkpoint(step)
         shutil.rmtree(doomed, ignore_errors=True)
         self.checkpoint(step).rename(doomed)  # a kill during the removal must not leave half under the full name
         shutil.rmtree(doomed)
+
+    def _drop_ledgers(self, version: int) -> None:
+        for path in (self.root / "ledger").glob("version_*"):
+            if path <= self.ledger(version):
+                path.unlink()
 
     def checkpoint_steps(self) -> list[int]:
         """Steps with a complete checkpoint, ascending."""
@@ -221,17 +233,21 @@ class StageFolder:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of one run and the configuration it was made with."""
+    """The folder of one run and the configuration it was made with.
+
+    `recorded`: the stages' hashes are those that the last claim wrote; otherwise all data is read to compute them.
+    """
 
     root: Path
     cascade: Cascade
+    recorded: bool = False
 
     @classmethod
     def open(cls, root: Path) -> "RunFolder":
         """A run folder that is there. Raises UserError where there is none."""
         if not (root / "cascade.yaml").exists():
             raise UserError(f"{root}: expected a run folder with a cascade.yaml, found none.")
-        return cls(root, from_plain(read_yaml(root / "cascade.yaml")))
+        return cls(root, from_plain(read_yaml(root / "cascade.yaml")), recorded=True)
 
     @classmethod
     @contextmanager
@@ -257,12 +273,13 @@ class RunFolder:
     @cached_property
     def stages(self) -> tuple[StageFolder, ...]:
         folders: dict[str, StageFolder] = {}
-        hashes = content_hashes(self.cascade)
+        hashes = {} if self.recorded else content_hashes(self.cascade)
         for position, config in enumerate(self.cascade.stages, start=1):
             root = self.root / "stages" / f"{position:02d}_{config.name}"
             parent = self.cascade.parent(config)
             folder = folders[parent.name] if parent else None
-            folders[config.name] = StageFolder(root, position, config, folder, hashes[config.name])
+            content_hash = hashes.get(config.name) or _hash_of(root)
+            folders[config.name] = StageFolder(root, position, config, folder, content_hash)
         return tuple(folders.values())
 
     def stage(self, name: str) -> StageFolder:

@@ -4,15 +4,17 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from cascade_rl.rl_stages.exit_status import exit_status
 from cascade_rl.rl_stages.run_folder import RunFolder
+from cascade_rl.rl_stages.stop_request import STOPPED, StopRequested
 
 
 def run_stage(run: RunFolder, name: str) -> int:
-    """Takes the stage from where it stands to its end; returns exit code 0."""
+    """Takes the stage from where it stands to its end; returns exit code 0, or STOPPED where it was asked to stop."""
     from cascade_rl.distillation import mopd
     from cascade_rl.rl_stages import bradley_terry, grpo, sft
     from cascade_rl.rl_stages.session import Session
@@ -22,12 +24,13 @@ def run_stage(run: RunFolder, name: str) -> int:
     }  # fmt: skip
     folder = run.stage(name)
     kind = Session[Any] if folder.config.trains_policy else bradley_terry.RewardSession
-    with kind(run, folder) as session:
+    with suppress(StopRequested), kind(run, folder) as session:
         session.score("before")
         loops[folder.config.kind](session)
         session.score("after")
         session.finish()
-    return 0
+        return 0
+    return STOPPED
 
 
 def quiet_libraries() -> None:

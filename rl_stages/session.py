@@ -20,15 +20,16 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from cascade_rl.engine import checkpoint
 from cascade_rl.engine.backend import initialize_distributed
 from cascade_rl.engine.models import export_hf, read_config
-from cascade_rl.engine.ranks import from_rank0, is_rank0
+from cascade_rl.engine.ranks import any_rank, from_rank0, is_rank0
 from cascade_rl.engine.reference import Reference
 from cascade_rl.engine.refit import Refit
 from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
+from cascade_rl.engine.rollout.nodes import nodes_of_job
 from cascade_rl.engine.sample import Request, Rollout, Sampling
 from cascade_rl.engine.sampler import Sampler, sample
 from cascade_rl.engine.trainer import Trainer
 from cascade_rl.engine.weights_digest import weights_digest
-from cascade_rl.rl_stages import base_model
+from cascade_rl.rl_stages import base_model, stop_request, watchdog
 from cascade_rl.rl_stages.agreement import Mismatch
 from cascade_rl.rl_stages.config import Stage
 from cascade_rl.rl_stages.environments.episodes import Episodes
@@ -160,10 +161,11 @@ class Session[S: Stage]:
         return self.exits.enter_context(Judge(self.tokenizer, makers, self.ledger)) if makers else self.judge
 
     def _start_engine(self) -> RolloutEngine | None:
+        rollout, log = self.layout.rollout, self.folder.logs / "engine.log"
+        nodes = self.exits.enter_context(nodes_of_job(rollout.engines))
         if not is_rank0():
             return None
-        log = self.folder.logs / "engine.log"
-        return self.exits.enter_context(RolloutEngine(self.parent, self.layout.rollout, self.cascade.seed, log))
+        return self.exits.enter_context(RolloutEngine(self.parent, rollout, self.cascade.seed, log, nodes))
 
     def _build_trainer(self) -> Trainer:
         return Trainer(
@@ -218,7 +220,8 @@ class Session[S: Stage]:
             phase.advance(len(drawn))
             finished = partial(self._finished, asked, phase)
             sampler = Sampler(self.engine, self.episodes.follow, finished, self._engine_died, drawn)
-            return sample(sampler, self.refit, requests)
+            with self.watchdog.waiting_for(lambda: [name for name in asked if name not in sampler.rollouts]):
+                return sample(sampler, self.refit, requests)
 
     def _finished(self, asked: Mapping[str, Request], phase: Phase, rollout: Rollout) -> None:
         self.ledger.keep(asked[rollout.id], rollout)
@@ -230,9 +233,9 @@ class Session[S: Stage]:
             return
         self.ledger_version, weights = self.refit.version, weights_digest(self.trainer)
         if is_rank0() and (refused := self.ledger.open(self.folder.ledger(self.ledger_version), weights)):
-            facts = {"version": self.ledger_version, "rollouts": len(refused.rollouts)}
-            self.log.progress.say("{rollouts} rollouts are not used: other weights than version {version}".format(**facts))
-            self.folder.record_event("ledger_refused", **facts)
+            count = len(refused.rollouts)
+            self.log.progress.say(f"{count} rollouts were drawn from other weights and are drawn again")
+            self.folder.record_event("ledger_refused", version=self.ledger_version, rollouts=count)
 
     def _engine_died(self, death: EngineDied) -> None:
         self.log.progress.say(f"{death}; starting it again")

@@ -47,11 +47,16 @@ def test_every_module_is_below_the_import_name(wheel):
         if (path.parent / "__init__.py").exists()
     }
     new = {"cascade_rl/engine/found/__init__.py", "cascade_rl/engine/found/deeper/__init__.py"}
-    published = (ROOT / "engine" / "models" / "published").rglob("*.json")
-    data = {f"cascade_rl/{path.relative_to(ROOT)}" for path in published} | {
-        "cascade_rl/kernels/gate_table.json",
-        "cascade_rl/launchers/recorded_lengths.json",
-    }
+    kinds = (
+        "engine/models/published/*/*.json",
+        "kernels/gate_table.json",
+        "launchers/recorded_lengths.json",
+        "launchers/*.toml",
+        "launchers/plan/*.toml",
+        "rl_stages/chat_templates/*.jinja",
+        *(f"launchers/report/*.{kind}" for kind in ("html", "css", "js")),
+    )
+    data = {f"cascade_rl/{path.relative_to(ROOT)}" for kind in kinds for path in ROOT.glob(kind)}
     assert modules == expected | new | data
 
 

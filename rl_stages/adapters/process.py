@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_rl.rl_stages.verdict import Verdict, final_answer
-from cascade_rl.rl_stages.verifiers.worker import Reply, Worker, WorkerDied
+from cascade_rl.rl_stages.verifiers.worker import Reply, Worker, WorkerDied, asked_twice
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.task import Task
@@ -20,8 +21,9 @@ SHIM = Path(__file__).with_name("shim.py")
 class ProcessVerifier:
     """The score, of any range, that the code gives to the text behind the reasoning.
 
-    A `None`, an exception, a silence beyond the deadline and a death say nothing about the answer: infrastructure
-    failures, so that the sample is masked. Safe to call from several threads; the process starts with the first.
+    A `None`, an exception, a silence beyond the deadline and a second death say nothing about the answer:
+    infrastructure failures, so that the sample is masked. Safe to call from several threads; the process starts with
+    the first.
     """
 
     concurrency = 1
@@ -38,10 +40,12 @@ class ProcessVerifier:
             return Verdict.wrong_format("expected an answer after the reasoning; found none")
         with self._lock:
             try:
-                reply = self._reply(request(task, text, answer))
+                reply = asked_twice(partial(self._reply, request(task, text, answer)), self.close)
             except (WorkerDied, OSError) as death:
-                self.close()
                 return Verdict.infrastructure_failure(f"{self._command[-1]}: {death}")
+            if reply is None:
+                self.close()
+                return Verdict.infrastructure_failure(f"{self._command[-1]}: no reply within {self._deadline:g} s")
         return self._verdict(reply)
 
     def close(self) -> None:
@@ -50,12 +54,9 @@ class ProcessVerifier:
             self._worker.kill()
             self._worker = None
 
-    def _reply(self, question: Mapping[str, Any]) -> Reply:
+    def _reply(self, question: Mapping[str, Any]) -> Reply | None:
         self._worker = self._worker or Worker(self._command)
-        reply = self._worker.ask(question, self._deadline)
-        if reply is None:
-            raise WorkerDied(f"no reply within {self._deadline:g} s")
-        return reply
+        return self._worker.ask(question, self._deadline)
 
     def _verdict(self, reply: Reply) -> Verdict:
         if "error" in reply:

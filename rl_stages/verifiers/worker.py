@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from cascade_rl.rl_stages.verdict import Verdict
@@ -29,6 +30,20 @@ Reply = dict[str, Any]
 
 class WorkerDied(RuntimeError):
     """The worker process is gone, for a reason that no deadline explains."""
+
+
+def asked_twice[T](ask: Callable[[], T], close: Callable[[], None]) -> T:
+    """What `ask()` says; where its worker is gone, `close()` and once more with a new one. A worker that was killed
+    says nothing about the check, one that died of it dies again: then WorkerDied or OSError, and all is closed."""
+    try:
+        return ask()
+    except (WorkerDied, OSError):
+        close()
+    try:
+        return ask()
+    except (WorkerDied, OSError):
+        close()
+        raise
 
 
 class Worker:
@@ -68,7 +83,7 @@ class Worker:
 
 
 class DeadlineCheck:
-    """Verdicts from a worker: score 0 when undecided at the deadline, an infrastructure failure when it died.
+    """Verdicts from a worker: score 0 when undecided at the deadline, an infrastructure failure when it died twice.
 
     Safe to call from several threads. The worker starts with the first request.
     """
@@ -82,9 +97,8 @@ class DeadlineCheck:
     def __call__(self, request: Mapping[str, Any]) -> Verdict:
         with self._lock:
             try:
-                return self._ask(request)
+                return asked_twice(partial(self._ask, request), self.close)
             except (WorkerDied, OSError) as death:
-                self.close()
                 return Verdict.infrastructure_failure(f"{self._module.rpartition('.')[2]}: {death}")
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ TEACHERS = {"instruction_following": "./second", "math": "./first"}
 
 def make_first(folder: Path) -> None:
     initialize_distributed(ParallelConfig(), seed=1)
-    base_model.ready(RunFolder(folder, CASCADE)).rename(folder / "first")
+    base_model.ready(RunFolder(folder, CASCADE), ParallelConfig()).rename(folder / "first")
 
 
 def make_second(folder: Path) -> None:
@@ -105,3 +105,22 @@ def test_transformers_gives_a_teachers_log_probs(folder: Path, mopd: StageFolder
 def test_lineage_tells_the_teachers(run: RunFolder) -> None:
     stages = json.loads((run.root / "lineage.json").read_text())["stages"]
     assert [stage["teachers"] for stage in stages] == [TEACHERS]
+
+
+def test_two_ranks_that_are_killed_go_on_to_where_one_arrived(folder: Path, mopd: StageFolder, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).symlink_to(folder / name)
+    settings = ("nproc=2", "parallel.expert=2")
+    launched = Launched(tmp_path, TINY, *settings)
+    stage = tmp_path / "runs/tiny/stages/01_mopd"
+    launched.wait_for(lambda: (stage / "checkpoints/step_00001").exists() and (stage / "ledger/version_00001").exists())
+    launched.kill()
+    launched.process.communicate()
+    code, out, err = Launched(tmp_path, TINY, *settings).finish()
+    assert code == 0, out + err
+    assert "01_mopd: going on from step" in out
+    found = RunFolder.open(tmp_path / "runs/tiny").stage("mopd")
+    assert [row["token_ids"] for row in samples(found, 1)] == [row["token_ids"] for row in samples(mopd, 1)]
+    for two, one in zip(found.metrics.rows()[:2], mopd.metrics.rows(), strict=False):
+        for name in ("loss", "reverse_kl", "grad_norm", "tme"):
+            assert two[name] == pytest.approx(one[name], rel=2e-3, abs=1e-5)

@@ -60,7 +60,7 @@ def requests() -> list[Request]:
 
 
 def draw(engine: RolloutEngine | None, refit: Refit, deaths: list[str]) -> list[Rollout]:
-    sampler = engine and Sampler(engine, lambda _: None, lambda: None, lambda death: deaths.append(str(death)))
+    sampler = engine and Sampler(engine, lambda _: None, lambda _: None, lambda death: deaths.append(str(death)))
     return sample(sampler, refit, requests())
 
 

@@ -80,7 +80,7 @@ def run(lives: list[float]) -> Outcome:
 def batch(lives: list[float]) -> Outcome:
     dist.init_process_group("gloo")
     engine, finished, deaths, error = FragileEngine(lives), list[int](), list[EngineDied](), ""
-    sampler = Sampler(engine, lambda _: None, lambda: finished.append(1), deaths.append)  # type: ignore[arg-type]
+    sampler = Sampler(engine, lambda _: None, lambda _: finished.append(1), deaths.append)  # type: ignore[arg-type]
     rollouts: list[Rollout] = []
     try:
         rollouts = sample(sampler, engine, REQUESTS)  # type: ignore[arg-type]

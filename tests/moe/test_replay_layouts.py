@@ -40,7 +40,7 @@ def captured(policy: Trainer, layer: int) -> list[tuple[Tensor, Tensor]]:
     """This rank's tokens in each micro-batch: which are real, and their captured experts as [tokens, experts]."""
     parallel, found = policy.parallel, []
     rank = torch.distributed.get_rank() % parallel.tensor
-    for batch in policy._local_batches(sequences()):
+    for batch in policy.local_batches(sequences()):
         targets, routes = (rows.chunk(parallel.tensor)[rank] for rows in (batch.targets, batch.routes[:, layer]))
         real = targets != IGNORED
         found.append((real, torch.zeros(len(routes), EXPERTS).bool().scatter(1, routes.clamp(min=0), True)))

@@ -56,7 +56,7 @@ def test_a_change_reaches_what_depends_on_it_and_nothing_else() -> None:
 def test_the_bytes_of_the_data_are_part_of_the_hash(tmp_path: Path) -> None:
     data = tmp_path / "rows.jsonl"
     data.write_text("{}")
-    on_file = replace(GRAPH, stages=(SFT, replace(RL, data=(str(data),))))
+    on_file = replace(GRAPH, stages=(SFT, replace(RL, data=(f"{data}*0.5",))))
     before = content_hashes(on_file)
     data.write_text("{ }")
     assert [name for name, digest in content_hashes(on_file).items() if digest != before[name]] == ["rl"]

@@ -35,7 +35,7 @@ class ScriptedServer:
     requests: list[Request]
     starts = 0
 
-    def __init__(self, _settings: Settings, index: int, log_path: Path, arrivals: Arrivals):
+    def __init__(self, _settings: Settings, index: int, log_path: Path, arrivals: Arrivals, *_node: Any):
         self.index, self.log_path, self.arrivals = index, log_path, arrivals
         self.version: int | None = None
         self.paused, self.alive = False, True

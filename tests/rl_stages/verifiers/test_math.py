@@ -111,12 +111,16 @@ def test_a_hanging_answer_is_wrong_at_the_deadline_and_the_next_one_is_served():
         assert verdict(verifier, r"\boxed{\sqrt{4}}", "2").score == 1.0
 
 
-def test_a_dead_worker_masks_the_sample_and_the_next_one_is_served():
+def test_a_worker_that_is_killed_is_replaced_and_one_that_keeps_dying_masks_the_sample(monkeypatch):
     with closing(MathVerifier(deadline_seconds=5.0)) as verifier:
         assert verdict(verifier, r"\boxed{\sqrt{4}}", "2").score == 1.0
         os.kill(verifier._check.worker.pid, signal.SIGKILL)
+        assert verdict(verifier, r"\boxed{\sqrt{9}}", "3").score == 1.0
+        os.kill(verifier._check.worker.pid, signal.SIGKILL)
+        monkeypatch.setattr(verifier._check, "_module", "no_such_module")
         result = verdict(verifier, r"\boxed{\sqrt{9}}", "3")
         assert (result.outcome, result.score) == (Outcome.INFRASTRUCTURE_FAILURE, None)
+        monkeypatch.undo()
         assert verdict(verifier, r"\boxed{\sqrt{9}}", "3").score == 1.0
 
 

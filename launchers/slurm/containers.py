@@ -1,0 +1,54 @@
+"""What a job sees of the file system inside its container, checked before it is submitted."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from cascade_rl.engine.errors import UserError
+from cascade_rl.launchers.slurm.cluster import Cluster
+from cascade_rl.rl_stages.config import Cascade, is_folder
+from cascade_rl.rl_stages.rows import HUB
+from cascade_rl.rl_stages.source import Source
+
+
+def all_mounts(cluster: Cluster, run: Path) -> tuple[str, ...]:
+    """The profile's mounts, and the run folder's where none of them holds it; empty without a container."""
+    if cluster.container_image is None:
+        return ()
+    if any(run.is_relative_to(target) for _, target in map(_ends, cluster.mounts)):
+        return cluster.mounts
+    return (*cluster.mounts, f"{run}:{run}")
+
+
+def check_container(cluster: Cluster, cascade: Cascade, workdir: Path) -> None:
+    """Raises UserError for an image or a source that is not there, and for what the stages read and would not see."""
+    image = cluster.container_image
+    if image is None:
+        return
+    if image.startswith(("/", ".")) and not Path(image).exists():
+        raise UserError(f"container_image: expected a registry name or an image, found no file '{image}'.")
+    for source, _ in map(_ends, cluster.mounts):
+        if not source.exists():
+            raise UserError(f"mounts: expected a source that is there, found no '{source}'.")
+    targets = [target for _, target in map(_ends, cluster.mounts)]
+    for path in (workdir, *(workdir / read for read in _paths_read(cascade))):
+        if not any(path.is_relative_to(target) for target in targets):
+            raise UserError(
+                f"mounts: expected one that holds '{path}', found only {', '.join(map(str, targets)) or 'none'}. "
+                f"Add '{path}:{path}' or a folder above it."
+            )
+
+
+def _ends(mount: str) -> tuple[Path, Path]:
+    source, target, *_ = [*mount.split(":"), ""]
+    if not source.startswith("/") or not target.startswith("/"):
+        raise UserError(f"mounts: expected SOURCE:TARGET[:ro] with absolute paths, found '{mount}'.")
+    return Path(source), Path(target)
+
+
+def _paths_read(cascade: Cascade) -> Iterable[str]:
+    if cascade.base.hf is not None:
+        yield cascade.base.hf
+    for stage in cascade.stages:
+        yield from (model for model in stage.models_read.values() if is_folder(model))
+        sources = map(Source.parse, stage.data)
+        yield from (source.path for source in sources if not source.generated and not source.path.startswith(HUB))

@@ -1,0 +1,31 @@
+"""Everything that a launch would submit, as files: no Slurm, no GPU, no run folder."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cascade_rl.launchers import plan
+from cascade_rl.launchers.inputs import check_settings
+from cascade_rl.launchers.slurm.jobs import make_jobs
+from cascade_rl.launchers.slurm.launch import BACKENDS, Submission
+from cascade_rl.rl_stages.config import Cascade, Stage
+from cascade_rl.rl_stages.config_text import to_yaml
+from cascade_rl.rl_stages.durable_file import write_atomically, write_json
+from cascade_rl.rl_stages.run_folder import RunFolder
+
+
+def write_dryrun(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Submission, folder: Path) -> None:
+    """Writes to `folder` cascade.yaml, plan.txt, jobs.json (nodes, what waits for what) and each job's script."""
+    check_settings(cascade)
+    run = RunFolder(root, cascade)
+    stages = [run.stage(stage.name) for stage in chosen]
+    jobs = make_jobs(run, stages, how.cluster, how.stage_command, Path.cwd())
+    folder.mkdir(parents=True, exist_ok=True)
+    scripts = BACKENDS[how.backend].render(jobs, folder)
+    for job in jobs:
+        write_atomically(folder / f"{job.stage.label}.sh", scripts[job.stage.config.name])
+    entries = [
+        {"stage": job.stage.config.name, "job": job.name, "nodes": job.nodes, "after": job.needs} for job in jobs
+    ]
+    write_json(folder / "jobs.json", entries)
+    write_atomically(folder / "cascade.yaml", to_yaml(cascade))
+    write_atomically(folder / "plan.txt", plan.text(cascade, cascade.hardware))

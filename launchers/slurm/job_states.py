@@ -1,0 +1,82 @@
+"""What Slurm says about jobs, and the wait for their end: the return code of a launch comes from here."""
+
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cascade_rl.engine.errors import UserError
+
+POLL_S = 2.0
+ENDED = {
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
+    "TIMEOUT",
+}  # fmt: skip
+SETTLED = 3  # looks in a row that see the same end: a job that is queued again looks ended for a moment
+
+
+@dataclass(frozen=True)
+class JobState:
+    """`reason` is why a job waits, `nodes` where it runs, `restarts` how often it was queued again."""
+
+    state: str
+    reason: str = ""
+    nodes: str = ""
+    restarts: int = 0
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+    def __str__(self) -> str:
+        again = f", queued again {self.restarts} times" if self.restarts else ""
+        place = f" on {self.nodes}" if self.nodes and not self.ended else ""
+        why = f" ({self.reason})" if self.reason and self.state == "PENDING" else ""
+        return f"{self.state.lower()}{why}{place}{again}"
+
+
+def live_jobs(prefix: str) -> dict[str, str]:
+    """Ids of this user's jobs whose name starts with `prefix`, by the rest of their name."""
+    rows = (line.split() for line in _ask("squeue", "--noheader", "--me", "--format=%i %j").splitlines())
+    return {name.removeprefix(prefix): job for job, name in rows if name.startswith(prefix)}
+
+
+def state_of(job: str) -> JobState:
+    """As the controller knows it, or the accounting where the controller has forgotten it."""
+    told = subprocess.run(["scontrol", "show", "job", "-o", job], capture_output=True, text=True, check=False)
+    if told.returncode == 0:
+        pairs = dict(pair.split("=", 1) for pair in told.stdout.split() if "=" in pair)
+        nodes = pairs.get("NodeList", "").replace("(null)", "")
+        reason = pairs.get("Reason", "").replace("None", "")
+        return JobState(pairs["JobState"], reason, nodes, int(pairs.get("Restarts", "0")))
+    if "Invalid job id" not in told.stderr:
+        return JobState("UNKNOWN", told.stderr.strip())
+    rows = _ask("sacct", "-X", "--noheader", "--parsable2", "--format=State", "-j", job).split()
+    return JobState(rows[0] if rows else "CANCELLED")
+
+
+def wait(jobs: Mapping[str, str], poll_s: float = POLL_S) -> Iterator[tuple[str, JobState] | None]:
+    """Each change of state of `jobs`, ids by name, until all have ended; None once after each look at them."""
+    known: dict[str, JobState] = {}
+    looks = dict.fromkeys(jobs, 0)
+    while waiting := [name for name in jobs if looks[name] < SETTLED]:
+        for name in waiting:
+            found = state_of(jobs[name])
+            looks[name] = looks[name] + 1 if found.ended and found == known.get(name) else int(found.ended)
+            if (found != known.get(name) and not found.ended) or looks[name] == SETTLED:
+                yield name, found
+            known[name] = found
+        yield None
+        time.sleep(poll_s)
+
+
+def _ask(*command: str) -> str:
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise UserError(
+            f"expected Slurm's commands on PATH, found no '{command[0]}'. Launch where they are, or without --cluster."
+        ) from None
+    if told.returncode:
+        raise UserError(f"{' '.join(command)}: {told.stderr.strip()}.")
+    return told.stdout

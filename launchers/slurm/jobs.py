@@ -1,0 +1,129 @@
+"""A stage as a Slurm job: nodes, tasks, time, dependencies and command. Both backends render these alone."""
+
+import hashlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from shlex import quote
+
+from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.rollout.layout import engines_per_node
+from cascade_rl.launchers.slurm.cluster import Cluster
+from cascade_rl.launchers.slurm.containers import all_mounts
+from cascade_rl.rl_stages.in_job import FINAL
+from cascade_rl.rl_stages.rank_environment import RANK_ENVIRONMENT
+from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.watchdog import LIMIT_VARIABLE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One stage's job. One task on each node starts the node's ranks.
+
+    needs    names of the stages among the submitted ones that must end well before
+    command  of the task, not quoted for a shell
+    setup    lines of bash before the tasks start
+    """
+
+    stage: StageFolder
+    name: str
+    nodes: int
+    needs: tuple[str, ...]
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    setup: tuple[str, ...]
+    mounts: tuple[str, ...]
+    cluster: Cluster
+
+    @property
+    def log(self) -> str:
+        """Output of the tasks; bash fills in how often the job was queued again, sbatch %j."""
+        return f"{self.stage.logs}/job_%j_${{SLURM_RESTART_COUNT:-0}}.out"
+
+    @property
+    def srun_arguments(self) -> tuple[str, ...]:
+        """Beside those of the container: a step does not inherit the job's cpus-per-task."""
+        cpus, container = self.cluster.cpus_per_node, self.cluster.container_image
+        return (
+            *((f"--cpus-per-task={cpus}",) if cpus else ()),
+            *(("--no-container-mount-home",) if container else ()),
+        )
+
+    @property
+    def script_log(self) -> str:
+        return f"{self.stage.logs}/sbatch_%j.out"
+
+
+def name_prefix(run: Path) -> str:
+    """Of all jobs of a run folder and of no others."""
+    return f"{run.name}-{hashlib.sha256(str(run).encode()).hexdigest()[:8]}."
+
+
+def make_jobs(
+    run: RunFolder, stages: Sequence[StageFolder], cluster: Cluster, stage_command: Sequence[str], workdir: Path
+) -> tuple[Job, ...]:
+    """One job for each of `stages`, in their order. Raises UserError for ranks that do not fill their nodes evenly."""
+    names = [stage.config.name for stage in stages]
+    python = cluster.python or ("python3" if cluster.container_image else sys.executable)
+    command = [python if part == sys.executable else part for part in stage_command]
+    return tuple(
+        Job(
+            stage=stage,
+            name=name_prefix(run.root) + stage.config.name,
+            nodes=nodes,
+            needs=tuple(other.config.name for other in run.dependencies(stage) if other.config.name in names),
+            command=(
+                *(python, "-m", "cascade_rl.rl_stages.in_job", str(run.root), stage.config.name),
+                *("--workdir", str(workdir), "--nproc-per-node", str(nproc_per_node)),
+                *("--devices", "gpu" if cluster.gpus else "cpu", "--attempts", str(cluster.attempts_without_progress)),
+                *("--", *command),
+            ),
+            env=RANK_ENVIRONMENT | {LIMIT_VARIABLE: str(cluster.phase_limit_seconds)} | dict(cluster.env),
+            setup=_setup(cluster, stage),
+            mounts=all_mounts(cluster, run.root),
+            cluster=cluster,
+        )
+        for stage in stages
+        for nodes, nproc_per_node in [_nodes(run, stage, cluster)]
+    )
+
+
+def _nodes(run: RunFolder, stage: StageFolder, cluster: Cluster) -> tuple[int, int]:
+    """Nodes, and ranks on each of them."""
+    layout = run.cascade.layout(stage.config)
+    nproc, nodes = layout.nproc, ceil(layout.nproc / cluster.gpus_per_node)
+    if nproc % nodes:
+        raise UserError(
+            f"{stage.config.name}.nproc: expected ranks that divide over {nodes} nodes of {cluster.gpus_per_node}, "
+            f"found {nproc}. Choose a multiple of {cluster.gpus_per_node}."
+        )
+    try:
+        engines_per_node(layout.rollout.engines, nodes)
+    except UserError as error:
+        raise UserError(f"{stage.config.name}: {error}") from None
+    return nodes, nproc // nodes
+
+
+def _setup(cluster: Cluster, stage: StageFolder) -> tuple[str, ...]:
+    """Runs on the first node outside the container, where Slurm's commands are.
+
+    NeMo-Run's template traces what bash reads, secrets included, makes the tasks write to a terminal, and queues a job
+    again whatever it ended of: that is undone here, for both backends.
+    """
+    secrets = (f"set -a; . {quote(cluster.secrets_file)}; set +a",) if cluster.secrets_file else ()
+    final = f"{quote(f'{stage.logs}/{FINAL}')}_$SLURM_JOB_ID"
+    return (
+        "set +vx; unset SLURM_UNBUFFEREDIO",
+        *secrets,
+        'export CASCADE_HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        *cluster.setup,
+        "queue_again() {",
+        "  code=$?",
+        f"  if [ $code -ne 0 ] && [ ! -e {final} ] && [ ${{SLURM_RESTART_COUNT:-0}} -lt {cluster.max_requeues} ]; then",
+        '    scontrol requeue "$SLURM_JOB_ID"',
+        "  fi",
+        "}",
+        "trap queue_again EXIT",
+    )

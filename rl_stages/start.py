@@ -1,0 +1,54 @@
+"""Step 0 of a stage: no stage starts unless the engine samples from the model that is trained.
+
+What was found is written to the stage's folder as parity.json, also where it refuses the start.
+"""
+
+import math
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from cascade_rl.engine.certificate import Bounds, Certificate
+from cascade_rl.engine.parity import Subject, certificate_of, probed
+from cascade_rl.engine.ranks import is_rank0
+from cascade_rl.engine.refit import Refit
+from cascade_rl.rl_stages.agreement import Mismatch, require_replay
+from cascade_rl.rl_stages.config import OnPolicyStage, Stage
+from cascade_rl.rl_stages.durable_file import write_json
+from cascade_rl.rl_stages.run_folder import StageFolder
+
+
+def start(refit: Refit, folder: StageFolder, tokenizer: PreTrainedTokenizerBase, model: Path, step: int) -> None:
+    """Gives the engine the weights of step `step`, and certifies that it has them. Collective.
+
+    Raises StaleWeights beyond rollout.probe_bound. Where the stage learns from its own samples, raises Mismatch
+    beyond its tme_bound, and where an expert that the engine chose was not replayed.
+    """
+    probe = refit.compare(step)
+    on_policy = isinstance(folder.config, OnPolicyStage)
+    bounds = bounds_of(folder.config, refit.config.probe_bound)
+    replayed = probe.replay_fraction if on_policy else None
+    subject = Subject(str(model), refit.trainer.parallel, refit.config, replayed)
+    certificate = certificate_of(subject, probed(probe), refit.probe_ids, tokenizer, bounds)
+    if is_rank0():
+        write_json(folder.root / "parity.json", {"step": step} | certificate.plain())
+    refit.require_fresh(probe.gap)
+    if on_policy:
+        _require_one_policy(certificate, step)
+        require_replay(probe.replay_fraction, step - 1)
+
+
+def bounds_of(stage: Stage, probe_bound: float) -> Bounds:
+    """Of a stage's start. What is learned from others' text allows any mean that the largest gap allows."""
+    tme = stage.tme_bound if isinstance(stage, OnPolicyStage) else math.exp(probe_bound)
+    return Bounds(logprob=probe_bound, tme=tme)
+
+
+def _require_one_policy(certificate: Certificate, step: int) -> None:
+    (gap,) = certificate.pairs.values()
+    if not gap.tme <= certificate.bounds.tme:
+        raise Mismatch(
+            f"start at step {step}: mean of exp|log p_train - log p_rollout| of the probe is {gap.tme:.6f}, expected "
+            f"at most {certificate.bounds.tme} (largest gap {gap.max:.2e}); the worst tokens are in parity.json. If "
+            "the sampler runs in lower precision, raise tme_bound; otherwise run `cascade parity` on the stage's model"
+        )

@@ -1,0 +1,128 @@
+"""Runs of a cascade that are killed at random and started again with the same command, until they arrive."""
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cascade_rl.rl_stages.ledger import finished_work
+from cascade_rl.rl_stages.run_folder import RunFolder
+from tests.rl_stages.launched import LIMIT_S, Launched
+
+COMMAND = {
+    "engine": "cascade_rl.engine.rollout.server",
+    "verifier worker": "shim.py",
+    "trainer rank": "rl_stages.run_stage",
+    "launcher": "nemo-run",
+}
+SURVIVED = ("engine", "verifier worker")  # mostly: an engine that dies while it takes weights ends the attempt
+DELAY_S = 0.5  # at most, from the moment that is chosen to the kill
+
+Work = tuple[Path, str, str]
+"""Ledger, "sample" or "verdict", and the sample's id."""
+
+
+@dataclass
+class Campaign:
+    """One run in `folder`, and what had been finished in it whenever something was killed."""
+
+    folder: Path
+    launcher: Path
+    settings: tuple[str, ...]
+    rng: random.Random
+    say: Callable[[str], None]
+    starts: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+    finished: set[Work] = field(default_factory=set)
+
+    def run(self, targets: list[str], whole: int) -> RunFolder:
+        """Arrives, after one kill of each of `targets`, spread over the `whole` bytes of what there is to draw."""
+        launched = self._start()
+        moments = sorted(self.rng.uniform(0, 0.97) for _ in targets)
+        for target, moment in zip(targets, moments, strict=True):
+            launched = self._wait(launched, lambda _, start=moment: drawn_bytes(self.folder) >= start * whole)
+            time.sleep(self.rng.uniform(0, DELAY_S))
+            launched = self._wait(launched, lambda now, command=COMMAND[target]: bool(now.pids(command)))
+            self._kill(launched, target, moment)
+        self._wait(launched, lambda _: False)
+        return RunFolder.open(self.folder / "runs/chaos")
+
+    def _start(self) -> Launched:
+        self.starts += 1
+        return Launched(self.folder, self.launcher, *self.settings)
+
+    def _wait(self, launched: Launched, condition: Callable[[Launched], bool]) -> Launched:
+        """Until the condition holds or the run has arrived. A launch that was killed is started again."""
+        deadline = time.monotonic() + LIMIT_S
+        while (code := launched.process.poll()) != 0 and (code or not condition(launched)):
+            if code:
+                launched = self._again(launched)
+            if time.monotonic() > deadline:
+                launched.kill()
+                raise AssertionError(f"nothing came for {LIMIT_S:.0f} s\n" + "\n".join(launched.process.communicate()))
+            time.sleep(0.01)
+        return launched
+
+    def _again(self, launched: Launched) -> Launched:
+        """The same command, once all processes of the one before are gone; without a kill since its start, an error."""
+        told = "\n".join(launched.process.communicate())
+        assert self.kills["since the start"], told
+        deadline = time.monotonic() + 10
+        while left := launched.pids():
+            assert time.monotonic() < deadline, f"processes outlive their launcher: {left}"
+            time.sleep(0.01)
+        self.kills["since the start"] = 0
+        return self._start()
+
+    def _kill(self, launched: Launched, target: str, moment: float) -> None:
+        pids = launched.pids(COMMAND[target])
+        if not pids:
+            return self.say(f"{moment:4.0%}  {target}: none is there any more")
+        with suppress(ProcessLookupError):
+            os.kill(self.rng.choice(pids), signal.SIGKILL)
+        if target not in SURVIVED:
+            launched.process.wait(LIMIT_S)
+        self.kills[target] += 1
+        self.kills["since the start"] += 1
+        self.finished |= set(work(self.folder))
+        return self.say(f"{moment:4.0%}  {target}: killed, {len(self.finished)} samples and verdicts finished")
+
+
+def ledgers(folder: Path) -> list[Path]:
+    return sorted(folder.glob("runs/chaos/stages/*/ledger/version_*"))
+
+
+def drawn_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in ledgers(folder))
+
+
+def work(folder: Path) -> list[Work]:
+    """All that was finished, twice where it was done twice."""
+    return [(path.relative_to(folder), *done) for path in ledgers(folder) for done in finished_work(path)]
+
+
+def require_nothing_lost(campaign: Campaign) -> int:
+    """Returns how much was finished: all that was at any kill, and nothing of it twice."""
+    done = Counter(work(campaign.folder))
+    twice = [item for item, count in done.items() if count > 1]
+    assert not twice, f"{len(twice)} were done twice: {twice[:5]}"
+    assert campaign.finished <= done.keys(), "what was finished at a kill is gone"
+    return len(done)
+
+
+def require_same_run(found: RunFolder, expected: RunFolder) -> None:
+    """Metrics, scores, samples and weights, to the bit; and no ledger was refused on the way."""
+    for stage, wanted in zip(found.stages, expected.stages, strict=True):
+        assert stage.metrics.path.read_bytes() == wanted.metrics.path.read_bytes(), stage.label
+        assert stage.scores() == wanted.scores()
+        for step in range(1, wanted.config.steps + 1):
+            if wanted.rollouts(step).exists():
+                assert stage.rollouts(step).read_bytes() == wanted.rollouts(step).read_bytes()
+        weights = [folder.export / "model.safetensors" for folder in (stage, wanted)]
+        assert weights[0].read_bytes() == weights[1].read_bytes()
+        assert not [event for event in stage.events.rows() if event["event"] == "ledger_refused"]

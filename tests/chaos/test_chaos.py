@@ -1,0 +1,150 @@
+"""SIGKILL at random moments, then the same command again: nothing finished is lost, and the end is the same.
+
+`make chaos KILLS=5` kills one RL stage; `make chaos` kills 100 times over SFT, GRPO and MOPD, on one rank and on two, and
+writes
+`tests/chaos/log`.
+"""
+
+import json
+import os
+import random
+import shutil
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cascade_rl.engine.backend import initialize_distributed
+from cascade_rl.engine.config import OptimizerConfig, ParallelConfig
+from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.losses import SftLoss
+from cascade_rl.engine.models import export_hf, read_config
+from cascade_rl.engine.sample import Sequence
+from cascade_rl.engine.trainer import Trainer
+from cascade_rl.launchers import replay
+from cascade_rl.rl_stages import base_model
+from cascade_rl.rl_stages.run_folder import RunFolder
+from tests.chaos.campaign import COMMAND, Campaign, drawn_bytes, require_nothing_lost, require_same_run
+from tests.gloo import run_ranks
+from tests.rl_stages.launched import Launched
+from tests.rl_stages.tiny_cascade import CASCADE
+
+HERE = Path(__file__).parent
+KILLS = int(os.environ.get("CHAOS_KILLS", "0"))
+PER_RUN = 5  # of a long campaign
+GRPO_ALONE = """
+from dataclasses import replace
+from runpy import run_path
+
+from cascade_rl.launchers.cli import launch
+from cascade_rl.rl_stages.config import BaseModel
+
+whole = run_path({cascade!r})["CASCADE"]
+launch(replace(whole, base=BaseModel(hf="./base"), stages=(whole.stage("grpo"),)))
+"""
+
+
+def write_rows(folder: Path) -> None:
+    words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+    agent = {"name": "python:chaos_reward:vowels"}
+    with (folder / "rows.jsonl").open("w") as file:
+        for i in range(200):
+            text = f"Say {words[i % 10]} {words[i // 10 % 10]} {words[3 * i % 7]} {i}."
+            params = {"input": [{"role": "user", "content": text}]}
+            row = {"responses_create_params": params, "agent_ref": agent, "ground_truth": "x"}
+            file.write(json.dumps(row) + "\n")
+
+
+def make_base(folder: Path) -> None:
+    """A model that ends its answers: only those that end are judged."""
+    initialize_distributed(ParallelConfig(), seed=1)
+    made = base_model.ready(RunFolder(folder, CASCADE), ParallelConfig())
+    hf, rng = read_config(made), np.random.default_rng(0)
+    trainer = Trainer(hf, ParallelConfig(), OptimizerConfig(lr=1e-2), total_steps=12, token_budget=1024, seed=1)
+    trainer.load_hf(made)
+    for step in range(12):
+        ids = rng.integers(0, hf["vocab_size"], (16, 48))
+        ids[rng.random(ids.shape) < 0.08] = hf["eos_token_id"]
+        trainer.update([Sequence(row, np.ones(47, np.bool_)) for row in ids], SftLoss(), step)
+    export_hf(trainer.module, hf, folder / "trained", tokenizer_from=made)
+    made.rename(folder / "untrained")
+    (folder / "trained").rename(folder / "base")
+
+
+@pytest.fixture(autouse=True)
+def reward_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+
+
+def undisturbed(folder: Path, launcher: Path, *settings: str) -> RunFolder:
+    write_rows(folder)
+    code, out, err = Launched(folder, launcher, *settings).finish()
+    assert code == 0, out + err
+    return RunFolder.open(folder / "runs/chaos")
+
+
+def require_replay(run: RunFolder) -> None:
+    """The step after a checkpoint is what was recorded; a recorded number that is not its own is told."""
+    stage = run.stage("grpo")
+    assert run_ranks(1, replay.run, run.root, "grpo", 3) == [0]
+    with pytest.raises(UserError, match="expected the checkpoint of step 3, found those of steps 2, 4"):
+        run_ranks(1, replay.run, run.root, "grpo", 4)
+    rows, kept = stage.metrics.rows(), stage.metrics.path.read_bytes()
+    rows[2]["grad_norm"] *= 1.01
+    stage.metrics.path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run_ranks(1, replay.run, run.root, "grpo", 3) == [1]
+    stage.metrics.path.write_bytes(kept)
+
+
+@pytest.mark.skipif(not 0 < KILLS <= 5, reason="make chaos KILLS=5: redrawn log-probs may differ in their last bits")
+def test_nothing_is_lost_and_the_end_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calm, wild = tmp_path / "calm", tmp_path / "wild"
+    calm.mkdir()
+    run_ranks(1, make_base, calm)
+    launcher = tmp_path / "launcher.py"
+    launcher.write_text(GRPO_ALONE.format(cascade=str(HERE / "chaos_cascade.py")))
+    expected = undisturbed(calm, launcher)
+    assert expected.stage("grpo").metrics.rows()[0]["completed_fraction"] > 0.1
+    with monkeypatch.context() as standing:
+        standing.chdir(calm)
+        require_replay(expected)
+    wild.mkdir()
+    write_rows(wild)
+    shutil.copytree(calm / "base", wild / "base")
+    rng = random.Random(1)
+    campaign = Campaign(wild, launcher, (), rng, print)
+    targets = ["verifier worker", *COMMAND]
+    rng.shuffle(targets)
+    found = campaign.run(targets, drawn_bytes(calm))
+    require_same_run(found, expected)
+    assert require_nothing_lost(campaign) > 4 * 64
+
+
+@pytest.mark.skipif(KILLS <= 5, reason="make chaos")
+def test_a_long_campaign(tmp_path: Path) -> None:
+    launcher, rng, kills = HERE / "chaos_cascade.py", random.Random(7), 0
+    with (HERE / "log").open("w", buffering=1) as log:
+        say = partial(print, file=log)
+        calm = dict[int, RunFolder]()
+        for number in range(-(-KILLS // PER_RUN)):
+            nproc = 1 + number % 2
+            settings = (f"nproc={nproc}", f"parallel.expert={nproc}")
+            if nproc not in calm:
+                (tmp_path / f"calm{nproc}").mkdir()
+                calm[nproc] = undisturbed(tmp_path / f"calm{nproc}", launcher, *settings)
+            folder = tmp_path / f"wild{number}"
+            folder.mkdir()
+            write_rows(folder)
+            say(f"run {number + 1}, {nproc} rank(s)")
+            campaign = Campaign(folder, launcher, settings, rng, say)
+            targets = rng.choices(list(COMMAND), k=min(PER_RUN, KILLS - kills))
+            found = campaign.run(targets, drawn_bytes(tmp_path / f"calm{nproc}"))
+            done = require_nothing_lost(campaign)
+            require_same_run(found, calm[nproc])
+            kills += len(targets)
+            say(
+                f"  arrived after {campaign.starts} starts; {done} samples and verdicts, 0 lost, 0 done twice, metrics,"
+            )
+            say(f"  samples and weights equal the undisturbed run's, to the bit. {kills} kills so far")
+            shutil.rmtree(folder)

@@ -1,0 +1,94 @@
+"""No stage starts unless the engine samples from the model that is trained, and what was found is on disk."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cascade_rl.engine.config import ParallelConfig, RolloutConfig
+from cascade_rl.engine.probe import Probe
+from cascade_rl.engine.refit import Refit, StaleWeights
+from cascade_rl.engine.sample import Sampling
+from cascade_rl.rl_stages import start as start_module
+from cascade_rl.rl_stages.agreement import Mismatch
+from cascade_rl.rl_stages.config import GrpoStage, SftStage, Stage
+from cascade_rl.rl_stages.start import start
+
+GRPO = GrpoStage(
+    name="rl", domain="math", data=("generate:math",), steps=1, token_budget=64, sampling=Sampling(8), tme_bound=1.01
+)
+SFT = SftStage(name="sft", domain="math", data=("generate:math",), steps=1, token_budget=64)
+
+
+class Tokenizer:
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(map(str, ids))
+
+
+class FakeRefit(Refit):
+    """One whose two sides differ by `gap` everywhere."""
+
+    def __init__(self, gap: float, replay_fraction: float) -> None:
+        self.trainer: Any = SimpleNamespace(parallel=ParallelConfig())
+        self.config, self.probe_ids = RolloutConfig(probe_bound=0.1), [[5, 6, 7], [8, 9]]
+        logprobs = [np.full(2, -1.0), np.full(1, -2.0)]
+        self.found = Probe(logprobs, [side - gap for side in logprobs], replay_fraction)
+
+    def compare(self, version: int) -> Probe:
+        self.version = version
+        return self.found
+
+
+def started(folder: Path, stage: Stage, gap: float, replay_fraction: float = 1.0) -> dict[str, Any]:
+    stage_folder: Any = SimpleNamespace(root=folder, config=stage)
+    tokenizer: Any = Tokenizer()
+    try:
+        start(FakeRefit(gap, replay_fraction), stage_folder, tokenizer, Path("model"), 3)
+    finally:
+        told = json.loads((folder / "parity.json").read_text())
+    return told
+
+
+@pytest.fixture(autouse=True)
+def rank0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_module, "is_rank0", lambda: True)
+
+
+def test_the_certificate_of_the_start_is_on_disk(tmp_path: Path) -> None:
+    told = started(tmp_path, GRPO, gap=0.005)
+    assert told["step"] == 3
+    gap = told["pairs"]["Megatron/vLLM"]
+    assert (gap["max"], gap["mean"]) == pytest.approx((0.005, 0.005), abs=1e-6)
+    assert gap["tme"] == pytest.approx(math.exp(0.005), abs=1e-6)
+    assert (told["tokens"], told["replay_fraction"], told["failures"]) == (3, 1.0, [])
+    assert told["bounds"] == {"logprob": 0.1, "tme": 1.01, "layer": 1e-4}
+    assert {token["token"] for token in told["worst"]} == {"6", "7", "9"}
+
+
+def test_a_gap_beyond_the_probe_bound_refuses_every_stage(tmp_path: Path) -> None:
+    for stage in (GRPO, SFT):
+        with pytest.raises(StaleWeights, match=r"weight version 3 .* differ by 2.00e-01 .*rollout.probe_bound"):
+            started(tmp_path, stage, gap=0.2)
+    assert json.loads((tmp_path / "parity.json").read_text())["failures"]
+
+
+def test_a_mean_beyond_the_stages_own_bound_refuses_what_learns_from_its_samples(tmp_path: Path) -> None:
+    with pytest.raises(Mismatch, match=r"start at step 3: .* is 1.051271, expected at most 1.01 "):
+        started(tmp_path, GRPO, gap=0.05)
+    assert started(tmp_path, SFT, gap=0.05)["failures"] == []
+
+
+def test_an_expert_that_was_not_replayed_refuses_what_learns_from_its_samples(tmp_path: Path) -> None:
+    with pytest.raises(Mismatch, match=r"step 3: 0.9900 of the experts that the sampler chose were replayed"):
+        started(tmp_path, GRPO, gap=0.0, replay_fraction=0.99)
+    assert started(tmp_path, SFT, gap=0.0, replay_fraction=0.0)["failures"] == []
+
+
+def test_nan_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StaleWeights, match="differ by nan"):
+        started(tmp_path, replace(GRPO, tme_bound=9.0), gap=math.nan)
