@@ -1,8 +1,7 @@
 """SIGKILL at random moments, then the same command again: nothing finished is lost, and the end is the same.
 
-`make chaos KILLS=5` kills one RL stage; `make chaos` kills 100 times over SFT, GRPO and MOPD, on one rank and on two, and
-writes
-`tests/chaos/log`.
+`make chaos KILLS=5` kills one RL stage; `make chaos` kills 100 times over SFT, GRPO and MOPD, on one rank and on
+two, and writes `tests/chaos/log`.
 """
 
 import json
