@@ -212,7 +212,8 @@ def test_golden_scripts(
     assert ended.value.code == 0
     out = tmp_path / "out"
     text = "".join(f"### {path.name}\n{path.read_text()}" for path in sorted(out.glob("*.sh")))
-    text = text.replace(str(tmp_path), "/work").replace(sys.executable, "/venv/bin/python")
+    # NeMo-Run reads its home once a process: of a later case it is the folder of an earlier one
+    text = re.sub(rf"{tmp_path.parent}/[^/]+", "/work", text).replace(sys.executable, "/venv/bin/python")
     text = re.sub(r"_\d{19}/", "_ID/", text)
     golden = GOLDEN / f"{launcher}.{cluster}.{backend}.sh"
     if os.environ.get("UPDATE_GOLDEN") == "1":

@@ -134,7 +134,7 @@ class Play:
         requests = [Request(name, prompt, sampling, seed=seed) for seed, name in enumerate(ids)]
         with Episodes(TOKENIZER, LIMIT) as episodes:
             episodes.begin(TASK, requests)
-            sampler = Sampler(self.engine, episodes.follow, lambda: None, lambda _: None)
+            sampler = Sampler(self.engine, episodes.follow, lambda _: None, lambda _: None)
             while not sampler.draw(requests):
                 requests = []
                 self.engine.restart()
