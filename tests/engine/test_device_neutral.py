@@ -25,6 +25,9 @@ MAY_KNOW = (
     "engine/refit_transport.py",  # between two processes, of which one has no backend
     "kernels/",  # Triton where there is a GPU
     "launchers/bench_refit.py",  # of CPU processes
+    "launchers/slurm/jobs.py",  # what a node is probed for
+    "rl_stages/in_job.py",  # the same
+    "rl_stages/sandbox/confinement.py",  # `cpu` is prlimit's name of processor time
 )
 ATTRIBUTES = {"cuda", "is_cuda", "is_cpu", "is_available", "get_device_name"}
 DEVICE = re.compile(r"(cuda|cpu)(:\d*)?|nccl|gloo")
