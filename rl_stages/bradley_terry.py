@@ -22,7 +22,6 @@ from cascade_rl.engine.losses import RewardLoss
 from cascade_rl.engine.models import export_hf
 from cascade_rl.engine.ranks import from_rank0, is_rank0
 from cascade_rl.engine.sample import Sequence
-from cascade_rl.engine.trainer import Trainer
 from cascade_rl.rl_stages.config import RewardModelStage
 from cascade_rl.rl_stages.reward_models.bradley_terry_server import encode_answer, rewards
 from cascade_rl.rl_stages.reward_models.pairs import Pair, load_pairs
@@ -48,7 +47,7 @@ class RewardSession(Session[RewardModelStage]):
         with self.exits:
             if is_rank0():
                 self.log = self.exits.enter_context(StepLog(self.folder))
-            self.trainer = self._build_trainer()
+            self.trainer = self._build_trainer(scalar_head=True)
             self.checkpoints = CheckpointWriter()
             self.first_step = self._restore()
             self.exits = self.exits.pop_all()
@@ -85,18 +84,6 @@ class RewardSession(Session[RewardModelStage]):
         pairs = self.pairs("heldout")[: self.cascade.evaluation.prompts_per_domain]
         chosen, rejected = zip(*map(self.encode, pairs), strict=True)
         return [*chosen, *rejected]
-
-    def _build_trainer(self) -> Trainer:
-        return Trainer(
-            self.hf_config,
-            self.layout.parallel,
-            self.stage.optimizer,
-            total_steps=self.stage.steps,
-            token_budget=self.stage.token_budget,
-            seed=self.cascade.seed,
-            router=self.stage.router,
-            scalar_head=True,
-        )
 
 
 def run(session: RewardSession) -> None:

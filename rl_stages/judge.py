@@ -13,6 +13,7 @@ from cascade_rl.rl_stages.domains import domain_named
 from cascade_rl.rl_stages.environments.episodes import EpisodeRollout
 from cascade_rl.rl_stages.ledger import Ledger
 from cascade_rl.rl_stages.task import Task
+from cascade_rl.rl_stages.tokenizer import answer_text
 from cascade_rl.rl_stages.verdict import GroupVerifier, Verdict, Verifier
 
 Answer = tuple[str, Verdict]
@@ -57,15 +58,11 @@ class Judge:
 
     def _submit(self, task: Task, rollouts: Sequence[Rollout]) -> Callable[[], list[Answer]]:
         known = [_known_verdict(rollout) for rollout in rollouts]
-        texts = [self._text(rollout) for rollout in rollouts]
+        texts = [answer_text(self.tokenizer, rollout) for rollout in rollouts]
         unknown = zip(rollouts, texts, known, strict=True)
         asked = [(rollout.id, text) for rollout, text, verdict in unknown if verdict is None]
         verdicts = self._verdicts(task, asked) if asked else iter(())
         return lambda: [(text, verdict or next(verdicts)) for text, verdict in zip(texts, known, strict=True)]
-
-    def _text(self, rollout: Rollout) -> str:
-        ended = rollout.finish == "stop"
-        return str(self.tokenizer.decode(rollout.token_ids[:-1] if ended else rollout.token_ids))
 
     def _verdicts(self, task: Task, asked: Sequence[tuple[str, str]]) -> Iterator[Verdict]:
         """Of texts with their samples' ids. Starts the work at once; waits for each verdict when it is taken."""

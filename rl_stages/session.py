@@ -167,7 +167,7 @@ class Session[S: Stage]:
             return None
         return self.exits.enter_context(RolloutEngine(self.parent, rollout, self.cascade.seed, log, nodes))
 
-    def _build_trainer(self) -> Trainer:
+    def _build_trainer(self, *, scalar_head: bool = False) -> Trainer:
         return Trainer(
             self.hf_config,
             self.layout.parallel,
@@ -176,6 +176,7 @@ class Session[S: Stage]:
             token_budget=self.stage.token_budget,
             seed=self.cascade.seed,
             router=self.stage.router,
+            scalar_head=scalar_head,
         )
 
     def _restore(self) -> int:

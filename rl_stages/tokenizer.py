@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.sample import Rollout
 from cascade_rl.rl_stages.messages import Message, Tool
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
@@ -100,6 +101,12 @@ def encode_reply(
             f"expected a chat template that ends a turn with {tokenizer.eos_token}; found one that does not"
         )
     return tokenizer.encode(rest, add_special_tokens=False)
+
+
+def answer_text(tokenizer: PreTrainedTokenizerBase, rollout: Rollout) -> str:
+    """What was sampled, as text, without its stop token."""
+    ended = rollout.finish == "stop"
+    return str(tokenizer.decode(rollout.token_ids[:-1] if ended else rollout.token_ids))
 
 
 def encode_demonstration(

@@ -231,11 +231,15 @@ def _runs_in(pid: int, group: int) -> bool:
     return int(pgrp) == group and state not in "ZX"
 
 
+def environment_of_no_rank() -> dict[str, str]:
+    """This process's, for a child that is no rank of its job."""
+    return {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES} | SAFE_PATH
+
+
 def _environment(place: int, devices: int) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
     # Engine and scheduler in the server's own process: one loop, and no second and third process to wake.
-    own = SAFE_PATH | OFFLINE | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    return inherited | own | _own_devices(place, devices)
+    own = OFFLINE | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    return environment_of_no_rank() | own | _own_devices(place, devices)
 
 
 def _own_devices(place: int, count: int) -> dict[str, str]:

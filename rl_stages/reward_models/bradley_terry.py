@@ -4,14 +4,13 @@ policy's layout, and Megatron takes one. One rank scores, on the device that is 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from cascade_rl.engine.rollout.process import RANK_VARIABLES, SAFE_PATH
+from cascade_rl.engine.rollout.process import environment_of_no_rank
 from cascade_rl.rl_stages.messages import Message
 from cascade_rl.rl_stages.reward_models.shaping import tanh_of_z
 from cascade_rl.rl_stages.task import Task
@@ -33,9 +32,8 @@ class BradleyTerryScorer:
     """
 
     def __init__(self, folder: Path) -> None:
-        inherited = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
         command = [sys.executable, "-m", SERVER, str(folder)]
-        environment = inherited | ALONE | SAFE_PATH
+        environment = environment_of_no_rank() | ALONE
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

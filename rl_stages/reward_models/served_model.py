@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.sample import Request, Rollout, Sampling
 from cascade_rl.rl_stages.reward_models.judge_client import Completion, JudgeFailure, Message
-from cascade_rl.rl_stages.tokenizer import encode_prompt
+from cascade_rl.rl_stages.tokenizer import answer_text, encode_prompt
 
 if TYPE_CHECKING:
     from cascade_rl.engine.config import RolloutConfig
@@ -83,8 +83,7 @@ class ServedModel:
             rollout = answer.result(self._deadline)
         except TimeoutError:
             raise JudgeFailure(f"{self._folder}: no answer within {self._deadline:g} s") from None
-        ended = rollout.finish == "stop"
-        return Completion(str(self._tokenizer.decode(rollout.token_ids[:-1] if ended else rollout.token_ids)))
+        return Completion(answer_text(self._tokenizer, rollout))
 
     def close(self) -> None:
         """See `JudgeModel`; on return the process is gone."""
