@@ -65,7 +65,7 @@ def test_the_student_starts_as_one_teacher_and_comes_closer_to_the_other(mopd: S
     first, *_, last = mopd.metrics.rows()
     assert abs(first["reverse_kl_math"]) < 1e-5
     assert first["reverse_kl_instruction_following"] > 0.05
-    assert last["reverse_kl_instruction_following"] < 0.95 * first["reverse_kl_instruction_following"]
+    assert last["reverse_kl_instruction_following"] < 0.9 * first["reverse_kl_instruction_following"]
 
 
 def test_every_step_agrees_with_the_sampler(mopd: StageFolder) -> None:
