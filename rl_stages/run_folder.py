@@ -318,7 +318,10 @@ class RunFolder:
             "name": stage.config.name,
             "parents": [parent.config.name if parent else BASE],
             "parent_hashes": [parent.content_hash if parent else base_hash(self.cascade)],
-            "teachers": {domain: self._shown(self.teacher(stage, domain)) for domain in taught},
+            "teachers": {
+                domain: name if is_folder(name) else self._shown(self.teacher(stage, domain))
+                for domain, name in taught.items()
+            },
             "hash": stage.content_hash,
             "gate": [{**asdict(verdict), "passed": verdict.passed} for verdict in stage.gate()],
             "checkpoint": self._shown(stage.checkpoint(stage.last_step())),
