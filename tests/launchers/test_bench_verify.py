@@ -14,21 +14,18 @@ TASK = Task("t", "mcqa", (), {})
 
 
 class Busy:
-    """Twenty milliseconds of processor time a check, of a child process for every other one."""
+    """Fifty milliseconds of a child's processor time a check, or fifty of nobody's."""
 
     concurrency = 1
 
-    def __init__(self) -> None:
-        self.calls = 0
-
     def __call__(self, task: Task, text: str) -> Verdict:
-        self.calls += 1
-        if self.calls % 2 and (child := os.fork()):
+        if text == "wait":
+            time.sleep(0.05)
+        elif child := os.fork():
             os.waitpid(child, 0)
         else:
-            spend(0.02)
-            if self.calls % 2:
-                os._exit(0)
+            spend(0.05)
+            os._exit(0)
         return Verdict.infrastructure_failure("down") if text == "fail" else Verdict.scored(1.0)
 
     def close(self) -> None:
@@ -42,9 +39,15 @@ def spend(seconds: float) -> None:
 
 
 def test_the_rate_counts_the_processor_time_of_children_too() -> None:
-    row = measure("busy", Busy(), [(TASK, "a")], seconds=1.0)
-    assert 20 < row.per_core_second < 60  # 100 without those of the children
-    assert row.p99_ms >= 20
+    row = measure("busy", Busy(), [(TASK, "work")], seconds=0.5)
+    assert row.per_core_second < 25  # thousands without the child
+    assert row.p99_ms >= 50
+
+
+def test_the_rate_leaves_out_the_time_that_nobody_computes() -> None:
+    row = measure("idle", Busy(), [(TASK, "wait")], seconds=0.5)
+    assert row.per_core_second > 100
+    assert row.p99_ms >= 50
 
 
 def test_a_check_that_fails_to_judge_is_no_measurement() -> None:

@@ -31,7 +31,7 @@ def draw(tiny: Tiny, answer: Callable[[str], str | float], monkeypatch: pytest.M
     requests = [Request(f"{i}", prompt, SAMPLING, seed=i) for i in range(SAMPLES)]
     with Episodes(TOKENIZER, 256) as episodes:
         episodes.begin(TASK, requests)
-        sampler = Sampler(tiny.engine, episodes.follow, lambda: None, lambda _: None)
+        sampler = Sampler(tiny.engine, episodes.follow, lambda _: None, lambda _: None)
         assert sampler.draw(requests)
     return sampler
 

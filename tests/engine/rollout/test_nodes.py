@@ -93,7 +93,8 @@ def test_two_nodes_draw_what_one_engine_draws_also_when_one_of_theirs_is_killed(
 ) -> None:
     tiny = engines["llama"]
     tiny.load(0)
-    requests = make_requests(16, Sampling(max_new_tokens=48))
+    first, *others = make_requests(16, Sampling(max_new_tokens=200))
+    requests = [replace(first, sampling=Sampling(max_new_tokens=2)), *others]  # long before any other
     expected = tiny.sample(requests)
     folder = write_config("llama", tmp_path)
     write_image(build("llama", 1), folder / "model.safetensors")
