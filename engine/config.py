@@ -93,6 +93,8 @@ class RolloutConfig:
     checksum      what of each slice of a refit both sides compare: the sum of its words, or a digest (full equality)
     checksum_every  weight versions between two refits that are compared; 0 for never
     sleep         engines give their device memory back while the trainer works; needs CUDA
+    deterministic a draw that was interrupted ends with the bits that it would have had: what is missing is drawn with
+                  the whole of its batch again, at that price, and no prefix is cached
     """
 
     engines: int = 1
@@ -107,6 +109,7 @@ class RolloutConfig:
     checksum: Literal["sums", "digests"] = "sums"
     checksum_every: int = 10
     sleep: bool = False
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         for name in ("engines", "tensor"):

@@ -33,7 +33,7 @@ class Sampler:
     def draw(self, requests: Sequence[Request]) -> bool:
         """Submits those of `requests` that were not drawn, none after a restart, and collects all that are pending.
         False where the engine dies."""
-        return self._survives(lambda: self._collect([r for r in requests if r.id not in self.rollouts]))
+        return self._survives(lambda: self._collect(requests))
 
     def restart(self) -> bool:
         """Waits for the start. False where the engine dies of it."""
@@ -41,11 +41,11 @@ class Sampler:
         return self._survives(self.engine.health)
 
     def _collect(self, requests: Sequence[Request]) -> None:
-        if requests:
-            self.engine.submit(requests)
+        if any(request.id not in self.rollouts for request in requests):
+            self.engine.submit(requests, self.rollouts)
         for rollout in self.engine.results():
             if following := self.follow(rollout):
-                self.engine.expect(following)
+                self.engine.expect(rollout.id, following)
             else:
                 self.rollouts[rollout.id] = rollout
                 self.finished(rollout)

@@ -2,7 +2,7 @@
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,8 +63,9 @@ class RolloutEngine:
         self._log_path = Path(log_path)
         self._vocab_size: int = json.loads((Path(model_dir) / "config.json").read_text())["vocab_size"]
         self._pending: dict[str, Request] = {}
-        self._engine_of: dict[str, int] = {}  # of these and of those whose next turn may come
-        self._expected = 0
+        self._batch: dict[str, Request] = {}  # the first turns of all that was submitted since nothing was pending
+        self._engine_of: dict[str, int] = {}  # of these
+        self._expected: set[str] = set()
         self._orphans: dict[int, tuple[Request, ...]] = {}
         self._arrivals: Arrivals = SimpleQueue()
         self._arrived: deque[Rollout] = deque()
@@ -87,34 +88,42 @@ class RolloutEngine:
         """Process id, which is also the process group id, of each server on its node."""
         return [process.pid for process in self._processes]
 
-    def submit(self, requests: Iterable[Request]) -> None:
-        """Queue requests. Those of one call that go to one engine enter it together, whatever its timing.
+    def submit(self, requests: Iterable[Request], drawn: Container[str] = ()) -> None:
+        """Queue requests, without those whose ids are `drawn`: their samples are there already.
+
+        Those of one call that go to one engine enter it together, whatever its timing. A deterministic engine draws
+        what is `drawn` too and drops it, since the last bits of a sample depend on what is drawn beside it.
 
         Raises UserError for a request that an engine cannot hold, ValueError for an id that is still
         pending, RuntimeError before the first weights.
         """
         self._require_weights("submit")
-        batch = {request.id: request for request in requests}
+        deterministic = self._settings.config.deterministic
+        batch = {request.id: request for request in requests if deterministic or request.id not in drawn}
         if taken := batch.keys() & self._pending.keys():
             raise ValueError(f"request ids must be new, found pending ones: {sorted(taken)[:8]}")
         for request in batch.values():
             self._check(request)
         self._engine_of |= zip(batch, place(list(batch.values()), self._loads()), strict=True)
-        self._pending |= batch
+        self._batch |= batch
+        self._pending |= {name: request for name, request in batch.items() if name not in drawn}
         self._send(list(batch.values()))
 
-    def expect(self, following: "Future[Request | Rollout]") -> None:
+    def expect(self, request_id: str, following: "Future[Request | Rollout]") -> None:
         """What follows a turn that `results()` has given out: the request of the next one, with the same id, or the
         whole sample. `results()` goes on until it is there, submits the one and gives out the other."""
-        self._expected += 1
+        self._expected.add(request_id)
         following.add_done_callback(lambda done: self._arrivals.put((None, done)))
 
     def results(self) -> Iterator[Rollout]:
         """Finished samples in finishing order, until none is pending or expected. Waits for ever on a paused engine."""
         while self._pending or self._expected:
             rollout = self._arrived.popleft() if self._arrived else self._next()
-            self._pending.pop(rollout.id, None)
-            yield rollout
+            if rollout.id in self._pending or rollout.id in self._expected:  # not one that was there already
+                self._pending.pop(rollout.id, None)
+                self._expected.discard(rollout.id)
+                yield rollout
+        self._batch.clear()
         self._engine_of.clear()
         self._rest()
 
@@ -189,15 +198,15 @@ class RolloutEngine:
         )
 
     def restart(self) -> None:
-        """Replace the servers that are dead. `update_weights` sends them their pending requests again."""
+        """Replace the servers that are dead. `update_weights` sends them their pending requests again, and with
+        `deterministic` the others of their batch, whose samples are then dropped."""
         dead = [process for process in self._processes if not process.alive]
         for process in dead:
             process.kill()
             self._processes[process.index] = self._start(process.index)
         self._drain()
-        arrived = {rollout.id for rollout in self._arrived}
         for process in dead:
-            self._orphans[process.index] = tuple(r for r in self._pending_on(process) if r.id not in arrived)
+            self._orphans[process.index] = self._undrawn(process)
 
     def close(self) -> None:
         """End the servers. Pending requests are lost."""
@@ -230,12 +239,20 @@ class RolloutEngine:
     def _pending_on(self, process: EngineProcess) -> list[Request]:
         return [r for r in self._pending.values() if self._engine_of[r.id] == process.index]
 
+    def _undrawn(self, process: EngineProcess) -> tuple[Request, ...]:
+        """What a server that was replaced has to draw, in the order in which it was submitted."""
+        arrived = {rollout.id for rollout in self._arrived}
+        pending = [request for request in self._pending_on(process) if request.id not in arrived]
+        if not (self._settings.config.deterministic and pending):
+            return tuple(pending)
+        batch = [name for name in self._batch if self._engine_of[name] == process.index and name not in self._expected]
+        return tuple(self._pending.get(name, self._batch[name]) for name in batch)
+
     def _next(self) -> Rollout:
         """The next finished sample, waited for; what was expected is submitted meanwhile."""
         while True:
             process, arrival = self._arrivals.get()
             if isinstance(arrival, Future):
-                self._expected -= 1
                 arrival = self._followed(arrival.result())
             if arrival is not None:
                 return arrival
@@ -248,6 +265,7 @@ class RolloutEngine:
         if isinstance(following, Rollout):
             return following
         self._check(following)
+        self._expected.discard(following.id)
         self._pending[following.id] = following
         self._send([following])
         return None

@@ -189,8 +189,9 @@ def _engine_arguments(settings: Settings) -> dict[str, Any]:
         "disable_log_stats": True,
     }
     routes = config.replay_routes and EngineArgs(**arguments).create_model_config().is_moe
-    # A cached prefix is not computed again, so its experts would be unknown.
-    return arguments | {"enable_return_routed_experts": routes, "enable_prefix_caching": not routes}
+    # A cached prefix is not computed again, so its experts would be unknown, and it has the bits of another batch.
+    cached = not (routes or config.deterministic)
+    return arguments | {"enable_return_routed_experts": routes, "enable_prefix_caching": cached}
 
 
 def _build_engine(arguments: dict[str, Any]) -> "LLMEngine":

@@ -1,6 +1,6 @@
 """A batch of samples survives the death of the engine's process, wherever it happens, a few times."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,8 +40,8 @@ class FragileEngine:
         self.lives[0] -= 1
         self.told.append(name)
 
-    def submit(self, requests: Iterable[Request]) -> None:
-        self.pending |= {request.id: request for request in requests}
+    def submit(self, requests: Iterable[Request], drawn: Container[str]) -> None:
+        self.pending |= {request.id: request for request in requests if request.id not in drawn}
         self.act("submit")
 
     def results(self) -> Iterator[Rollout]:

@@ -1,7 +1,7 @@
 """What the client asks of its servers, and what it does when they die, with scripted servers instead of vLLM."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -158,7 +158,7 @@ def test_all_turns_of_a_sample_are_drawn_by_one_engine_which_does_not_sleep_betw
     for rollout in engine.results():
         if rollout.prompt_ids.tolist() != [8, 8, 8]:
             first.append(rollout.id)
-            engine.expect(followed_by(second_turn(rollout.id)))
+            engine.expect(rollout.id, followed_by(second_turn(rollout.id)))
     assert sorted(first) == [request.id for request in REQUESTS]
     for server in servers:
         drawn = [[r.id for r in message.requests] for message in server.told if isinstance(message, Submit)]
@@ -173,8 +173,9 @@ def test_what_is_expected_outlives_a_restart(start: Callable) -> None:
     servers[0].finish(2)
     turns = engine.results()
     ended = next(turns)
-    engine.expect(followed_by(ended))
-    engine.expect(followed_by(second_turn(next(turns).id)))
+    engine.expect(ended.id, followed_by(ended))
+    other = next(turns).id
+    engine.expect(other, followed_by(second_turn(other)))
     servers[0].die()
     assert next(turns) is ended
     with pytest.raises(EngineDied, match="1 pending"):
@@ -184,6 +185,52 @@ def test_what_is_expected_outlives_a_restart(start: Callable) -> None:
     assert [request.id for request in servers[0].drawn] == [REQUESTS[1].id]
     servers[0].finish(1)
     assert [rollout.id for rollout in engine.results()] == [REQUESTS[1].id]
+
+
+def names(requests: Iterable[Request]) -> list[str]:
+    return [request.id for request in requests]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_what_is_drawn_already_is_drawn_only_to_keep_the_bits(start: Callable, deterministic: bool) -> None:
+    """A deterministic engine draws the whole batch in its order, and gives out what was not there."""
+    engine, [server] = start(deterministic=deterministic)
+    there = {request.id for request in REQUESTS[::2]}
+    engine.submit(REQUESTS, there)
+    assert names(server.drawn) == names(REQUESTS if deterministic else REQUESTS[1::2])
+    server.finish(len(server.drawn))
+    assert names(engine.results()) == names(REQUESTS[1::2])
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_an_engine_that_died_draws_its_whole_batch_again_where_bits_matter(start: Callable, deterministic: bool) -> None:
+    """But no engine's that lives or had finished, and nothing comes out twice, also after a second death."""
+    engine, servers = start(engines=3, deterministic=deterministic)
+    engine.submit(REQUESTS)
+    shares = [names(server.drawn) for server in servers]
+    servers[0].finish(1)
+    servers[1].finish(1)
+    servers[2].finish(len(shares[2]))
+    results = engine.results()
+    out = [next(results).id for _ in range(2 + len(shares[2]))]
+    servers[0].die()
+    servers[2].die()
+    for gone in (0, 1):
+        with pytest.raises(EngineDied):
+            list(results)
+        engine.restart()
+        engine.update_weights("image", 0)
+        assert names(servers[0].drawn) == shares[0][0 if deterministic else 1 :]
+        assert names(servers[1].drawn) == shares[1][1:]
+        assert names(servers[2].drawn) == []
+        results = engine.results()
+        if not gone:
+            servers[0].finish(1 if deterministic else 0)
+            servers[0].die()
+    for server in servers:
+        server.finish(len(server.drawn))
+    out += names(results)
+    assert sorted(out) == sorted(names(REQUESTS))
 
 
 def test_engines_agree_on_the_version_or_have_none(start: Callable) -> None:
