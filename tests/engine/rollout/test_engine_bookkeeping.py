@@ -203,7 +203,9 @@ def test_what_is_drawn_already_is_drawn_only_to_keep_the_bits(start: Callable, d
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_an_engine_that_died_draws_its_whole_batch_again_where_bits_matter(start: Callable, deterministic: bool) -> None:
+def test_an_engine_that_died_draws_its_whole_batch_again_where_bits_matter(
+    start: Callable, deterministic: bool
+) -> None:
     """But no engine's that lives or had finished, and nothing comes out twice, also after a second death."""
     engine, servers = start(engines=3, deterministic=deterministic)
     engine.submit(REQUESTS)
