@@ -20,9 +20,13 @@ def weights_digest(trainer: Trainer) -> str:
 
     It tells two updates apart, not two orders of the same numbers.
     """
+    parts = [
+        (name, tensor.view(WORDS[tensor.element_size()]).sum(dtype=torch.int64)) for name, tensor in _tensors(trainer)
+    ]
+    values = torch.stack([value for _, value in parts]).tolist() if parts else []  # one wait for the device
     own = Counter[str]()
-    for name, tensor in _tensors(trainer):
-        own[name] += int(tensor.view(WORDS[tensor.element_size()]).sum(dtype=torch.int64))
+    for (name, _), value in zip(parts, values, strict=True):
+        own[name] += value
     sums = [Counter[str]() for _ in range(dist.get_world_size())]
     dist.all_gather_object(sums, own)
     total = Counter[str]()
