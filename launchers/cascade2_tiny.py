@@ -21,6 +21,7 @@ from cascade_rl.rl_stages.config import (
     GrpoStage,
     MopdStage,
     RewardModel,
+    RewardModelStage,
     SftStage,
 )
 
@@ -126,7 +127,25 @@ CASCADE = Cascade(
             domains=MULTI_DOMAIN,
             data=("generate:mcqa*0.4", "generate:workplace*0.3", "generate:structured_output*0.3"),
         ),
-        grpo("rlhf_teacher", "rlhf", 20, parent="sft", reward_model=JUDGE, kl_coefficient=0.03),
+        RewardModelStage(
+            name="reward_model",
+            domain="preference",
+            parent="sft",
+            data=("generate:rlhf",),
+            steps=60,
+            pairs_per_step=32,
+            token_budget=TOKEN_BUDGET,
+            optimizer=OptimizerConfig(lr=1e-3, min_lr=1e-4, schedule="cosine", warmup_steps=5),
+            checkpoint_every=20,
+        ),
+        grpo(
+            "rlhf_teacher",
+            "rlhf",
+            20,
+            parent="sft",
+            reward_model=RewardModel(kind="bradley_terry", model="reward_model", shaped=True),
+            kl_coefficient=0.03,
+        ),
         MopdStage(
             name="mopd",
             domain="general",

@@ -598,7 +598,7 @@ class Cascade(Node):
                 tokens = stage.max_new_tokens
                 _require(tokens < limit, f"{stage.name}.sampling.max_new_tokens", expected, tokens)
             judge = stage.reward_model if isinstance(stage, GrpoStage) else None
-            if judge and judge.folder_or_stage:
+            if judge and judge.kind == "engine":
                 _require(judge.max_tokens < limit, f"{stage.name}.reward_model.max_tokens", expected, judge.max_tokens)
 
     def _check_domains(self) -> None:

@@ -73,6 +73,11 @@ def test_a_reward_model_that_cannot_be_is_told(changes: dict[str, Any], message:
     assert message in str(error.value)
 
 
+def test_a_model_that_draws_nothing_has_any_limit() -> None:
+    judge = cascade(kind="bradley_terry", max_tokens=16_384).stages[2]
+    assert isinstance(judge, GrpoStage) and judge.reward_model and judge.reward_model.max_tokens == 16_384
+
+
 def test_it_is_text_and_can_be_set() -> None:
     tree = cascade(genrm=GenRm(offsets=(1, 2)))
     assert from_yaml(to_yaml(tree)) == tree
