@@ -40,6 +40,11 @@ def bradley_terry(chosen: np.ndarray, rejected: np.ndarray) -> tuple[float, np.n
     return float(np.logaddexp(0, -margin).mean()), -1 / (1 + np.exp(np.clip(margin, -700, 700)))
 
 
+def accuracy(chosen: np.ndarray, rejected: np.ndarray) -> float:
+    """Share of pairs, float [pairs] each, whose chosen answer has the higher reward; equal ones count half."""
+    return float(np.heaviside(chosen - rejected, 0.5).mean())
+
+
 class RewardSession(Session[RewardModelStage]):
     """A stage without a sampler. Its score is the share of held-out pairs whose chosen answer has the higher reward."""
 
@@ -59,9 +64,9 @@ class RewardSession(Session[RewardModelStage]):
             return
         chosen, rejected = np.split(rewards(self.trainer, from_rank0(self._heldout)), 2)
         if is_rank0():
-            accuracy = float((chosen > rejected).mean())
-            self.folder.record_scores(when, {self.stage.domain: accuracy})
-            self.log.progress.say(f"{when}: {self.stage.domain} {accuracy:.3f} of held-out pairs")
+            found = accuracy(chosen, rejected)
+            self.folder.record_scores(when, {self.stage.domain: found})
+            self.log.progress.say(f"{when}: {self.stage.domain} {found:.3f} of held-out pairs")
 
     def finish(self) -> None:
         """Exports the model and, beside it, its head."""
@@ -95,7 +100,7 @@ def run(session: RewardSession) -> None:
         with session.phase("update"):
             learned = session.trainer.update(with_slopes(batch, slope), RewardLoss(), step)
         del learned["replay_fraction"]  # no sampler chose the experts
-        told = {"accuracy": float((chosen > rejected).mean()), "margin": float((chosen - rejected).mean())}
+        told = {"accuracy": accuracy(chosen, rejected), "margin": float((chosen - rejected).mean())}
         session.record(step + 1, {"loss": loss, **told, **learned}, sum(len(sequence.loss_mask) for sequence in batch))
 
 

@@ -20,7 +20,7 @@ from cascade_rl.engine.models import read_config
 from cascade_rl.engine.models.head import SCALAR_HEAD, SCALAR_HEAD_FILE
 from cascade_rl.engine.sample import Outcome, Sequence
 from cascade_rl.engine.trainer import Trainer
-from cascade_rl.rl_stages.bradley_terry import bradley_terry, with_slopes
+from cascade_rl.rl_stages.bradley_terry import accuracy, bradley_terry, with_slopes
 from cascade_rl.rl_stages.config import Cascade, MopdStage, RewardModelStage
 from cascade_rl.rl_stages.config_text import from_yaml, to_yaml
 from cascade_rl.rl_stages.reward_models import bradley_terry_server as server
@@ -47,6 +47,10 @@ def test_loss_and_slopes_are_those_of_autograd() -> None:
     assert chosen.grad is not None
     np.testing.assert_allclose(slope / 7, chosen.grad.numpy(), rtol=1e-12)
     assert np.isfinite(bradley_terry(np.array([1e4, -1e4]), np.zeros(2))[1]).all()
+
+
+def test_a_model_that_cannot_tell_two_answers_apart_is_right_half_the_time() -> None:
+    assert accuracy(np.array([2.0, 1.0, 0.0, 3.0]), np.array([1.0, 1.0, 1.0, 1.0])) == 2.5 / 4
 
 
 # One answer in each layout.
