@@ -161,7 +161,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> StageFolder:
 
 def test_held_out_pairs_come_in_order(stage: StageFolder) -> None:
     scores = stage.scores()
-    assert scores["before"] == {"preference": 0.0}  # all rewards are 0
+    assert scores["before"] == {"preference": 0.5}  # all rewards are 0
     assert scores["after"]["preference"] > 0.75
     first, *_, last = stage.metrics.rows()
     assert first["loss"] == pytest.approx(np.log(2), rel=1e-6)
