@@ -94,7 +94,7 @@ class RolloutConfig:
     checksum_every  weight versions between two refits that are compared; 0 for never
     sleep         engines give their device memory back while the trainer works; needs CUDA
     deterministic a draw that was interrupted ends with the bits that it would have had: what is missing is drawn with
-                  the whole of its batch again, at that price, and no prefix is cached
+                  the whole of its batch again, at that price; turns are drawn together; no prefix is cached
     """
 
     engines: int = 1

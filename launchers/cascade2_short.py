@@ -17,7 +17,7 @@ SAMPLING = Sampling(max_new_tokens=40)
 CASCADE = Cascade(
     name="cascade2_short",
     base=BaseModel(hf_config=NEMOTRON_H_TINY | {"vocab_size": 512}),
-    rollout=RolloutConfig(max_model_len=256, max_num_seqs=256, kv_cache_mib=128, probe_bound=2e-3),
+    rollout=RolloutConfig(max_model_len=256, max_num_seqs=256, kv_cache_mib=128, probe_bound=2e-3, deterministic=True),
     evaluation=Evaluation(domains=DOMAINS, prompts_per_domain=256, max_new_tokens=SAMPLING.max_new_tokens),
     stages=(
         SftStage(

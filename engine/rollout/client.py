@@ -66,6 +66,7 @@ class RolloutEngine:
         self._batch: dict[str, Request] = {}  # the first turns of all that was submitted since nothing was pending
         self._engine_of: dict[str, int] = {}  # of these
         self._expected: set[str] = set()
+        self._held: dict[str, Request] = {}  # next turns that wait for those of the other samples
         self._orphans: dict[int, tuple[Request, ...]] = {}
         self._arrivals: Arrivals = SimpleQueue()
         self._arrived: deque[Rollout] = deque()
@@ -111,7 +112,8 @@ class RolloutEngine:
 
     def expect(self, request_id: str, following: "Future[Request | Rollout]") -> None:
         """What follows a turn that `results()` has given out: the request of the next one, with the same id, or the
-        whole sample. `results()` goes on until it is there, submits the one and gives out the other."""
+        whole sample. `results()` goes on until it is there, submits the one and gives out the other. A deterministic
+        engine draws the next turns of all samples together, so that time decides nothing."""
         self._expected.add(request_id)
         following.add_done_callback(lambda done: self._arrivals.put((None, done)))
 
@@ -242,15 +244,18 @@ class RolloutEngine:
     def _undrawn(self, process: EngineProcess) -> tuple[Request, ...]:
         """What a server that was replaced has to draw, in the order in which it was submitted."""
         arrived = {rollout.id for rollout in self._arrived}
-        pending = [request for request in self._pending_on(process) if request.id not in arrived]
+        pending = [r for r in self._pending_on(process) if r.id not in arrived and r.id not in self._held]
         if not (self._settings.config.deterministic and pending):
             return tuple(pending)
-        batch = [name for name in self._batch if self._engine_of[name] == process.index and name not in self._expected]
+        elsewhere = self._expected | self._held.keys()
+        batch = [name for name in self._batch if self._engine_of[name] == process.index and name not in elsewhere]
         return tuple(self._pending.get(name, self._batch[name]) for name in batch)
 
     def _next(self) -> Rollout:
         """The next finished sample, waited for; what was expected is submitted meanwhile."""
         while True:
+            if self._held and self._pending.keys() == self._held.keys() and not self._expected:
+                self._release()
             process, arrival = self._arrivals.get()
             if isinstance(arrival, Future):
                 arrival = self._followed(arrival.result())
@@ -267,8 +272,15 @@ class RolloutEngine:
         self._check(following)
         self._expected.discard(following.id)
         self._pending[following.id] = following
-        self._send([following])
+        if self._settings.config.deterministic:
+            self._held[following.id] = following
+        else:
+            self._send([following])
         return None
+
+    def _release(self) -> None:
+        held, self._held = self._held, {}
+        self._send([held[name] for name in self._batch if name in held])
 
     def _drain(self) -> None:
         """Take what has arrived, and forget the ends of servers that were replaced."""

@@ -166,6 +166,48 @@ def test_all_turns_of_a_sample_are_drawn_by_one_engine_which_does_not_sleep_betw
         assert [server.told.index(Sleep(), 2), server.told[-1]] == [len(server.told) - 1, Sleep()]
 
 
+def test_a_deterministic_engine_draws_the_next_turns_of_all_samples_together(start: Callable) -> None:
+    """In the order of the samples, whatever comes first; a sample that ends after its turn holds nothing up."""
+    engine, [server] = start(deterministic=True)
+    engine.submit(REQUESTS[:4])
+    server.drawn.reverse()
+    results, following = engine.results(), dict[str, Future]()
+    for _ in range(4):
+        server.finish(1)
+        name = next(results).id
+        following[name] = Future()
+        engine.expect(name, following[name])
+    for name in (REQUESTS[2].id, REQUESTS[0].id, REQUESTS[1].id):
+        assert not server.drawn
+        following[name].set_result(second_turn(name))
+    server.eager = True
+    ended = Rollout(REQUESTS[3].id, *[np.zeros(1)] * 3, None, ((0, 0),), "stop")
+    following[ended.id].set_result(ended)
+    assert names(results) == [ended.id, *names(REQUESTS[:3])]
+    assert [names(message.requests) for message in server.told if isinstance(message, Submit)] == [
+        names(REQUESTS[:4]),
+        names(REQUESTS[:3]),
+    ]
+
+
+def test_turns_that_wait_are_drawn_once_where_their_engine_dies(start: Callable) -> None:
+    engine, servers = start(deterministic=True)
+    engine.submit(REQUESTS[:2])
+    servers[0].finish(1)
+    results = engine.results()
+    first = next(results).id
+    engine.expect(first, followed_by(second_turn(first)))
+    servers[0].die()
+    with pytest.raises(EngineDied):
+        next(results)
+    engine.restart()
+    engine.update_weights("image", 0)
+    assert names(servers[0].drawn) == [REQUESTS[1].id]
+    servers[0].eager = True
+    servers[0].finish(1)
+    assert names(engine.results()) == [REQUESTS[1].id, first]
+
+
 def test_what_is_expected_outlives_a_restart(start: Callable) -> None:
     """A turn that is asked of a dead engine is drawn by its successor; a sample that ended meanwhile comes out."""
     engine, servers = start()
