@@ -158,7 +158,7 @@ CASCADE = Cascade(
             token_budget=TOKEN_BUDGET,
             optimizer=OptimizerConfig(lr=6e-4, warmup_steps=2),
         ),
-        grpo("rlhf", "rlhf", 15, reward_model=JUDGE, kl_coefficient=0.03),
+        grpo("rlhf", "rlhf", 10, reward_model=JUDGE, kl_coefficient=0.03),
         grpo("long_context_rl", "long_context", 20),
         grpo("code_rl", "code", 25),
         grpo("swe_agentless_rl", "swe_agentless", 20),

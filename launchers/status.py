@@ -3,6 +3,7 @@
 import fcntl
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -14,21 +15,32 @@ def run(root: Path) -> int:
     folder = RunFolder.open(root)
     console = Console(highlight=False)
     console.print(status_table(folder))
+    console.print(scores_table(folder))
     at_work = "a launcher is at work" if is_claimed(root) else "no launcher is at work"
     console.print(f"{root}: {at_work}", soft_wrap=True)
     return 0
 
 
 def status_table(run: RunFolder) -> Table:
-    """One row a stage; scores are held out, after the stage where it has them, and their gain over "before"."""
-    table = Table(title=run.cascade.name)
-    for heading in ("stage", "from", "state", "steps", "seconds", *run.cascade.evaluation.domains):
-        table.add_column(heading, justify="left" if heading in ("stage", "from", "state") else "right")
+    """One row a stage."""
+    table = Table(title=run.cascade.name, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("stage", "from", "state", "steps", "seconds"):
+        table.add_column(heading, justify="right" if heading in ("steps", "seconds") else "left")
     for stage in run.stages:
         parent = stage.parent.config.name if stage.parent else "base"
         steps = f"{stage.last_step()}/{stage.config.steps}"
-        scores = [_score(stage, domain) for domain in run.cascade.evaluation.domains]
-        table.add_row(stage.label, parent, state(run, stage), steps, f"{stage.seconds():.0f}", *scores)
+        table.add_row(stage.label, parent, state(run, stage), steps, f"{stage.seconds():.0f}")
+    return table
+
+
+def scores_table(run: RunFolder) -> Table:
+    """One row a domain, one column a stage, by its number: the held-out score after it, coloured by its gain."""
+    table = Table(title="held-out scores after each stage", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("domain")
+    for stage in run.stages:
+        table.add_column(stage.label.partition("_")[0], justify="right", no_wrap=True)
+    for domain in run.cascade.scored_domains:
+        table.add_row(domain, *(_score(stage, domain) for stage in run.stages))
     return table
 
 
@@ -57,8 +69,8 @@ def is_claimed(root: Path) -> bool:
 
 def _score(stage: StageFolder, domain: str) -> Text:
     scores = stage.scores()
-    if "after" not in scores:
+    if domain not in scores.get("after", {}):
         return Text("")
-    after, gain = scores["after"][domain], scores["after"][domain] - scores["before"][domain]
-    style = "green" if gain > 0 else "red" if gain < 0 else "dim"
-    return Text.assemble(f"{after:.3f} ", (f"{gain:+.3f}", style))
+    after, before = scores["after"][domain], scores["before"][domain]
+    style = "green" if after > before else "red" if after < before else "dim"
+    return Text(f"{after:.3f}".removeprefix("0"), style)

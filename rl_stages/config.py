@@ -538,6 +538,12 @@ class Cascade(Node):
         self._check_domains()
         self._check_models_read()
 
+    @property
+    def scored_domains(self) -> tuple[str, ...]:
+        """Whatever a stage has a held-out score in: every policy in evaluation.domains, a reward model in its own."""
+        own = [stage.domain for stage in self.stages if not stage.trains_policy]
+        return tuple(dict.fromkeys((*self.evaluation.domains, *own)))
+
     def stage(self, name: str) -> Stage:
         """The stage of that name. Raises UserError that names the nearest one."""
         names = [stage.name for stage in self.stages]

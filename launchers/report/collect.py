@@ -20,7 +20,7 @@ Events = list[dict[str, Any]]
 def collect(run: RunFolder) -> dict[str, Any]:
     return {
         "header": _header(run),
-        "domains": list(run.cascade.evaluation.domains),
+        "domains": list(run.cascade.scored_domains),
         "stages": [_stage(run, stage) for stage in run.stages],
     }
 

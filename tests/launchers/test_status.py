@@ -6,9 +6,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from cascade_rl.launchers.compare import differences, scored, scores_table
-from cascade_rl.launchers.status import is_claimed, state, status_table
-from cascade_rl.rl_stages.config import Cascade
+from cascade_rl.launchers import compare
+from cascade_rl.launchers.compare import differences, scored
+from cascade_rl.launchers.status import is_claimed, scores_table, state, status_table
+from cascade_rl.rl_stages.config import Cascade, RewardModelStage
 from cascade_rl.rl_stages.config_text import override
 from cascade_rl.rl_stages.run_folder import RunFolder
 from tests.rl_stages.test_run_folder import CASCADE, keep_step
@@ -41,7 +42,18 @@ def test_a_state_for_every_stage(tmp_path: Path) -> None:
     run.stage("rl").record_event("attempt", from_step=0)
     assert state(run, run.stage("rl")) == "started"
     shown = text(status_table(run))
-    assert "3/3" in shown and "0/4" in shown and "0.500 +0.250" in shown
+    assert "3/3" in shown and "0/4" in shown
+    assert text(scores_table(run)).splitlines()[-2].split() == ["math", ".500"]
+
+
+def test_a_reward_model_has_a_score_of_its_own_and_no_other(tmp_path: Path) -> None:
+    judge = RewardModelStage(name="judge", domain="preference", data=("generate:rlhf",), steps=1, token_budget=64)
+    with RunFolder.claim(tmp_path / "tiny", replace(CASCADE, stages=(*CASCADE.stages, judge))) as (run, _):
+        stage = run.stage("judge")
+        stage.record_scores("before", {"preference": 0.5})
+        stage.record_scores("after", {"preference": 0.75})
+    math, preference = text(scores_table(run)).splitlines()[-3:-1]
+    assert (math.split(), preference.split()) == (["math"], ["preference", ".750"])
 
 
 def test_a_stage_waits_for_its_parent(tmp_path: Path) -> None:
@@ -70,4 +82,4 @@ def test_two_runs_differ_in_settings_and_scores(tmp_path: Path) -> None:
     other = made(tmp_path / "other", override(CASCADE, ["sft.steps=2", "name=other"]), after=0.75)
     assert dict(differences(one, other)) == {"name": ("tiny", "other"), "sft.steps": (3, 2)}
     assert list(scored(one, other)) == [("sft", "math", 0.5, 0.75)]
-    assert "+0.250" in text(scores_table(one, other))
+    assert "+0.250" in text(compare.scores_table(one, other))
