@@ -97,7 +97,8 @@ def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class MathVerifier:
-    """Score 1 for an equal answer; 0 for another, for none, and for one that is undecided at the deadline.
+    """Score 1 for an equal answer; 0 for another, for none, and for one that is undecided at the deadline: a failure
+    of the infrastructure would let a policy mask what it cannot answer by answers that never return.
 
     Safe to call from several threads. The worker starts with the first answer that needs it.
     """

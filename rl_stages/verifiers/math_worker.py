@@ -5,12 +5,29 @@ from typing import Any
 
 from cascade_rl.rl_stages.verifiers.worker import Reply, serve
 
+DIGITS = 40
+
 
 def compare(answer: str, expected: str) -> bool:
     from math_verify import parse, verify
 
     gold, given = (parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in (expected, answer))
+    if gold and given and same_constant(gold[0], given[0]):
+        return True
     return bool(verify(gold, given, timeout_seconds=None))
+
+
+def same_constant(one: Any, other: Any) -> bool:
+    """Whether both are real constants that agree in DIGITS digits: milliseconds where `verify` simplifies for minutes,
+    such as powers of 2016. It says nothing about those that do not."""
+    from sympy import Expr, Number
+
+    if not all(isinstance(value, Expr) and value.is_number for value in (one, other)):
+        return False
+    values = [value.evalf(DIGITS + 5) for value in (one, other)]
+    if not all(isinstance(value, Number) and value.is_finite for value in values):
+        return False
+    return bool(abs(values[0] - values[1]) <= abs(values[0]) / 10**DIGITS)
 
 
 def reply(request: Mapping[str, Any]) -> Reply:

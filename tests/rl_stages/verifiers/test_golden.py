@@ -13,7 +13,6 @@ ANOTHER_TOKENS = "outputs are compared by tokens; Gym compares line by line, and
 EXPLAINED = {
     ("code_gen", 2): ANOTHER_TOKENS,
     ("code_gen", 4): ANOTHER_TOKENS,
-    ("math_with_judge", 1): "powers of 2016 and 4033: not decided at our deadline of 5 s, which is a score of 0",
     **{("structured_outputs", n): "the wheel has the rollout without its schema" for n in range(5)},
     **{("workplace_assistant", n): "the wheel has the rollout without its expected calls" for n in range(5)},
 }

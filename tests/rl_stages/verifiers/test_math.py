@@ -5,11 +5,18 @@ from contextlib import closing
 from fractions import Fraction
 
 import pytest
+import sympy
 
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.sample import Outcome
 from cascade_rl.rl_stages.task import Task
 from cascade_rl.rl_stages.verifiers.math import MathVerifier, as_fraction, last_box, parse_row
+from cascade_rl.rl_stages.verifiers.math_worker import same_constant
+
+
+# Of one of NeMo-Gym's recorded rollouts; math-verify takes half a minute.
+LARGE = r"\dfrac{(1+\sqrt{3})^{4033}-(1-\sqrt{3})^{4033}}{2^{2017}\sqrt{3}}"
+EQUAL_TO_LARGE = r"\frac{(3-\sqrt{3})(2-\sqrt{3})^{2016}+(3+\sqrt{3})(2+\sqrt{3})^{2016}}{6}"
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +71,7 @@ def test_plain_numbers_are_exact(text, value):
         (r"50\%", "0.5"),
         (r"\{2, 1\}", r"\{1, 2\}"),
         ("(x+1)^2", "x^2+2x+1"),
+        (LARGE, EQUAL_TO_LARGE),
     ],
 )
 def test_equal_answers_score_one(verifier, answer, expected):
@@ -85,11 +93,19 @@ def test_equal_answers_score_one(verifier, answer, expected):
         ("(" * 300 + "1" + ")" * 300, "1"),
         (r"\frac{1}{0}", "1"),
         ("nothing", "1"),
+        (r"\infty", r"\frac{1}{2}"),
     ],
 )
 def test_other_answers_and_known_hacks_score_zero(verifier, answer, expected):
     result = verdict(verifier, f"\\boxed{{{answer}}}", expected)
     assert (result.outcome, result.score) == (Outcome.COMPLETED, 0.0)
+
+
+def test_constants_are_the_same_where_forty_digits_are():
+    root = sympy.sqrt(2)
+    assert same_constant(root, 2 / root) and same_constant(sympy.S.Zero, root - root)
+    for other in (root + sympy.Rational(1, 10**30), sympy.oo, sympy.nan, sympy.Symbol("x"), root * sympy.I, "1", {2}):
+        assert not same_constant(root, other) and not same_constant(other, root)
 
 
 @pytest.mark.parametrize(
