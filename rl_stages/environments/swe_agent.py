@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cascade_rl.rl_stages.environments.environment import End, Observation
-from cascade_rl.rl_stages.sandbox import Limits, Sandbox
+from cascade_rl.rl_stages.sandbox import Limits, Sandbox, cores
 from cascade_rl.rl_stages.swe.workspace import Workspace
 from cascade_rl.rl_stages.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.verifiers.documents import Malformed
@@ -35,9 +35,10 @@ class WrongAction(ValueError):
 class SweAgent:
     """The environment. `step_seconds` also holds for grading: 1200 s is NeMo-Gym's for its tests."""
 
-    concurrency, step_seconds = 2, 1200.0
+    step_seconds = 1200.0
 
     def __init__(self) -> None:
+        self.concurrency = cores()
         self.sandbox = Sandbox(slots=self.concurrency)
 
     def start(self, task: Task) -> SweEpisode:

@@ -2,7 +2,7 @@
 
 from cascade_rl.rl_stages.sandbox.errors import CompilerUnavailable, SandboxFailure, SandboxUnavailable
 from cascade_rl.rl_stages.sandbox.limits import Limits
-from cascade_rl.rl_stages.sandbox.pool import Sandbox
+from cascade_rl.rl_stages.sandbox.pool import Sandbox, cores
 from cascade_rl.rl_stages.sandbox.probe import probe
 from cascade_rl.rl_stages.sandbox.program import CommandRun, Program, ProgramRun, Status, TestRun
 from cascade_rl.rl_stages.sandbox.tier import Tier
@@ -19,5 +19,6 @@ __all__ = [
     "Status",
     "TestRun",
     "Tier",
+    "cores",
     "probe",
 ]

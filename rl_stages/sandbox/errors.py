@@ -6,7 +6,7 @@ from cascade_rl.engine.errors import UserError
 
 
 class SandboxFailure(RuntimeError):
-    """The infrastructure failed, twice and in two workers: it says nothing about the program."""
+    """The infrastructure failed, twice where the run could be repeated: it says nothing about the program."""
 
 
 class SandboxUnavailable(UserError):

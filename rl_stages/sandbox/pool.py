@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
@@ -14,6 +15,11 @@ from cascade_rl.rl_stages.sandbox.probe import probe
 from cascade_rl.rl_stages.sandbox.program import CommandRun, Program, ProgramRun, TestRun
 from cascade_rl.rl_stages.sandbox.slot import Slot
 from cascade_rl.rl_stages.sandbox.tier import Tier
+
+
+def cores() -> int:
+    """Processors that this process may use, of which a job on a shared node has a part."""
+    return len(os.sched_getaffinity(0))
 
 
 class Sandbox:

@@ -104,7 +104,15 @@ def imported(source: str) -> set[str]:
 
 
 def run_tests(repository: Repository, sandbox: Sandbox, limits: Limits = TEST_LIMITS) -> TestRun:
-    """All tests of a repository. Raises SandboxFailure."""
+    """All tests of a repository. After a failure of the infrastructure, such as a worker that was killed, all of it
+    happens a second time, in a fresh folder. Raises SandboxFailure."""
+    try:
+        return _run_tests(repository, sandbox, limits)
+    except SandboxFailure:
+        return _run_tests(repository, sandbox, limits)
+
+
+def _run_tests(repository: Repository, sandbox: Sandbox, limits: Limits) -> TestRun:
     nonce, canaries = secrets.token_hex(16), (Canary(), Canary())
     tests = sorted(path for path in repository.tests if is_module(path))
     first, last = (f"test_{canary.name}.py" for canary in canaries)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_rl.engine.errors import UserError
-from cascade_rl.rl_stages.sandbox import Sandbox
+from cascade_rl.rl_stages.sandbox import Sandbox, cores
 from cascade_rl.rl_stages.swe.grading import TEST_LIMITS, TestRun, grade, run_tests
 from cascade_rl.rl_stages.swe.instance import Instance, parse_instance
 from cascade_rl.rl_stages.swe.issue_text import issue_text
@@ -25,7 +25,6 @@ from cascade_rl.rl_stages.swe.repair_prompt import task_row
 from cascade_rl.rl_stages.swe.repository import Repository, can_be_patched, installed_package
 from cascade_rl.rl_stages.swe.unified_diff import unified_diff
 
-SLOTS = 2
 MOST_FAILING = 10  # a bug that breaks everything is no task
 
 Row = dict[str, Any]
@@ -44,7 +43,7 @@ class Report:
         fates = ", ".join(f"{fate} {count} ({count / tried:.0%})" for fate, count in self.fates.most_common())
         kinds = ", ".join(f"{kind} {count}" for kind, count in self.kinds.most_common())
         rate = f"{self.seconds / tried:.2f} s a mutant, {3600 * kept / self.seconds:.0f} tasks an hour"
-        return f"{tried} mutants: {fates}\nkept by kind: {kinds or 'none'}\n{rate} on {SLOTS} slots"
+        return f"{tried} mutants: {fates}\nkept by kind: {kinds or 'none'}\n{rate} on {cores()} slots"
 
 
 def write_tasks(package: str, out: Path, count: int, seed: int) -> Report:
@@ -58,7 +57,7 @@ def write_tasks(package: str, out: Path, count: int, seed: int) -> Report:
     reference = {"path": str(snapshot), "sha256": hashlib.sha256(content).hexdigest()}
     report = Report()
     start = time.monotonic()
-    with Sandbox(SLOTS) as sandbox, out.open("w") as rows:
+    with Sandbox(cores()) as sandbox, out.open("w") as rows:
         snapshot.write_bytes(content)
         maker = TaskMaker(package, repository, reference, sandbox)
         for row in maker.rows(count, seed, report):
@@ -91,8 +90,8 @@ class TaskMaker:
             for mutation in mutations(source)
         ]
         random.Random(seed).shuffle(sites)
-        with ThreadPoolExecutor(SLOTS) as pool:
-            for batch in batched(sites, SLOTS):
+        with ThreadPoolExecutor(cores()) as pool:
+            for batch in batched(sites, cores()):
                 for (_, mutation), (fate, row) in zip(batch, pool.map(self._try, batch), strict=True):
                     if report.fates["kept"] == count:
                         return

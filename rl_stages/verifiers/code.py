@@ -9,10 +9,9 @@ output replaced by look-alikes. A program that reaches for these outputs wins th
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
 
-from cascade_rl.rl_stages.sandbox import Program, ProgramRun, Sandbox, SandboxFailure, Status, TestRun
+from cascade_rl.rl_stages.sandbox import Program, ProgramRun, Sandbox, SandboxFailure, Status, TestRun, cores
 from cascade_rl.rl_stages.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.verifiers.checkers import Checker
 from cascade_rl.rl_stages.verifiers.code_answers import last_program
@@ -44,7 +43,7 @@ class CodeVerifier:
     """
 
     def __init__(self, slots: int | None = None) -> None:
-        self.concurrency = slots or os.cpu_count() or 1
+        self.concurrency = slots or cores()
         self._sandbox = Sandbox(self.concurrency)
 
     def __call__(self, task: Task, text: str) -> Verdict:

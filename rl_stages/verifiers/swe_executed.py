@@ -9,7 +9,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from cascade_rl.rl_stages.sandbox import Sandbox
+from cascade_rl.rl_stages.sandbox import Sandbox, cores
 from cascade_rl.rl_stages.swe.grading import grade
 from cascade_rl.rl_stages.swe.instance import Instance
 from cascade_rl.rl_stages.swe.patch import PatchError, apply_edits, parse_edits
@@ -29,8 +29,8 @@ class SweExecutedVerifier:
     Of one task, equal patches are run once: samples of a group repeat each other, and the tests are deterministic.
     """
 
-    def __init__(self, slots: int = 2) -> None:
-        self.concurrency = slots
+    def __init__(self, slots: int | None = None) -> None:
+        self.concurrency = slots or cores()
         self._sandbox: Sandbox | None = None
         self._lock = threading.Lock()
         self._verdicts: OrderedDict[tuple[str, str], Verdict] = OrderedDict()

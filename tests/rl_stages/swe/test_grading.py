@@ -1,12 +1,18 @@
+import os
 import random
+import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from cascade_rl.engine.sample import Outcome
-from cascade_rl.rl_stages.sandbox import CommandRun, SandboxFailure, Status
+from cascade_rl.rl_stages.sandbox import CommandRun, Sandbox, SandboxFailure, Status
+from cascade_rl.rl_stages.sandbox.process_tree import descendants
 from cascade_rl.rl_stages.swe.grading import grade, run_tests
 from cascade_rl.rl_stages.swe.instance import Instance
 from cascade_rl.rl_stages.swe.mutation import mutations
@@ -141,3 +147,38 @@ def test_a_failure_of_the_sandbox_is_no_verdict_on_the_patch(box, buggy):
     verdict = grade(buggy, buggy.repaired, box)
     assert verdict.outcome is Outcome.INFRASTRUCTURE_FAILURE and verdict.score is None
     assert "pytest" in verdict.detail or "no slot" in verdict.detail
+
+
+class Killed:
+    """A sandbox whose worker is killed, the first times that it has a box open."""
+
+    def __init__(self, sandbox: Sandbox, times: int) -> None:
+        self.sandbox, self.times = sandbox, times
+
+    def run_command(self, *arguments) -> CommandRun:
+        if self.times:
+            self.times -= 1
+            Thread(target=kill_a_busy_worker).start()
+        return self.sandbox.run_command(*arguments)
+
+
+def kill_a_busy_worker() -> None:
+    while True:
+        for pid in descendants(os.getpid()):
+            if b"sandbox.worker" in command_line(pid) and descendants(pid):
+                return os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def test_a_worker_that_is_killed_is_replaced_once(buggy, sandbox):
+    once, twice = Killed(sandbox, 1), Killed(sandbox, 2)
+    assert grade(buggy, buggy.repaired, once).score == 1.0 and once.times == 0
+    verdict = grade(buggy, buggy.repaired, twice)
+    assert verdict.outcome is Outcome.INFRASTRUCTURE_FAILURE and "the worker died" in verdict.detail
