@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cascade_rl.engine.errors import UserError
+from cascade_rl.rl_stages.reward_models.choice import ALTERNATIVES, word_probabilities
 
 if TYPE_CHECKING:
     import httpx
@@ -53,9 +54,17 @@ class JudgeModel(Protocol):
         max_tokens: int,
         temperature: float = 0.0,
         top_p: float = 1.0,
-        logprobs: int = 0,
     ) -> Completion:
-        """One completion; `logprobs` alternatives are told for each token. Raises JudgeFailure."""
+        """One completion. Raises JudgeFailure."""
+        ...
+
+    def choose(
+        self, messages: Sequence[Message], words: Sequence[str], *, behind: str, max_tokens: int
+    ) -> tuple[float, ...]:
+        """Of a greedy completion, the probability of each of `words` right behind its last `behind`.
+
+        Raises JudgeFailure, also where the completion has no `behind`.
+        """
         ...
 
     def close(self) -> None:
@@ -108,7 +117,7 @@ class JudgeClient:
         top_p: float = 1.0,
         logprobs: int = 0,
     ) -> Completion:
-        """See `JudgeModel`."""
+        """See `JudgeModel`; `logprobs` alternatives are told for each token."""
         body: dict[str, Any] = {
             "model": self._model,
             "messages": [dict(message) for message in messages],
@@ -126,6 +135,17 @@ class JudgeClient:
             return call.result()
         except CancelledError:
             raise JudgeFailure(f"{self._url}: closed before it answered") from None
+
+    def choose(
+        self, messages: Sequence[Message], words: Sequence[str], *, behind: str, max_tokens: int
+    ) -> tuple[float, ...]:
+        """See `JudgeModel`; as far as the words are among the likeliest tokens that the server tells."""
+        completion = self.complete(messages, max_tokens=max_tokens, logprobs=ALTERNATIVES)
+        probabilities = word_probabilities(completion.top_logprobs, words, behind)
+        if probabilities is None:
+            shown = completion.text[-SHOWN_CHARACTERS:]
+            raise JudgeFailure(f"{self._url}: expected {behind} and one of {', '.join(words)}, found {shown!r}")
+        return probabilities
 
     def close(self) -> None:
         """See `JudgeModel`."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-from cascade_rl.rl_stages.reward_models.judge_client import Completion, JudgeFailure
-
-ALTERNATIVES = 20
-CONTEXT_CHARACTERS = 64
-LEAST_MASS = 0.5  # of YES and NO together: below, the judge did not judge
+from cascade_rl.rl_stages.reward_models.choice import LEAST_MASS
+from cascade_rl.rl_stages.reward_models.judge_client import JudgeFailure, JudgeModel, Message
 
 SYSTEM = (
     "You are an expert judge of code changes. You are given a repair task, the reference change, and a candidate "
@@ -30,33 +26,12 @@ def judge_messages(request: str, golden: str, candidate: str) -> list[dict[str, 
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "\n\n".join(sections)}]
 
 
-def read_judgement(completion: Completion) -> float:
-    """P(YES) at the token that decides: the first behind the last `<judgement>`. The text is greedy.
+def yes_probability(judge: JudgeModel, messages: Sequence[Message], max_tokens: int) -> float:
+    """P(YES) behind the last `<judgement>` of the judge's greedy answer, of at most `max_tokens`.
 
     JudgeFailure when there is none, or when YES and NO are both unlikely there.
     """
-    probability, before = None, ""
-    for tokens in completion.top_logprobs:
-        yes, no = (_mass(before, tokens, word) for word in ("YES", "NO"))
-        if yes + no >= LEAST_MASS:
-            probability = yes
-        before = (before + next(iter(tokens), ""))[-CONTEXT_CHARACTERS:]
-    if probability is None:
-        raise JudgeFailure(
-            f"expected <judgement>YES</judgement> or NO from the judge; found {completion.text[-200:]!r}"
-        )
-    return probability
-
-
-def _mass(before: str, tokens: Mapping[str, float], word: str) -> float:
-    """Probability of the tokens that begin `word` right behind an open `<judgement>`."""
-    if _judged(before):
-        return 0.0
-    begun = {token: _judged(before + token) for token in tokens}
-    fitting = [token for token, text in begun.items() if text and (word.startswith(text) or text.startswith(word))]
-    return sum(math.exp(tokens[token]) for token in fitting)
-
-
-def _judged(text: str) -> str:
-    _, opened, judged = text.rpartition("<judgement>")
-    return judged.partition("<")[0].strip().upper() if opened else ""
+    yes, no = judge.choose(messages, ("YES", "NO"), behind="<judgement>", max_tokens=max_tokens)
+    if yes + no < LEAST_MASS:
+        raise JudgeFailure(f"expected <judgement>YES</judgement> or NO from the judge; found P(YES) {yes}, P(NO) {no}")
+    return yes

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cascade_rl.engine.errors import UserError
 from cascade_rl.rl_stages.reward_models.judge_client import JudgeFailure
 from cascade_rl.rl_stages.swe import similarity
-from cascade_rl.rl_stages.swe.judgement import ALTERNATIVES, judge_messages, read_judgement
+from cascade_rl.rl_stages.swe.judgement import judge_messages, yes_probability
 from cascade_rl.rl_stages.swe.patch import PatchError, apply_edits, parse_edits
 from cascade_rl.rl_stages.swe.repository import Files, checked_files
 from cascade_rl.rl_stages.swe.unified_diff import DiffError, apply_unified_diff, unified_diff
@@ -91,9 +91,7 @@ class SweAgentlessVerifier:
     def _judged(self, judge: JudgeModel, task: Task, candidate: str) -> Verdict:
         messages = judge_messages(task.messages[-1]["content"], task.metadata["gold_patch"], candidate)
         try:
-            score = read_judgement(
-                judge.complete(messages, max_tokens=self._max_tokens, temperature=0.0, logprobs=ALTERNATIVES)
-            )
+            score = yes_probability(judge, messages, self._max_tokens)
         except JudgeFailure as failure:
             return Verdict.infrastructure_failure(str(failure))
         return Verdict.scored(min(score, 1.0), detail=f"P(YES) {score:.3f}")

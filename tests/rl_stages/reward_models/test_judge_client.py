@@ -1,6 +1,8 @@
 """A judge that fails is a JudgeFailure, never an answer, and never later than the deadline."""
 
 import itertools
+import json
+import math
 import socket
 import threading
 import time
@@ -36,6 +38,20 @@ def test_log_probs_by_token_the_likeliest_of_equal_texts(server: FakeJudge) -> N
     assert told == Completion("yes", ({"yes": -0.25, "no": -1.5},))
     assert list(told.top_logprobs[0]) == ["yes", "no"]  # the most probable first
     assert server.requests[0]["top_logprobs"] == 3
+
+
+def test_a_choice_is_read_where_the_greedy_answer_makes_it(server: FakeJudge) -> None:
+    deciding = {"token": "NO", "top_logprobs": [{"token": w, "logprob": p} for w, p in (("NO", -0.5), ("YES", -1.0))]}
+    opening = {"token": "<j>", "top_logprobs": [{"token": "<j>", "logprob": 0.0}]}
+    choice = {"message": {"content": "<j>NO"}, "logprobs": {"content": [opening, deciding]}}
+    server.reply = lambda _: json.dumps({"choices": [choice]}).encode()
+    with client(server.url) as judge:
+        told = judge.choose(ASKED, ("YES", "NO"), behind="<j>", max_tokens=7)
+        assert told == pytest.approx((math.exp(-1.0), math.exp(-0.5)))
+        with pytest.raises(JudgeFailure, match="expected <k> and one of YES, NO, found '<j>NO'"):
+            judge.choose(ASKED, ("YES", "NO"), behind="<k>", max_tokens=7)
+    asked = server.requests[0]
+    assert (asked["temperature"], asked["top_logprobs"], asked["max_tokens"]) == (0.0, 20, 7)
 
 
 def test_the_key_is_sent_and_not_told(server: FakeJudge, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

@@ -3,19 +3,20 @@
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import pytest
+import torch
 import transformers
 
 from cascade_rl.engine.config import RolloutConfig
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.rollout.client import EngineDied
-from cascade_rl.engine.sample import Request, Rollout
+from cascade_rl.engine.sample import Request, Rollout, Scored
 from cascade_rl.rl_stages.reward_models.judge_client import JudgeFailure
 from cascade_rl.rl_stages.reward_models.served_model import WEIGHTS, ServedModel
 from cascade_rl.rl_stages.tokenizer import encode_prompt, train_tokenizer
@@ -69,11 +70,33 @@ def test_answers_are_those_of_the_model_whatever_else_is_asked(served: ServedMod
     assert drawn[0] == drawn[1] != expected[0]
 
 
+def test_a_choice_has_the_probability_that_the_model_gives_it(served: ServedModel, folder: Path) -> None:
+    """Behind a part of the greedy answer, cut at a token and inside of one; the oracle computes in float64."""
+    model, tokenizer = build("nemotron_h", seed=1).double(), transformers.AutoTokenizer.from_pretrained(folder)
+    prompt = encode_prompt(tokenizer, QUESTIONS[1])
+    said = tokenizer.encode(served.complete(QUESTIONS[1], max_tokens=NEW).text, add_special_tokens=False)
+
+    def probability(before: list[int], tail: list[int]) -> float:
+        ids = torch.tensor([[*prompt, *before, *tail]])
+        with torch.no_grad():
+            logprobs = model(ids, use_cache=False).logits[0, -len(tail) - 1 : -1].log_softmax(-1)
+        return float(logprobs[range(len(tail)), tail].sum().exp())
+
+    whole = next(count for count in range(4, NEW) if len(tokenizer.decode(said[count - 1])) > 1)
+    for count, rest in ((whole, ""), (whole - 1, tokenizer.decode(said[whole - 1])[:1])):
+        behind = tokenizer.decode(said[:count]) + rest
+        words = ("YES", "NO", tokenizer.decode(said[count])[len(rest) :])
+        tails = [tokenizer.encode(rest + word, add_special_tokens=False) for word in words]
+        told = served.choose(QUESTIONS[1], words, behind=behind, max_tokens=NEW)
+        assert told == pytest.approx([probability(said[:count], tail) for tail in tails], rel=2e-3)
+        assert told[2] > 100 * told[1] > 0
+
+
 def test_what_cannot_be_asked_is_a_failure(served: ServedModel) -> None:
     with pytest.raises(JudgeFailure, match="at most 128 tokens"):
         served.complete(QUESTIONS[0], max_tokens=128)
-    with pytest.raises(JudgeFailure, match="no log-probs"):
-        served.complete(QUESTIONS[0], max_tokens=1, logprobs=2)
+    with pytest.raises(JudgeFailure, match="expected <judgement> from the judge"):
+        served.choose(QUESTIONS[0], ("YES", "NO"), behind="<judgement>", max_tokens=NEW)
 
 
 def test_closing_leaves_no_process(folder: Path, served: ServedModel) -> None:
@@ -114,6 +137,12 @@ class Mortal:
     def submit(self, requests: Iterable[Request]) -> None:
         self.pending += requests
 
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[Scored]:
+        if self.deaths < 2:
+            self.version = None
+            raise EngineDied(-9, (), Path("log"), "")
+        return [Scored(np.log(np.full(len(ids) - 1, 0.5, np.float32)), None) for ids in sequences]
+
     def results(self) -> Iterator[Rollout]:
         if self.pending and not self.deaths:
             self.version = None
@@ -128,6 +157,9 @@ def test_an_engine_that_dies_is_started_and_asked_again(folder: Path, monkeypatc
     served = ServedModel(folder, CONFIG, folder / "log", deadline_seconds=5, concurrency=8)
     assert len(ask(served)) == len(QUESTIONS)
     assert served._engine.deaths == 1  # type: ignore[attr-defined]
+    letter = served._tokenizer.decode(7)
+    assert served.choose(QUESTIONS[0], ("Y", "NO"), behind=letter, max_tokens=1) == pytest.approx((0.5, 0.25))
+    assert served._engine.deaths == 2  # type: ignore[attr-defined]
     served.close()
 
 

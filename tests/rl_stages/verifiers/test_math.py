@@ -13,7 +13,6 @@ from cascade_rl.rl_stages.task import Task
 from cascade_rl.rl_stages.verifiers.math import MathVerifier, as_fraction, last_box, parse_row
 from cascade_rl.rl_stages.verifiers.math_worker import same_constant
 
-
 # Of one of NeMo-Gym's recorded rollouts; math-verify takes half a minute.
 LARGE = r"\dfrac{(1+\sqrt{3})^{4033}-(1-\sqrt{3})^{4033}}{2^{2017}\sqrt{3}}"
 EQUAL_TO_LARGE = r"\frac{(3-\sqrt{3})(2-\sqrt{3})^{2016}+(3+\sqrt{3})(2+\sqrt{3})^{2016}}{6}"

@@ -1,11 +1,10 @@
-import math
 from contextlib import closing
 
 import pytest
 
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.sample import Outcome
-from cascade_rl.rl_stages.reward_models.judge_client import Completion, JudgeFailure
+from cascade_rl.rl_stages.reward_models.judge_client import JudgeFailure
 from cascade_rl.rl_stages.swe.patch import Edit, edit_text
 from cascade_rl.rl_stages.swe.unified_diff import unified_diff
 from cascade_rl.rl_stages.task import Task
@@ -24,15 +23,15 @@ def patch(line: str) -> str:
 class FakeJudge:
     concurrency = 7
 
-    def __init__(self, yes: float | None) -> None:
-        self.yes, self.asked, self.closed = yes, [], False
+    def __init__(self, yes: float | None, neither: float = 0.0) -> None:
+        self.yes, self.neither, self.asked, self.closed = yes, neither, [], False
 
-    def complete(self, messages, *, max_tokens, temperature=0.0, top_p=1.0, logprobs=0):
-        self.asked.append((messages[-1]["content"], max_tokens, temperature))
+    def choose(self, messages, words, *, behind, max_tokens):
+        assert (words, behind) == (("YES", "NO"), "<judgement>")
+        self.asked.append((messages[-1]["content"], max_tokens))
         if self.yes is None:
             raise JudgeFailure("down")
-        deciding = {"YES": math.log(self.yes), "NO": math.log(1 - self.yes)}
-        return Completion("<judgement>", ({"<judgement>": 0.0}, deciding))
+        return self.yes, 1 - self.yes - self.neither
 
     def close(self):
         self.closed = True
@@ -68,14 +67,15 @@ def test_the_judge_is_asked_only_about_what_is_not_golden_and_gives_its_probabil
         assert verifier(TASK, patch("    return n + 1")).score == 0.0
         assert judge.asked == []
         assert verifier(TASK, patch("    return 2 + n")).score == pytest.approx(0.8)
-    ((question, max_tokens, temperature),) = judge.asked
-    assert (max_tokens, temperature) == (99, 0.0) and judge.closed
+    ((question, max_tokens),) = judge.asked
+    assert max_tokens == 99 and judge.closed
     for part in ("f(1) must be 3", "+    return n + 2", "+    return 2 + n"):
         assert part in question
 
 
-def test_a_judge_that_fails_is_an_infrastructure_failure():
-    with closing(SweAgentlessVerifier(FakeJudge(None))) as verifier:
+@pytest.mark.parametrize("judge", [FakeJudge(None), FakeJudge(0.3, neither=0.6)])
+def test_a_judge_that_fails_or_says_neither_is_an_infrastructure_failure(judge):
+    with closing(SweAgentlessVerifier(judge)) as verifier:
         verdict = verifier(TASK, patch("    return n + 3"))
     assert verdict.outcome is Outcome.INFRASTRUCTURE_FAILURE and verdict.score is None
 

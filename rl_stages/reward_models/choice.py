@@ -1,0 +1,41 @@
+"""How probable each of a few words was where a judge had to choose between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+ALTERNATIVES = 20  # of each token that a server tells; no more in vLLM, unless it is set
+LEAST_MASS = 0.5  # of all the words together: below, the judge chose none of them
+CONTEXT_CHARACTERS = 64
+
+
+def word_probabilities(
+    top_logprobs: Sequence[Mapping[str, float]], words: Sequence[str], behind: str
+) -> tuple[float, ...] | None:
+    """Of each of `words` (upper case; the answer's case does not count) at the token that decides: the first behind the
+    last `behind`, a tag. None where nothing is behind it that the words together have LEAST_MASS at.
+
+    top_logprobs  of a greedy answer, for each token those of the most probable ones, by text, in that order
+    """
+    found, before = None, ""
+    for tokens in top_logprobs:
+        masses = tuple(_mass(before, tokens, word, behind) for word in words)
+        if sum(masses) >= LEAST_MASS:
+            found = masses
+        before = (before + next(iter(tokens), ""))[-CONTEXT_CHARACTERS:]
+    return found
+
+
+def _mass(before: str, tokens: Mapping[str, float], word: str, behind: str) -> float:
+    """Probability of the tokens that begin `word` right behind an open tag."""
+    if _said(before, behind):
+        return 0.0
+    begun = {token: _said(before + token, behind) for token in tokens}
+    fitting = [token for token, text in begun.items() if text and (word.startswith(text) or text.startswith(word))]
+    return sum(math.exp(tokens[token]) for token in fitting)
+
+
+def _said(before: str, behind: str) -> str:
+    _, opened, said = before.rpartition(behind)
+    return said.partition("<")[0].strip().upper() if opened else ""
