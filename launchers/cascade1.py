@@ -97,7 +97,13 @@ def _stages(size: Size) -> tuple[Stage, ...]:
             "data/cascade1/rlhf",  # prompts of the pairs, without mathematics and competitive programming
             reward_model=RewardModel(kind="bradley_terry", model="reward_model", shaped=True),
         ),
-        _rl(size, "if_rl", "instruction_following", "data/cascade1/instruction_following"),
+        _rl(
+            size,
+            "if_rl",
+            "instruction_following",
+            "data/cascade1/instruction_following",
+            reward_model=_if_bonus(size.recipe["if_rl"]["thinking_fraction"]),
+        ),
         _rl(size, "math_rl", "math", "data/cascade1/math", keeps=("instruction_following",)),
         # 9.8K, not released
         _rl(size, "code_rl", "code", "data/cascade1/code", keeps=("instruction_following", "math")),
@@ -116,6 +122,11 @@ def _stages(size: Size) -> tuple[Stage, ...]:
             ),
         ),
     )
+
+
+def _if_bonus(thinking_fraction: float) -> RewardModel | None:
+    """What thinking models get beside the rules."""
+    return RewardModel(kind="bradley_terry", model="reward_model", bonus=True) if thinking_fraction == 1 else None
 
 
 def _sft(name: str, lr: float, steps: int, longest: int, *data: str, **more: Any) -> SftStage:
@@ -153,10 +164,11 @@ def _rl(size: Size, name: str, domain: str, data: str, keeps: tuple[str, ...] = 
 def _by_stage(
     size: Size, stages: tuple[Stage, ...], nproc: int, tensor: int, context: int, workers: int
 ) -> Mapping[str, Layout]:
-    """One layout for all stages, but for the caches of RLHF's engines."""
+    """One layout for all stages, but for the caches of engines beside the reward model."""
     shared = _layout(size, nproc, tensor, context, workers, kv_cache_gib=24)
     beside_reward_model = _layout(size, nproc, tensor, context, workers, kv_cache_gib=size.kv_cache_gib)
-    return {stage.name: shared for stage in stages} | {"rlhf": beside_reward_model}
+    beside = [stage.name for stage in stages if "reward_model" in stage.models_read.values()]
+    return {stage.name: shared for stage in stages} | dict.fromkeys(beside, beside_reward_model)
 
 
 def _layout(size: Size, nproc: int, tensor: int, context: int, workers: int, kv_cache_gib: int) -> Layout:

@@ -300,9 +300,11 @@ class RewardModel(Node):
     """The model that judges the answers of a stage. Sampling: that of the GenRM in NeMo-Gym (facts/paper.md 5.4).
 
     kind     "server": OpenAI-compatible, at `url`; "engine": a vLLM engine of our own beside the trainer's;
-             "bradley_terry": what a reward_model stage trained, in a process of its own, which scores RLHF alone
+             "bradley_terry": what a reward_model stage trained, in a process of its own
     model    the name by which the server knows it; otherwise an earlier stage, or a folder, written with a "/"
     shaped   of "bradley_terry": tanh of the z-scores in a group, which Cascade 1 needs for weak reward models
+    bonus    of "bradley_terry": the domain's verifier scores, and a right answer gets the sigmoid of its z-score beside
+             its 1, as in IF-RL of Cascade 1's thinking models; otherwise the model scores alone
     api_key_env       environment variable that holds the server's key; None: it takes none
     deadline_seconds  of all that is asked about one group, and of each question
     retries           of a server that fails
@@ -312,6 +314,7 @@ class RewardModel(Node):
     kind: Literal["server", "engine", "bradley_terry"]
     model: str
     shaped: bool = False
+    bonus: bool = False
     url: str | None = None
     api_key_env: str | None = None
     deadline_seconds: float = 600.0
@@ -330,6 +333,8 @@ class RewardModel(Node):
     def __post_init__(self) -> None:
         right = (self.url is not None) == (self.kind == "server")
         _require(right, "reward_model.url", "one for a server, and for nothing else", self.url)
+        alone = not self.bonus or (self.kind == "bradley_terry" and not self.shaped)
+        _require(alone, "reward_model.bonus", "it with bradley_terry alone, and not shaped", self.bonus)
         _at_least(1, "reward_model", self, "concurrency", "max_tokens")
         _at_least(0, "reward_model", self, "retries", "temperature")
         _require(self.deadline_seconds > 0, "reward_model.deadline_seconds", "more than 0", self.deadline_seconds)

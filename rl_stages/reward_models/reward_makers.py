@@ -7,6 +7,7 @@ from cascade_rl.engine.config import RolloutConfig
 from cascade_rl.engine.errors import UserError
 from cascade_rl.rl_stages.config import GrpoStage, RewardModel, Stage
 from cascade_rl.rl_stages.domains import domain_named
+from cascade_rl.rl_stages.reward_models.bonus import BonusVerifier
 from cascade_rl.rl_stages.reward_models.bradley_terry import BradleyTerryScorer, BradleyTerryVerifier
 from cascade_rl.rl_stages.reward_models.open_judge import open_judge
 from cascade_rl.rl_stages.verdict import GroupVerifier, Verifier
@@ -28,7 +29,7 @@ def reward_makers(
     settings = stage.reward_model
     folder = find(settings.model) if settings.folder_or_stage else None
     if settings.kind == "bradley_terry":
-        return {stage.domain: _bradley_terry(settings, find(settings.model))}
+        return {stage.domain: _bradley_terry(stage, settings, find(settings.model))}
     make = domain_named(stage.domain).judged
     if make is None:
         raise UserError(f"{stage.name}.reward_model: expected none, {stage.domain!r} is not scored by a model")
@@ -36,5 +37,10 @@ def reward_makers(
     return {stage.domain: lambda: make(open_judge(settings, folder, rollout, log_path), settings, group)}
 
 
-def _bradley_terry(settings: RewardModel, folder: Path) -> Maker:
-    return lambda: BradleyTerryVerifier(BradleyTerryScorer(folder), shaped=settings.shaped)
+def _bradley_terry(stage: GrpoStage, settings: RewardModel, folder: Path) -> Maker:
+    if not settings.bonus:
+        return lambda: BradleyTerryVerifier(BradleyTerryScorer(folder), shaped=settings.shaped)
+    rules = domain_named(stage.domain).verifier
+    if rules is None:
+        raise UserError(f"{stage.name}.reward_model.bonus: expected a domain with a verifier, found {stage.domain!r}")
+    return lambda: BonusVerifier(rules(), BradleyTerryScorer(folder))

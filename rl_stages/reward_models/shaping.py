@@ -14,7 +14,12 @@ def scored_text(text: str) -> str:
 
 
 def tanh_of_z(rewards: Sequence[float]) -> list[float]:
-    """tanh((r - mean) / std) over one prompt's group: what keeps a weak reward model from collapsing the policy.
+    """tanh of the z-scores of one prompt's group: what keeps a weak reward model from collapsing the policy."""
+    return np.tanh(z_scores(rewards)).tolist()
+
+
+def z_scores(rewards: Sequence[float]) -> list[float]:
+    """(r - mean) / std over one prompt's group.
 
     As in `group_advantages`, the standard deviation is Bessel-corrected and has 1e-6 added; the paper states neither.
     Equal rewards, or only one, are 0.
@@ -22,4 +27,4 @@ def tanh_of_z(rewards: Sequence[float]) -> list[float]:
     values = np.asarray(rewards, np.float64)
     if len(values) < 2:
         return [0.0] * len(values)
-    return np.tanh((values - values.mean()) / (values.std(ddof=1) + 1e-6)).tolist()
+    return ((values - values.mean()) / (values.std(ddof=1) + 1e-6)).tolist()

@@ -95,6 +95,7 @@ NUMBERS = {
         "sft_32k.steps": 41_000,
         "sft_32k.optimizer.lr": 5e-5,
         "rlhf.steps": 900,
+        "if_rl.reward_model.bonus": True,
         "if_rl.steps": 920,
         "math_rl.steps": 220,
         "math_rl.optimizer.lr": 2.5e-6,

@@ -63,6 +63,8 @@ def cascade(**changes: Any) -> Cascade:
         ({"genrm": GenRm(offsets=())}, "reward_model.genrm.offsets: expected numbers above 0"),
         ({"genrm": GenRm(offsets=(0, 1))}, "reward_model.genrm.offsets: expected numbers above 0"),
         ({"max_tokens": 64}, "rlhf.reward_model.max_tokens: expected less than rollout.max_model_len = 64"),
+        ({"bonus": True}, "reward_model.bonus: expected it with bradley_terry alone"),
+        ({"kind": "bradley_terry", "bonus": True, "shaped": True}, "reward_model.bonus: expected it"),
         ({"deadline_seconds": 0.0}, "reward_model.deadline_seconds: expected more than 0"),
         ({"urls": "x"}, "RewardModel has no key 'urls'. Did you mean 'url'?"),
     ],

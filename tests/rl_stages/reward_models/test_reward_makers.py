@@ -9,7 +9,9 @@ from cascade_rl.engine.config import RolloutConfig
 from cascade_rl.engine.errors import UserError
 from cascade_rl.rl_stages.config import GrpoStage, RewardModel
 from cascade_rl.rl_stages.reward_models import reward_makers as module
+from cascade_rl.rl_stages.reward_models.bonus import BonusVerifier
 from cascade_rl.rl_stages.reward_models.reward_makers import reward_makers
+from cascade_rl.rl_stages.verifiers.instruction_following import InstructionFollowingVerifier
 from cascade_rl.rl_stages.verifiers.rlhf import RankingVerifier
 
 STAGE = GrpoStage(name="rlhf", domain="rlhf", data=("generate:rlhf",), steps=1, token_budget=64)
@@ -43,3 +45,8 @@ def test_a_bradley_terry_model_is_the_export_of_its_stage(monkeypatch: pytest.Mo
     verifier = makers(stage)["rlhf"]()
     assert opened == [Path("exports/scorer")]
     assert isinstance(verifier, module.BradleyTerryVerifier) and verifier.shaped
+    bonus = RewardModel(kind="bradley_terry", model="scorer", bonus=True)
+    added = makers(replace(stage, domain="instruction_following", reward_model=bonus))["instruction_following"]()
+    assert isinstance(added, BonusVerifier) and isinstance(added.verifier, InstructionFollowingVerifier)
+    with pytest.raises(UserError, match=r"rlhf\.reward_model\.bonus: expected a domain with a verifier"):
+        makers(replace(stage, domain="workplace", reward_model=bonus))
