@@ -87,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     swe_tasks = commands.add_parser("swe-tasks", help="repair tasks from an installed package, by mutation")
     swe_tasks.add_argument("package", help="an installed pure-Python distribution that holds its tests")
     swe_tasks.add_argument("out", type=Path, help="the .jsonl file to write; the repository goes beside it")
+    domains = ("swe_executed", "swe_agentless", "swe_agentic")
+    swe_tasks.add_argument("--domain", default=domains[0], choices=domains, help=f"of the rows ({domains[0]})")
     swe_tasks.add_argument("--count", type=int, default=100, metavar="N", help="tasks (100)")
     swe_tasks.add_argument("--seed", type=int, default=1, help="of the order of the mutants (1)")
     swe_tasks.set_defaults(command=_swe_tasks)
@@ -203,7 +205,7 @@ def _swe_tasks(options: argparse.Namespace) -> int:
     """Exit code 1 where the package has fewer tasks."""
     from cascade_rl.rl_stages.swe import make_tasks
 
-    report = make_tasks.write_tasks(options.package, options.out, options.count, options.seed)
+    report = make_tasks.write_tasks(options.package, options.out, options.domain, options.count, options.seed)
     print(report.text())
     return 0 if report.fates["kept"] == options.count else 1
 

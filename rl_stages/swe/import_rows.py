@@ -14,65 +14,46 @@ from pathlib import Path
 from typing import Any
 
 from cascade_rl.engine.errors import UserError
-from cascade_rl.rl_stages.swe.instance import parse_instance
-from cascade_rl.rl_stages.swe.repair_prompt import task_row
-from cascade_rl.rl_stages.swe.repository import Files, Repository, can_be_patched, is_test, read_folder
+from cascade_rl.rl_stages.swe.repository import Files, Repository, is_test, read_folder
+from cascade_rl.rl_stages.swe.task_rows import task_rows
 from cascade_rl.rl_stages.swe.unified_diff import apply_unified_diff, unified_diff
 
 Row = dict[str, Any]
-DOMAINS = ("swe_executed", "swe_agentless")
 
 
 def import_rows(source: Path, environments: Path, domain: str) -> Iterator[Row]:
-    """A row of `domain` for each line of a JSONL file. UserError that begins with "file:line: "."""
+    """The rows of `domain` for each line of a JSONL file. UserError that begins with "file:line: "."""
     with source.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield _import_line(line, f"{source}:{number}", environments, domain)
+                yield from _import_line(line, f"{source}:{number}", environments, domain)
 
 
-def _import_line(line: str, where: str, environments: Path, domain: str) -> Row:
+def _import_line(line: str, where: str, environments: Path, domain: str) -> list[Row]:
     try:
         row = json.loads(line)
         if not isinstance(row, dict):
             raise UserError(f"expected a JSON object; found a {type(row).__name__}")
-        return import_row(row, environments, domain)
+        return list(task_rows(domain, import_row(row, environments)))
     except RecursionError:
         raise UserError(f"{where}: expected a JSON object; found one that is nested too deeply") from None
     except (UserError, ValueError, SyntaxError) as error:
         raise UserError(f"{where}: {error}") from None
 
 
-def import_row(row: Mapping[str, Any], environments: Path, domain: str) -> Row:
-    """One row, told apart by its fields. UserError on one that is none of the three, or lacks what it needs."""
-    if domain not in DOMAINS:
-        raise UserError(f"expected a domain among {', '.join(DOMAINS)}; found {domain!r}")
+def import_row(row: Mapping[str, Any], environments: Path) -> Row:
+    """An executed SWE row's fields from one row, told apart by its own. UserError on one that is none of the three, or
+    lacks what it needs."""
     if "expected_output_json" in row:
-        fields = _r2e_gym(row, environments)
-    elif "test_patch" in row:
-        fields = _swe_bench(row, environments)
-    elif "patch" in row and "FAIL_TO_PASS" in row:
-        fields = _swe_smith(row, environments)
-    else:
-        raise UserError(
-            "expected a row of SWE-bench or SWE-Gym (patch, test_patch), R2E-Gym (expected_output_json) or SWE-smith "
-            f"(patch, FAIL_TO_PASS); found the fields {', '.join(sorted(row))[:120]}"
-        )
-    return _row_of(parse_instance(fields), domain)
-
-
-def _row_of(fields: Row, domain: str) -> Row:
-    """With the golden localisation: the files that the golden patch changes."""
-    files = {**fields["repo_snapshot"]["files"], **fields["bug"]}
-    repaired = apply_unified_diff(files, fields["gold_patch"])
-    paths = sorted(path for path in files.keys() | repaired.keys() if files.get(path) != repaired.get(path))
-    if outside := [path for path in paths if path not in files or path not in repaired or not can_be_patched(path)]:
-        raise UserError(f"expected a golden patch of source that is there; found one of {outside[0]}, which is not")
-    golden = {path: files[path] for path in paths}
-    if domain == "swe_agentless":
-        repair = {"instance_id": fields["instance_id"], "files": golden, "gold_patch": fields["gold_patch"]}
-        return task_row(domain, fields["problem_statement"], golden, repair)
-    return task_row(domain, fields["problem_statement"], golden, fields)
+        return _r2e_gym(row, environments)
+    if "test_patch" in row:
+        return _swe_bench(row, environments)
+    if "patch" in row and "FAIL_TO_PASS" in row:
+        return _swe_smith(row, environments)
+    raise UserError(
+        "expected a row of SWE-bench or SWE-Gym (patch, test_patch), R2E-Gym (expected_output_json) or SWE-smith "
+        f"(patch, FAIL_TO_PASS); found the fields {', '.join(sorted(row))[:120]}"
+    )
 
 
 def _swe_bench(row: Mapping[str, Any], environments: Path) -> Row:

@@ -1,4 +1,4 @@
-"""Executed SWE tasks from an installed package with tests, by mutation; behind `cascade swe-tasks`."""
+"""SWE tasks from an installed package with tests, by mutation; behind `cascade swe-tasks`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from cascade_rl.rl_stages.swe.grading import TEST_LIMITS, TestRun, grade, run_te
 from cascade_rl.rl_stages.swe.instance import Instance, parse_instance
 from cascade_rl.rl_stages.swe.issue_text import issue_text
 from cascade_rl.rl_stages.swe.mutation import Mutation, mutations
-from cascade_rl.rl_stages.swe.repair_prompt import task_row
 from cascade_rl.rl_stages.swe.repository import Repository, can_be_patched, installed_package
+from cascade_rl.rl_stages.swe.task_rows import task_rows
 from cascade_rl.rl_stages.swe.unified_diff import unified_diff
 
 MOST_FAILING = 10  # a bug that breaks everything is no task
@@ -46,8 +46,9 @@ class Report:
         return f"{tried} mutants: {fates}\nkept by kind: {kinds or 'none'}\n{rate} on {cores()} slots"
 
 
-def write_tasks(package: str, out: Path, count: int, seed: int) -> Report:
-    """Writes `count` rows to `out` and the repository beside it, or as many as the package has mutants for.
+def write_tasks(package: str, out: Path, domain: str, count: int, seed: int) -> Report:
+    """Writes the rows of `count` bugs to `out` and the repository beside it, or of as many as the package has mutants
+    for.
 
     UserError as in `installed_package`, and where the package's own tests do not run here.
     """
@@ -60,8 +61,8 @@ def write_tasks(package: str, out: Path, count: int, seed: int) -> Report:
     with Sandbox(cores()) as sandbox, out.open("w") as rows:
         snapshot.write_bytes(content)
         maker = TaskMaker(package, repository, reference, sandbox)
-        for row in maker.rows(count, seed, report):
-            rows.write(json.dumps(row) + "\n")
+        for fields in maker.tasks(count, seed, report):
+            rows.writelines(json.dumps(row) + "\n" for row in task_rows(domain, fields))
     report.seconds = time.monotonic() - start
     return report
 
@@ -81,8 +82,9 @@ class TaskMaker:
         if not self._passing:
             raise UserError(f"{package}: expected its tests to pass here; found none that does: {run.problem}")
 
-    def rows(self, count: int, seed: int, report: Report) -> Iterator[Row]:
-        """Verified tasks: the bug fails tests that passed, and the golden patch scores 1. The same for one seed."""
+    def tasks(self, count: int, seed: int, report: Report) -> Iterator[Row]:
+        """Fields of executed SWE rows (swe/instance.py), verified: the bug fails tests that passed, and the golden
+        patch scores 1. The same for one seed."""
         sites = [
             (path, mutation)
             for path, source in sorted(self._repository.files.items())
@@ -113,24 +115,22 @@ class TaskMaker:
             return "survived", None
         if len(failing) > MOST_FAILING:
             return "too many fail", None
-        row = self._row(path, mutation, buggy, failing, run)
+        row = self._fields(path, mutation, buggy, failing, run)
         instance = Instance.of(parse_instance(row))
         repaired = grade(instance, instance.repaired, self._sandbox).score == 1.0
         return ("kept", row) if repaired else ("unrepaired", None)
 
-    def _row(self, path: str, mutation: Mutation, buggy: str, failing: list[str], run: TestRun) -> Row:
+    def _fields(self, path: str, mutation: Mutation, buggy: str, failing: list[str], run: TestRun) -> Row:
         messages = {test: run.outcomes[test].message if test in run.outcomes else "" for test in failing}
-        issue = issue_text(self._package, messages)
-        fields = {
+        return {
             "instance_id": f"{self._package}-{path}-{mutation.line}-{mutation.start}-{mutation.kind}".replace(" ", "_"),
-            "problem_statement": issue,
+            "problem_statement": issue_text(self._package, messages),
             "repo_snapshot": self._reference,
             "bug": {path: buggy},
             "FAIL_TO_PASS": failing,
             "PASS_TO_PASS": sorted(self._passing - set(failing)),
             "gold_patch": unified_diff({path: buggy}, {path: self._repository.files[path]}),
         }
-        return task_row("swe_executed", issue, {path: buggy}, fields)
 
 
 def parses(source: str) -> bool:

@@ -1,8 +1,6 @@
-"""What a policy is asked in one turn: the issue, the files at fault, and how to answer."""
+"""What a policy is asked: the issue; in one turn, the files at fault and how to answer; as an agent, how to act."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from cascade_rl.rl_stages.swe.patch import Edit, edit_text
 from cascade_rl.rl_stages.swe.repository import Files
@@ -10,6 +8,11 @@ from cascade_rl.rl_stages.swe.repository import Files
 INSTRUCTIONS = (
     "Repair the code so that the issue is solved. Answer with one or more blocks in this form; the lines to search "
     "for must be lines of the file, with their indentation:"
+)
+AGENT_INSTRUCTIONS = (
+    "Repair the repository in the working directory so that the issue is solved. Call bash once a turn, with one shell "
+    "command; files stay from one command to the next, processes and variables do not. Then call submit. Hidden tests "
+    "decide, and what you did to source files that are there is all that counts."
 )
 EXAMPLE = edit_text(Edit("path/to/file.py", "lines that are there", "lines that replace them"))
 
@@ -21,7 +24,5 @@ def repair_prompt(issue: str, files: Files) -> str:
     )
 
 
-def task_row(domain: str, issue: str, files: Files, fields: dict[str, Any]) -> dict[str, Any]:
-    """The NeMo-Gym row of a repair."""
-    message = {"role": "user", "content": repair_prompt(issue, files)}
-    return {"responses_create_params": {"input": [message]}, "agent_ref": {"name": domain}, **fields}
+def agent_prompt(issue: str) -> str:
+    return f"<issue>\n{issue}\n</issue>\n\n{AGENT_INSTRUCTIONS}"

@@ -72,10 +72,25 @@ def test_hidden_tests_are_not_in_the_files(checkouts):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_agentless_rows_hold_the_golden_files(kind, checkouts):
-    (row,) = imported(checkouts, [KINDS[kind][0]], "swe_agentless")
+def test_agentless_rows_hold_the_golden_files_and_then_the_retrieved_ones(kind, checkouts):
+    tasks = [parse_task(row, "here", "1") for row in imported(checkouts, [KINDS[kind][0]], "swe_agentless")]
+    assert {task.domain for task in tasks} == {"swe_agentless"}
+    assert [task.metadata["files"] for task in tasks] == [{PATH: BUGGY}, {PATH: BUGGY, "tiny/__init__.py": ""}]
+    assert ["tiny/__init__.py" in task.messages[0]["content"] for task in tasks] == [False, True]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_agentic_rows_hold_the_issue_and_the_tools(kind, checkouts):
+    (row,) = imported(checkouts, [KINDS[kind][0]], "swe_agentic")
     task = parse_task(row, "here", "1")
-    assert task.domain == "swe_agentless" and task.metadata["files"] == {PATH: BUGGY}
+    assert Instance.of(task.metadata).repository.files[PATH] == BUGGY
+    assert "has() is wrong" in task.messages[0]["content"] and SOURCE[:20] not in task.messages[0]["content"]
+    assert [tool["function"]["name"] for tool in task.tools] == ["bash", "submit"]
+
+
+def test_an_unknown_domain_is_told(checkouts):
+    with pytest.raises(UserError, match="expected a domain among swe_executed, swe_agentless, swe_agentic"):
+        imported(checkouts, [SWE_BENCH], "swe")
 
 
 def test_a_row_whose_environment_is_not_here_is_refused_by_name(tmp_path):

@@ -38,7 +38,7 @@ def test_one_seed_gives_one_list_and_the_report_adds_up(sandbox):
     def made(count: int) -> tuple[list, Report]:
         report = Report(seconds=1.0)
         maker = TaskMaker("tiny", REPOSITORY, REFERENCE, sandbox)
-        return list(maker.rows(count, 1, report)), report
+        return list(maker.tasks(count, 1, report)), report
 
     (first, report), (again, _) = made(2), made(1)
     assert first[:1] == again and len(first) == report.fates["kept"] == report.kinds.total() == 2
