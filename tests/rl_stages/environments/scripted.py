@@ -1,7 +1,7 @@
 """A rollout client whose server says what a script says, and an environment that answers what a script answers."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from cascade_rl.engine.rollout.protocol import Reply, Settings, Submit
 from cascade_rl.engine.sample import Request, Rollout, Sampling
 from cascade_rl.engine.sampler import Sampler
 from cascade_rl.rl_stages.domains import DOMAINS, Domain
-from cascade_rl.rl_stages.environments.environment import End, Observation
+from cascade_rl.rl_stages.environments.environment import End, Environment, Observation
 from cascade_rl.rl_stages.environments.episodes import Episodes
 from cascade_rl.rl_stages.task import Task
 from cascade_rl.rl_stages.tokenizer import encode_prompt, train_tokenizer
@@ -118,7 +118,16 @@ class ScriptedEpisode:
 class Play:
     """Draws samples of the scripted domain through the client, the sampler and the environment loop as they are."""
 
-    def __init__(self, monkeypatch: Any, folder: Path, environment: ScriptedEnvironment, say: Say) -> None:
+    def __init__(
+        self,
+        monkeypatch: Any,
+        folder: Path,
+        environment: Environment,
+        say: Say,
+        task: Task = TASK,
+        limit: int = LIMIT,
+    ) -> None:
+        self.task, self.limit = task, limit
         monkeypatch.setattr(client, "EngineProcess", ScriptedServer)
         monkeypatch.setattr(ScriptedServer, "say", staticmethod(say), raising=False)
         monkeypatch.setattr(ScriptedServer, "requests", [], raising=False)
@@ -126,14 +135,14 @@ class Play:
         scripted = Domain("scripted", lambda row: {}, None, environment=lambda: environment)
         monkeypatch.setitem(DOMAINS, "scripted", scripted)
         (folder / "config.json").write_text(f'{{"vocab_size": {len(TOKENIZER)}}}')
-        self.engine = RolloutEngine(folder, RolloutConfig(max_model_len=LIMIT), seed=0, log_path=folder / "log")
+        self.engine = RolloutEngine(folder, RolloutConfig(max_model_len=limit), seed=0, log_path=folder / "log")
         self.engine.update_weights("image", 0)
 
-    def __call__(self, ids: str, sampling: Sampling) -> dict[str, Rollout]:
-        prompt = tuple(encode_prompt(TOKENIZER, TASK.messages))
+    def __call__(self, ids: Iterable[str], sampling: Sampling) -> dict[str, Rollout]:
+        prompt = tuple(encode_prompt(TOKENIZER, self.task.messages))
         requests = [Request(name, prompt, sampling, seed=seed) for seed, name in enumerate(ids)]
-        with Episodes(TOKENIZER, LIMIT) as episodes:
-            episodes.begin(TASK, requests)
+        with Episodes(TOKENIZER, self.limit) as episodes:
+            episodes.begin(self.task, requests)
             sampler = Sampler(self.engine, episodes.follow, lambda _: None, lambda _: None)
             while not sampler.draw(requests):
                 requests = []
