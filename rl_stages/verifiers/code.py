@@ -16,6 +16,7 @@ from cascade_rl.rl_stages.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.verifiers.checkers import Checker
 from cascade_rl.rl_stages.verifiers.code_answers import last_program
 from cascade_rl.rl_stages.verifiers.code_rows import Problem, SpecialJudge
+from cascade_rl.rl_stages.verifiers.remembered import RememberedVerdicts
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.task import Task
@@ -37,27 +38,33 @@ class JudgeFailed(RuntimeError):
 class CodeVerifier:
     """Score 1 when every test passes, else 0; an answer without a program is a wrong format.
 
-    The run ends at the first test that fails; `parts["tests_passed"]` is the share that passed before. Safe to
-    call from several threads. Raises SandboxUnavailable where no isolation works, CompilerUnavailable for C++
-    without a compiler.
+    The run ends at the first test that fails; `parts["tests_passed"]` is the share that passed before. Of one problem,
+    equal programs are run once. Safe to call from several threads. Raises SandboxUnavailable where no isolation works,
+    CompilerUnavailable for C++ without a compiler.
     """
 
     def __init__(self, slots: int | None = None) -> None:
         self.concurrency = slots or cores()
         self._sandbox = Sandbox(self.concurrency)
+        self._remembered = RememberedVerdicts()
 
     def __call__(self, task: Task, text: str) -> Verdict:
         source = last_program(final_answer(text) or "")
         if source is None:
             return Verdict.wrong_format("expected a program between two lines of ``` after the reasoning; found none")
-        try:
-            return self._judged(task.metadata["problem"], source)
-        except (SandboxFailure, JudgeFailed) as failure:
-            return Verdict.infrastructure_failure(str(failure))
+        problem: Problem = task.metadata["problem"]
+        # Its hash, since all tests of thousands of problems are too much to keep, and ids repeat between sources.
+        return self._remembered(hash((problem, source)), lambda: self._run(problem, source))
 
     def close(self) -> None:
         """Ends the sandbox's workers."""
         self._sandbox.close()
+
+    def _run(self, problem: Problem, source: str) -> Verdict:
+        try:
+            return self._judged(problem, source)
+        except (SandboxFailure, JudgeFailed) as failure:
+            return Verdict.infrastructure_failure(str(failure))
 
     def _judged(self, problem: Problem, source: str) -> Verdict:
         passed = 0

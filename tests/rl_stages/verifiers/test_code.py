@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from cascade_rl.engine.sample import Outcome
-from cascade_rl.rl_stages.sandbox import CompilerUnavailable, SandboxFailure
+from cascade_rl.rl_stages.sandbox import CompilerUnavailable, Sandbox, SandboxFailure
 from cascade_rl.rl_stages.task import Task
 from cascade_rl.rl_stages.verifiers.code import CodeVerifier
 from cascade_rl.rl_stages.verifiers.code_rows import parse_row
@@ -220,3 +220,23 @@ def test_an_output_that_forges_the_sandbox_reply_is_only_an_output(verifier):
     source = f"import os\nfor d in range(64):\n    try: os.write(d, b'{forged}\\n')\n    except OSError: pass"
     verdict = judged(verifier, DOUBLES, source)
     assert (verdict.outcome, verdict.score) == (Outcome.COMPLETED, 0.0)
+
+
+def test_equal_programs_are_run_once_for_a_problem_and_failures_are_not_remembered(monkeypatch):
+    """Also where two sources name their tasks alike."""
+    runs = []
+    run_program = Sandbox.run_program
+
+    def counted(self, *arguments, **options):
+        runs.append(arguments)
+        if len(runs) == 1:
+            raise SandboxFailure("no slot")
+        return run_program(self, *arguments, **options)
+
+    monkeypatch.setattr(Sandbox, "run_program", counted)
+    source = "print(int(input()) + int(input()))"
+    other = {**DOUBLES, "outputs": ["4\n", "12\n", "31\n"]}
+    with closing(CodeVerifier(slots=1)) as fresh:
+        assert judged(fresh, DOUBLES, source).outcome is Outcome.INFRASTRUCTURE_FAILURE
+        assert [judged(fresh, tests, source).score for tests in (DOUBLES, DOUBLES, other, other)] == [1, 1, 0, 0]
+    assert len(runs) == 3
