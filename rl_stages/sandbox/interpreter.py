@@ -19,7 +19,7 @@ _DRIVER = "limits frames landlock seccomp confinement values python_program cpp_
 _BOOT = """
 import marshal, os, sys, types
 code = b""
-while len(code) < {length}: code += os.read(0, {length} - len(code))
+while len(code) < {length}: code += os.read(0, {length} - len(code)) or sys.exit("stdin ended")
 package = types.ModuleType({package!r})
 sys.modules[{package!r}] = package
 for name, body in marshal.loads(code):

@@ -28,6 +28,7 @@ from cascade_rl.rl_stages.sandbox import (
     process_tree,
     slot,
 )
+from cascade_rl.rl_stages.sandbox.interpreter import driver
 from cascade_rl.rl_stages.sandbox.probe import attempts
 
 SUM = Program(language="python", source="print(sum(map(int, input().split())))")
@@ -277,3 +278,11 @@ def test_a_python_below_tmp_is_not_hidden_by_the_boxs_own_tmp() -> None:
     words = bubblewrap.command_line(Limits(), 3, proc=True, extra=["/tmp/clone/.venv"])
     mounts = list(itertools.pairwise(words))
     assert mounts.index(("--tmpfs", "/tmp")) < mounts.index(("--ro-bind", "/tmp/clone/.venv"))
+
+
+@pytest.mark.parametrize("sent", [0, 1, -1])
+def test_a_driver_whose_worker_is_gone_ends(sent: int) -> None:
+    """However much of its own code had come: it may have lost, in this moment, what would kill it."""
+    command, code = driver()
+    ended = subprocess.run(command, input=code[:sent], capture_output=True, timeout=20, check=False)
+    assert ended.returncode == 1 and ended.stderr == b"stdin ended\n"
