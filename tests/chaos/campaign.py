@@ -21,6 +21,7 @@ COMMAND = {
     "launcher": "nemo-run",
 }
 SURVIVED = ("engine", "verifier worker")  # mostly: an engine that dies while it takes weights ends the attempt
+WAIT_S = 1200.0  # for the next moment to kill, or the end
 DELAY_S = 0.5  # at most, from the moment that is chosen to the kill
 
 Work = tuple[Path, str, str]
@@ -38,6 +39,7 @@ class Campaign:
     say: Callable[[str], None]
     starts: int = 0
     kills: Counter[str] = field(default_factory=Counter)
+    killed_since_start: bool = False
     finished: set[Work] = field(default_factory=set)
 
     def run(self, targets: list[str], whole: int) -> RunFolder:
@@ -58,25 +60,25 @@ class Campaign:
 
     def _wait(self, launched: Launched, condition: Callable[[Launched], bool]) -> Launched:
         """Until the condition holds or the run has arrived. A launch that was killed is started again."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + WAIT_S
         while (code := launched.process.poll()) != 0 and (code or not condition(launched)):
             if code:
                 launched = self._again(launched)
             if time.monotonic() > deadline:
                 launched.kill()
-                raise AssertionError(f"nothing came for {LIMIT_S:.0f} s\n" + "\n".join(launched.process.communicate()))
+                raise AssertionError(f"nothing came for {WAIT_S:.0f} s\n" + "\n".join(launched.process.communicate()))
             time.sleep(0.01)
         return launched
 
     def _again(self, launched: Launched) -> Launched:
         """The same command, once all processes of the one before are gone; without a kill since its start, an error."""
         told = "\n".join(launched.process.communicate())
-        assert self.kills["since the start"], told
+        assert self.killed_since_start, told
         deadline = time.monotonic() + 10
         while left := launched.pids():
             assert time.monotonic() < deadline, f"processes outlive their launcher: {left}"
             time.sleep(0.01)
-        self.kills["since the start"] = 0
+        self.killed_since_start = False
         return self._start()
 
     def _kill(self, launched: Launched, target: str, moment: float) -> None:
@@ -88,7 +90,7 @@ class Campaign:
         if target not in SURVIVED:
             launched.process.wait(LIMIT_S)
         self.kills[target] += 1
-        self.kills["since the start"] += 1
+        self.killed_since_start = True
         self.finished |= set(work(self.folder))
         return self.say(f"{moment:4.0%}  {target}: killed, {len(self.finished)} samples and verdicts finished")
 
