@@ -29,6 +29,8 @@ def status_table(run: RunFolder) -> Table:
     for stage in run.stages:
         parent = stage.parent.config.name if stage.parent else "base"
         steps = f"{stage.last_step()}/{stage.config.steps}"
+        if stop := stage.early_stop:
+            steps += f" ({stop['rule']})"
         table.add_row(stage.label, parent, state(run, stage), steps, f"{stage.seconds():.0f}")
     return table
 

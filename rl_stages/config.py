@@ -192,12 +192,45 @@ class SftStage(Stage):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Plateau(Node):
+    """A metric that gets no better: its mean over the last `window` steps is not better than that of the `window` steps
+    before by at least `gain`. MOPD of Cascade 2 converges after 40 to 50 steps, judged by eye (facts/paper.md 2).
+
+    metric  a key of metrics.jsonl
+    better  which way it gets better; "lower" for reverse_kl
+    """
+
+    window: int
+    gain: float
+    metric: str = "reward"
+    better: Literal["higher", "lower"] = "higher"
+
+    def __post_init__(self) -> None:
+        _at_least(1, "stop_at_plateau", self, "window")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthClip(Node):
+    """A share of truncated answers that was above `rate` in each of the last `window` steps, or below it: Math RL of
+    Cascade 1 goes on to longer answers when it has come down to about 0.1 (facts/paper.md 1.4)."""
+
+    rate: float
+    window: int
+    side: Literal["above", "below"] = "above"
+
+    def __post_init__(self) -> None:
+        _share("stop_at_length_clip", self, "rate")
+        _at_least(1, "stop_at_length_clip", self, "window")
+
+
+@dataclass(frozen=True, kw_only=True)
 class OnPolicyStage(Stage):
     """What the stages have in common that learn from their own samples: one update per rollout batch.
 
     importance_low, importance_high   the band of the train/rollout ratio, see the stage's loss
     tme_bound                         largest allowed mean of exp|log p_train - log p_rollout|; 1.001 suits float32
     max_infrastructure_failures       largest share of a step's samples that may stay without a score
+    stop_at_plateau, stop_at_length_clip   what ends the stage before its last step (rl_stages/stop_rule.py)
     """
 
     prompts_per_step: int = 128
@@ -207,6 +240,8 @@ class OnPolicyStage(Stage):
     importance_high: float = 2.0
     tme_bound: float = 1.001
     max_infrastructure_failures: float = 0.1
+    stop_at_plateau: Plateau | None = None
+    stop_at_length_clip: LengthClip | None = None
 
     @property
     def batch_terms(self) -> str:
@@ -247,7 +282,7 @@ class OnPolicyStage(Stage):
 class Extension(Node):
     """New settings from step `from_step` on, counting from 0; None leaves what there was. Cascade 1 extends the answers
     of Math RL at fixed steps (Table 17, facts/paper.md 1.4); its other rule, to end a stage at a clip ratio of about
-    10 %, is a person's to apply, because the schedules of a stage need its number of steps."""
+    10 %, is `LengthClip`."""
 
     from_step: int
     max_new_tokens: int

@@ -197,11 +197,18 @@ class StageFolder:
     def finish(self) -> None:
         """Mark the stage finished. Raises ValueError unless last checkpoint, export and scores are there."""
         missing = [when for when in ("before", "after") if when not in self.scores()]
-        missing += [] if self.last_step() == self.config.steps else [f"checkpoint of step {self.config.steps}"]
+        ended = self.early_stop or self.last_step() == self.config.steps
+        missing += [] if ended else [f"checkpoint of step {self.config.steps}"]
         missing += [] if self.export.is_dir() else ["export"]
         if missing:
             raise ValueError(f"{self.label} is not finished: missing {', '.join(missing)}")
         write_atomically(self.root / "done", "")
+
+    @property
+    def early_stop(self) -> Mapping[str, Any] | None:
+        """The event of the rule that ended the stage at its newest checkpoint, before its last step."""
+        told = [event for event in self.events.rows() if event["event"] == "early_stop"]
+        return told[-1] if told and told[-1]["step"] == self.last_step() else None
 
     def gate(self) -> tuple[GateVerdict, ...]:
         """What the stage lost against what it may lose; empty before it is done."""

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as ListOf
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -42,6 +42,7 @@ from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.sample_record import SampleRecord
 from cascade_rl.rl_stages.start import start
 from cascade_rl.rl_stages.step_log import StepLog
+from cascade_rl.rl_stages.stop_rule import early_stop, has_rule
 from cascade_rl.rl_stages.task import Split, Task, load_tasks
 from cascade_rl.rl_stages.tokenizer import encode_prompt
 
@@ -91,12 +92,14 @@ class Session[S: Stage]:
 
     def steps(self) -> Iterator[int]:
         """Steps that are still to be taken, counting from 0; after each that is due a checkpoint is written."""
-        for step in range(self.first_step, self.stage.steps):
+        step, ended = self.first_step, self._ended(self.first_step)
+        while not ended:
             yield step
+            step += 1
             self.checkpoints.poll()
-            stop = any_rank(stop_request.asked())
-            if stop or (step + 1) % self.stage.checkpoint_every == 0 or step + 1 == self.stage.steps:
-                self._save(step + 1)
+            stop, ended = any_rank(stop_request.asked()), self._ended(step)
+            if stop or ended or step % self.stage.checkpoint_every == 0:
+                self._save(step)
             if stop:
                 self.checkpoints.finish()
                 raise stop_request.StopRequested
@@ -187,6 +190,18 @@ class Session[S: Stage]:
         if step:
             checkpoint.load(self.trainer, self.folder.checkpoint(step))
         return step
+
+    def _ended(self, step: int) -> bool:
+        """Whether the stage, which has taken `step` steps, takes no further one. Collective."""
+        return step == self.stage.steps or (has_rule(self.stage) and from_rank0(self._stops_early))
+
+    def _stops_early(self) -> bool:
+        assert has_rule(self.stage)
+        stop = early_stop(self.stage, self.folder.metrics.rows())
+        if stop:
+            self.log.progress.say(f"ends before step {self.stage.steps}: {stop.reason}")
+            self.folder.record_event("early_stop", **asdict(stop))
+        return stop is not None
 
     def _save(self, step: int) -> None:
         if is_rank0():

@@ -69,6 +69,7 @@ def _stage(run: RunFolder, stage: StageFolder) -> dict[str, Any]:
         "state": state(run, stage),
         "step": stage.last_step(),
         "steps": config.steps,
+        "ended": stage.early_stop["reason"] if stage.early_stop else None,
         "terms": config.batch_terms,
         "seconds": stage.seconds(),
         "hash": stage.content_hash,

@@ -83,7 +83,7 @@ function stageRow(stage, stages) {
     h("span", { class: stateClass(stage) === "closed" ? "bad" : stateClass(stage) === "done" ? "good" : "soft" }, `${mark} ${waits ? "waits" : stage.state}`),
     h("span", { class: "num" }, `${whole(stage.step)} / ${whole(stage.steps)}`),
     h("span", { class: "num soft" }, stage.seconds ? duration(stage.seconds) : ""),
-    h("span", { class: "more" }, h("span", null, words(stage.own.join(", "))), gates, waiting, reads, pupils, waits && h("span", null, stage.state)));
+    h("span", { class: "more" }, h("span", null, words(stage.own.join(", "))), stage.ended && h("span", null, `ended by ${stage.ended}`), gates, waiting, reads, pupils, waits && h("span", null, stage.state)));
 }
 
 // What each stage did to every domain.

@@ -133,6 +133,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
             math_rl.record_event("expert_tokens", step=step, tokens=[[6, 2], [4, 4]])
             math_rl.begin_checkpoint(step)
             math_rl.commit_checkpoint(step)
+        math_rl.record_event("early_stop", step=2, rule="plateau", reason="plateau: mean reward 0.5")
         math_rl.record_event("engine_died", detail="signal 9")
         math_rl.record_event("ended", exit_code=3)
         math_rl.record_scores("before", dict.fromkeys(run.cascade.evaluation.domains, 0.5))
@@ -152,6 +153,7 @@ def test_scores_and_gates_are_those_of_the_files(small: RunFolder, tab: Page) ->
     expect(row).to_contain_text("gate closed")
     expect(row).to_contain_text("✗ gate: code lost 0.125, allowed 0.020")
     expect(row).to_contain_text("→ mopd: math")
+    expect(row).to_contain_text("ended by plateau: mean reward 0.5")
     expect(tab.locator("#graph path.taught title")).to_have_text(
         ["math_rl → mopd: math", "if_rl → mopd: instruction_following", "code_teacher → mopd: code"]
     )

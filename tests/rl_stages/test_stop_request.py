@@ -21,7 +21,9 @@ def _take_steps() -> tuple[list[int], list[object]]:
     saved: list[object] = []
     writer = SimpleNamespace(poll=lambda: None, finish=lambda: saved.append("written"))
     stage = SimpleNamespace(steps=9, checkpoint_every=2)
-    session = SimpleNamespace(first_step=0, stage=stage, checkpoints=writer, _save=saved.append)
+    session = SimpleNamespace(
+        first_step=0, stage=stage, checkpoints=writer, _save=saved.append, _ended=lambda step: step == stage.steps
+    )
     taken = []
     try:
         for step in Session.steps(session):  # type: ignore[arg-type]
