@@ -1,74 +1,95 @@
 """`cascade replay RUN STAGE STEP`: the training half of a recorded step once more, without an engine.
 
 The weights are those of the checkpoint before the step, the samples those that the step recorded, the routes those of
-its ledger. Log-probs and the update are computed on one rank and compared with what the run wrote down. Relative paths
-of the run, such as its base's, are read from where we stand.
+its ledger; the reference of a KL term and the teachers are the folders that the stage had. Log-probs, the teachers'
+too, and the update are computed on one rank and compared with what the run wrote down, as is what the samples say of
+themselves. What only an engine could tell, and what needs samples that were drawn and not learned from, is named as not
+computed again. Relative paths of the run, such as its base's, are read from where we stand.
 """
 
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cascade_rl.distillation.objectives import SampledLoss
+from cascade_rl.distillation import mopd
+from cascade_rl.distillation.teachers import Teachers
 from cascade_rl.engine import checkpoint
 from cascade_rl.engine.backend import initialize_distributed
 from cascade_rl.engine.config import ParallelConfig
 from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.losses import GrpoLoss, Loss
+from cascade_rl.engine.losses import mismatch
 from cascade_rl.engine.models import read_config
-from cascade_rl.engine.sample import Rollout, Sequence
+from cascade_rl.engine.reference import Reference
+from cascade_rl.engine.sample import Outcome, Rollout, Sequence
 from cascade_rl.engine.trainer import Trainer
-from cascade_rl.rl_stages.config import GrpoStage, MopdStage, OnPolicyStage
+from cascade_rl.rl_stages import grpo
+from cascade_rl.rl_stages.config import GrpoStage, MopdStage
 from cascade_rl.rl_stages.ledger import read_ledger
 from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.sample_record import read_samples
+from cascade_rl.rl_stages.scored_sample import Sample, outcomes
+from cascade_rl.rl_stages.step_batch import StepBatch
+from cascade_rl.rl_stages.task import Task
+from cascade_rl.rl_stages.verdict import Verdict
 
 LOGPROB_BOUND = 1e-4  # nats; another layout sums in another order
 METRIC_BOUND = 1e-3  # relative
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was computed again: log-probs [n - 1] of each sequence by their column, and metrics."""
+
+    logprobs: Mapping[str, ListOf[np.ndarray]]
+    metrics: Mapping[str, float]
 
 
 def run(root: Path, name: str, step: int) -> int:
     """Prints what parts; exit code 1 where something does. UserError where the step's data are gone."""
     run = RunFolder.open(root)
     stage = run.stage(name)
-    loss = _loss(stage, step)
-    rows, routes = _samples(stage, step), _routes(stage, step)
-    trainer = _trainer(run, stage, step)
-    sequences = [_sequence(stage, row, routes[row["id"]].routes) for row in rows]
-    found = trainer.log_probs(sequences)
-    parts = list(_logprob_parts(rows, found))
-    if isinstance(stage.config, MopdStage):
-        sequences = [_taught(*each) for each in zip(rows, sequences, found, strict=True)]
-    parts += _metric_parts(stage.metrics.rows()[step - 1], trainer.update(sequences, loss, step - 1))
-    print("\n".join(parts) or f"{stage.label}, step {step}: {len(rows)} samples, all as recorded")
+    config = _settings(stage, step)
+    rows = _rows(stage, step)
+    samples = _samples(rows, _rollouts(stage, step))
+    trainer, reference = _trainer(run, stage, step)
+    sequences = [_sequence(*pair, config.sampling.temperature) for pair in zip(rows, samples, strict=True)]
+    if isinstance(config, MopdStage):
+        teachers = {domain: run.teacher(stage, domain) for domain in config.teachers}
+        found = _distilled(config, trainer, teachers, samples, sequences, step)
+    else:
+        found = _reinforced(config, trainer, reference, samples, sequences, step)
+    recorded = stage.metrics.rows()[step - 1]
+    parts = [*_logprob_parts(rows, found.logprobs), *_metric_parts(recorded, found.metrics)]
+    print("\n".join([*parts, _summary(f"{stage.label}, step {step}", rows, recorded, found, bool(parts))]))
     return 1 if parts else 0
 
 
-def _loss(stage: StageFolder, step: int) -> Loss:
+def _settings(stage: StageFolder, step: int) -> GrpoStage | MopdStage:
     match stage.config:
-        case GrpoStage() as config if not config.kl_coefficient:
-            config = config.at(step - 1)
-            return GrpoLoss(config.importance, config.importance_low, config.importance_high, 0.0)
-        case MopdStage(objective="sampled") as config:
-            return SampledLoss(config.importance_low, config.importance_high)
+        case GrpoStage() as config:
+            return config.at(step - 1)
+        case MopdStage() as config:
+            return config
     raise UserError(
-        f"{stage.label}: expected GRPO without a KL term or MOPD of sampled tokens, found another stage: its samples "
-        "do not hold all that its loss reads"
+        f"{stage.label}: expected a GRPO or MOPD stage, found {stage.config.kind}, whose steps record no samples"
     )
 
 
-def _samples(stage: StageFolder, step: int) -> list[dict[str, Any]]:
+def _rows(stage: StageFolder, step: int) -> Rows:
     if not stage.rollouts(step).exists() or step > len(stage.metrics.rows()):
         raise UserError(f"{stage.label}: expected the samples and metrics of step {step}, found none")
     return read_samples(stage.rollouts(step))
 
 
-def _routes(stage: StageFolder, step: int) -> Mapping[str, Rollout]:
+def _rollouts(stage: StageFolder, step: int) -> Mapping[str, Rollout]:
     path = stage.ledger(step - 1)
     if not path.exists():
         raise UserError(
@@ -78,8 +99,22 @@ def _routes(stage: StageFolder, step: int) -> Mapping[str, Rollout]:
     return read_ledger(path).rollouts
 
 
-def _trainer(run: RunFolder, stage: StageFolder, step: int) -> Trainer:
-    """With the weights before the step."""
+def _samples(rows: Rows, rollouts: Mapping[str, Rollout]) -> list[Sample]:
+    return [
+        Sample(
+            Task(row["task_id"], row["domain"], (), {}),
+            rollouts[row["id"]],
+            row["text"],
+            Verdict(Outcome(row["outcome"]), row["reward"]),
+            row["advantage"],
+            penalty=row["reward"] if "code_switch" in dict(row["reward_parts"]) else None,
+        )
+        for row in rows
+    ]
+
+
+def _trainer(run: RunFolder, stage: StageFolder, step: int) -> tuple[Trainer, Reference | None]:
+    """With the weights before the step, and the stage's first weights where its loss has a KL term."""
     before, config = step - 1, stage.config
     if before and before not in stage.checkpoint_steps():
         kept = ", ".join(map(str, stage.checkpoint_steps()))
@@ -97,9 +132,10 @@ def _trainer(run: RunFolder, stage: StageFolder, step: int) -> Trainer:
         router=config.router,
     )
     trainer.load_hf(parent)
+    reference = Reference(trainer) if isinstance(config, GrpoStage) and config.kl_coefficient else None
     if before:
         checkpoint.load(trainer, stage.checkpoint(before))
-    return trainer
+    return trainer, reference
 
 
 def _be_the_only_rank() -> None:
@@ -110,41 +146,81 @@ def _be_the_only_rank() -> None:
     os.environ.update(alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
 
 
-def _sequence(stage: StageFolder, row: Mapping[str, Any], routes: np.ndarray | None) -> Sequence:
-    assert isinstance(stage.config, OnPolicyStage)
-    generated = np.ones(len(row["token_ids"]), bool) if row["generated"] is None else np.array(row["generated"])
-    return Sequence(
-        token_ids=np.array(row["prompt_ids"] + row["token_ids"]),
-        loss_mask=_behind(row, row["loss_mask"], bool),
-        temperature=stage.config.sampling.temperature,
-        per_token={
-            "advantage": _behind(row, generated * row["advantage"], np.float32),
-            "rollout_logprob": _behind(row, row["rollout_logprobs"], np.float32),
-        },
-        routes=routes,
+def _sequence(row: Mapping[str, Any], sample: Sample, temperature: float) -> Sequence:
+    """With the loss mask of the record: a rule may have taken the sample out of the loss."""
+    sequence = sample.sequence(temperature)
+    mask = np.zeros_like(sequence.loss_mask)
+    mask[len(row["prompt_ids"]) - 1 :] = row["loss_mask"]
+    return replace(sequence, loss_mask=mask)
+
+
+def _reinforced(
+    config: GrpoStage,
+    trainer: Trainer,
+    reference: Reference | None,
+    samples: list[Sample],
+    sequences: list[Sequence],
+    step: int,
+) -> Found:
+    student = trainer.log_probs(sequences)
+    told = _of_batch(config, samples) | _gap(sequences, student)
+    sequences = grpo.with_reference(trainer, reference, sequences)
+    learned = trainer.update(sequences, grpo.loss_of(config), step - 1)
+    return Found({"train_logprobs": student}, told | learned)
+
+
+def _of_batch(config: GrpoStage, samples: list[Sample]) -> dict[str, float]:
+    """Groups that dynamic filtering dropped are not recorded: what a step says of all that it drew is then left out."""
+    told = StepBatch(([samples],), [samples]).metrics(replace(config, dynamic_filtering=False))
+    return {"signal_fraction": told["signal_fraction"]} if config.dynamic_filtering else told
+
+
+def _distilled(
+    config: MopdStage,
+    trainer: Trainer,
+    folders: Mapping[str, Path],
+    samples: list[Sample],
+    sequences: list[Sequence],
+    step: int,
+) -> Found:
+    teachers = Teachers(trainer, folders, keep_heads=config.objective == "exact")
+    loss, domains = mopd.loss_of(config, teachers), [sample.task.domain for sample in samples]
+    student = trainer.log_probs(sequences)
+    told = outcomes(samples) | _gap(sequences, student)
+    taught = teachers.read(sequences, domains, loss.read)
+    sequences = [mopd.with_teacher(*parts) for parts in zip(sequences, taught, student, strict=True)]
+    learned = trainer.update(sequences, loss, step - 1)
+    logprobs = {"train_logprobs": student, "teacher_logprobs": [values["logprob"] for values in taught]}
+    return Found(logprobs, told | learned | mopd.reverse_kl(sequences, domains))
+
+
+def _gap(sequences: list[Sequence], student: list[np.ndarray]) -> dict[str, float]:
+    mask = np.concatenate([sequence.loss_mask for sequence in sequences])
+    rollout = np.concatenate([sequence.per_token["rollout_logprob"] for sequence in sequences])
+    return mismatch(np.concatenate(student), rollout, mask)
+
+
+def _logprob_parts(rows: Rows, found: Mapping[str, ListOf[np.ndarray]]) -> Iterator[str]:
+    for column, logprobs in found.items():
+        for row, values in zip(rows, logprobs, strict=True):
+            gaps = np.abs(values[len(row["prompt_ids"]) - 1 :] - np.array(row[column], np.float32))
+            if not gaps.max(initial=0.0) <= LOGPROB_BOUND:
+                token = int(np.argmax(gaps))
+                yield f"{row['id']}: {column} of token {token} part by {gaps[token]:.2e} from the recorded ones"
+
+
+def _metric_parts(recorded: Mapping[str, float], found: Mapping[str, float]) -> Iterator[str]:
+    for name in [name for name in recorded if name in found]:
+        if not np.isclose(found[name], recorded[name], rtol=METRIC_BOUND, atol=1e-5):
+            yield f"{name}: {found[name]:.6g}, recorded {recorded[name]:.6g}"
+
+
+def _summary(what: str, rows: Rows, recorded: Mapping[str, float], found: Found, parted: bool) -> str:
+    compared = found.metrics.keys() & recorded.keys()
+    left = [name for name in recorded if name not in compared and name != "step"]
+    verdict = "not all" if parted else "all"
+    columns = ", ".join(found.logprobs)
+    return (
+        f"{what}: {len(rows)} samples ({columns}) and {len(compared)} metrics, {verdict} as recorded; "
+        f"not computed again: {', '.join(left) or 'nothing'}"
     )
-
-
-def _taught(row: Mapping[str, Any], sequence: Sequence, student: np.ndarray) -> Sequence:
-    share = np.full_like(student, 1 / sequence.loss_mask.sum())
-    advantage = _behind(row, row["teacher_logprobs"], np.float32) - student
-    return replace(sequence, per_token={**sequence.per_token, "advantage": advantage, "share": share})
-
-
-def _behind(row: Mapping[str, Any], values: Any, dtype: type) -> np.ndarray:
-    """The answer's values in a row of [n - 1], 0 in the prompt."""
-    return np.concatenate([np.zeros(len(row["prompt_ids"]) - 1, dtype), np.asarray(values, dtype)])
-
-
-def _logprob_parts(rows: list[dict[str, Any]], found: list[np.ndarray]) -> Iterator[str]:
-    for row, values in zip(rows, found, strict=True):
-        gaps = np.abs(values[len(row["prompt_ids"]) - 1 :] - np.array(row["train_logprobs"], np.float32))
-        if not gaps.max() <= LOGPROB_BOUND:
-            token = int(np.argmax(gaps))
-            yield f"{row['id']}: log-prob of token {token} parts by {gaps[token]:.2e} from the recorded one"
-
-
-def _metric_parts(recorded: Mapping[str, float], learned: Mapping[str, float]) -> Iterator[str]:
-    for name in [name for name in learned if name in recorded]:
-        if not np.isclose(learned[name], recorded[name], rtol=METRIC_BOUND, atol=1e-5):
-            yield f"{name}: {learned[name]:.6g}, recorded {recorded[name]:.6g}"

@@ -17,7 +17,9 @@ from collections import Counter
 from dataclasses import replace
 
 from cascade_rl.engine.losses import GrpoLoss
+from cascade_rl.engine.reference import Reference
 from cascade_rl.engine.sample import Sequence
+from cascade_rl.engine.trainer import Trainer
 from cascade_rl.rl_stages.agreement import mask_disagreeing, require_agreement, require_replay
 from cascade_rl.rl_stages.config import GrpoStage
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
@@ -42,16 +44,31 @@ def run(session: Session[GrpoStage]) -> None:
             train_logprobs = trainer.log_probs(sequences)
             sequences, masked = mask_disagreeing(sequences, train_logprobs, stage.sequence_error_bound, step)
             gap = require_agreement(sequences, train_logprobs, stage.tme_bound, step)
-            sequences = _with_reference(session, sequences)
+            sequences = with_reference(trainer, session.reference, sequences)
         with session.phase("update"):
-            loss = GrpoLoss(stage.importance, stage.importance_low, stage.importance_high, stage.kl_coefficient)
-            learned = trainer.update(sequences, loss, step)
+            learned = trainer.update(sequences, loss_of(stage), step)
         require_replay(learned["replay_fraction"], step)
         with session.phase("refit"):
             probe_gap = session.refit(step + 1)
         records = [record(*parts) for parts in zip(batch.samples, sequences, train_logprobs, strict=True)]
         metrics = {**batch.metrics(stage), **masked, **gap, **learned, "probe_gap": probe_gap}
         session.record(step + 1, metrics, sum(sample.rollout.length for sample in batch.drawn), records)
+
+
+def loss_of(stage: GrpoStage) -> GrpoLoss:
+    return GrpoLoss(stage.importance, stage.importance_low, stage.importance_high, stage.kl_coefficient)
+
+
+def with_reference(trainer: Trainer, reference: Reference | None, sequences: list[Sequence]) -> list[Sequence]:
+    """Adds the log-probs of the stage's first weights where the loss has a KL term."""
+    if reference is None:
+        return sequences
+    with reference.in_place():
+        logprobs = trainer.log_probs(sequences)
+    return [
+        replace(sequence, per_token={**sequence.per_token, "reference_logprob": values})
+        for sequence, values in zip(sequences, logprobs, strict=True)
+    ]
 
 
 def _require_trained(samples: list[Sample], step: int) -> None:
@@ -63,15 +80,3 @@ def _require_trained(samples: list[Sample], step: int) -> None:
         f"(last: {samples[-1].verdict.detail}). Truncated samples are trained on with overlong=penalty, "
         "groups without a good answer with min_best_reward=null, infrastructure failures never"
     )
-
-
-def _with_reference(session: Session[GrpoStage], sequences: list[Sequence]) -> list[Sequence]:
-    """Adds the log-probs of the stage's first weights where the loss has a KL term."""
-    if session.reference is None:
-        return sequences
-    with session.reference.in_place():
-        logprobs = session.trainer.log_probs(sequences)
-    return [
-        replace(sequence, per_token={**sequence.per_token, "reference_logprob": values})
-        for sequence, values in zip(sequences, logprobs, strict=True)
-    ]
