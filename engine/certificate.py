@@ -3,9 +3,11 @@
 Free of torch, because the launcher's process reads and prints it.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -86,10 +88,10 @@ class Certificate:
         return next((layer for layer in self.layers if not layer.gap <= self.bounds.layer), None)
 
     def plain(self) -> dict[str, object]:
-        """For a JSON file, with the verdict."""
+        """For a JSON file, with the verdict. JSON has no NaN and no infinity: both are None, and a failure in words."""
         first = self.first_difference
         verdict = {"first_difference": first and asdict(first), "failures": list(self.failures())}
-        return asdict(self) | verdict
+        return _strict(asdict(self) | verdict)
 
     def failures(self) -> Iterator[str]:
         """Each bound that is not kept, in words; none where the certificate holds."""
@@ -100,6 +102,15 @@ class Certificate:
                 yield f"{pair}: mean of exp|gap| {gap.tme:.6f}, expected at most {self.bounds.tme}"
         if self.replay_fraction is not None and self.replay_fraction != 1.0:
             yield f"{self.replay_fraction:.4f} of vLLM's experts were replayed in Megatron, expected all"
+
+
+def _strict(value: Any) -> Any:
+    """`value` with None for each number that is not finite."""
+    if isinstance(value, Mapping):
+        return {name: _strict(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def gap_of(one: ListOf[np.ndarray], other: ListOf[np.ndarray]) -> Gap:

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
             return code
         told = json.loads(Path(work["out"]).read_text())
     if options.json:
-        options.json.write_text(json.dumps(told, indent=2) + "\n")
+        options.json.write_text(json.dumps(told, indent=2, allow_nan=False) + "\n")
     show(told, Console(highlight=False, soft_wrap=True))
     return BEYOND if told["failures"] else 0
 
@@ -70,7 +70,7 @@ def show(told: dict[str, Any], console: Console) -> None:
     """The certificate as tables, and its verdict last."""
     cut = ", ".join(f"{name} {size}" for name, size in told["layout"].items() if name in SIZES and size > 1)
     console.print(f"{told['model']}: {told['tokens']} tokens, layout {cut or 'of one rank'}", style="bold")
-    console.print(f"mean log-prob {told['mean_logprob']:.3f}")
+    console.print(f"mean log-prob {_number(told['mean_logprob'], '.3f')}")
     console.print(_pairs(told))
     if told["replay_fraction"] is not None:
         console.print("refit: each slice of each weight in vLLM has the digest of the trainer's")
@@ -123,9 +123,9 @@ def _pairs(told: dict[str, Any]) -> Table:
     table = Table("log-probs of the same tokens", *("largest gap", "mean gap", "mean exp|gap|"))
     bounds = told["bounds"]
     for pair, gap in told["pairs"].items():
-        table.add_row(pair, f"{gap['max']:.1e}", f"{gap['mean']:.1e}", f"{gap['tme']:.7f}")
+        table.add_row(pair, _number(gap["max"], ".1e"), _number(gap["mean"], ".1e"), _number(gap["tme"], ".7f"))
     table.add_section()
-    table.add_row("bound", f"{bounds['logprob']:.0e}", "", f"{bounds['tme']:.7f}")
+    table.add_row("bound", _number(bounds["logprob"], ".0e"), "", _number(bounds["tme"], ".7f"))
     return table
 
 
@@ -134,7 +134,7 @@ def _first_difference(told: dict[str, Any]) -> str:
     if first:
         return (
             f"layer of first difference: {first['layer']}, where hidden states of Megatron and transformers differ by "
-            f"{first['gap']:.1e} of their norm (named beyond {bound:.0e})"
+            f"{_number(first['gap'], '.1e')} of their norm (named beyond {bound:.0e})"
         )
     largest = max(layer["gap"] for layer in told["layers"])
     return f"hidden states of all {len(told['layers'])} places agree to {largest:.1e} of their norm"
@@ -148,8 +148,14 @@ def _worst(told: dict[str, Any]) -> Table:
     for token in told["worst"]:
         one, other = token["logprobs"]
         word, context = (escape(repr(token[name])) for name in ("token", "context"))
-        table.add_row(word, f"{token['gap']:.1e}", token["pair"], f"{one:.4f}/{other:.4f}", context)
+        logprobs = f"{_number(one, '.4f')}/{_number(other, '.4f')}"
+        table.add_row(word, _number(token["gap"], ".1e"), token["pair"], logprobs, context)
     return table
+
+
+def _number(value: float | None, form: str) -> str:
+    """None stands for what is not finite."""
+    return "not finite" if value is None else format(value, form)
 
 
 def _rank(work: dict[str, Any]) -> int:
@@ -167,7 +173,7 @@ def _rank(work: dict[str, Any]) -> int:
     bounds = Bounds(**work["bounds"])
     certificate = certify(trainer, folder, bounds, rollout=rollout, transformers=work["transformers"])
     if is_rank0():
-        Path(work["out"]).write_text(json.dumps(certificate.plain()))
+        Path(work["out"]).write_text(json.dumps(certificate.plain(), allow_nan=False))
     dist.destroy_process_group()
     return 0
 

@@ -31,7 +31,8 @@ def sync_folder(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_atomically(path, json.dumps(value, indent=2) + "\n")
+    """Raises ValueError for NaN and infinity, as `JsonLines.append`: neither jq nor a browser reads them."""
+    write_atomically(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
@@ -40,7 +41,11 @@ def read_json(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class JsonLines:
-    """An append-only log, one JSON object a line, one process writing at a time."""
+    """An append-only log, one JSON object a line, one process writing at a time.
+
+    A row is on the disk when `append` returns: a checkpoint that is written later never outlives the rows that a stage
+    needs to go on from it, even where the machine loses its power.
+    """
 
     path: Path
 
@@ -51,8 +56,13 @@ class JsonLines:
         """
         line = json.dumps(row, default=float, allow_nan=False) + "\n"
         with self.path.open("ab+") as file:
-            file.truncate(_whole_lines(file.seek(0, os.SEEK_END), self.path))
+            kept = _whole_lines(file.seek(0, os.SEEK_END), self.path)
+            file.truncate(kept)
             file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        if not kept:
+            sync_folder(self.path.parent)  # the file may be new
 
     def rows(self) -> list[dict[str, Any]]:
         if not self.path.exists():

@@ -44,7 +44,7 @@ def run(arguments: list[str]) -> int:
     else:
         print(plain_text(plan), end="")
     if options.json:
-        options.json.write_text(json.dumps(asdict(plan), indent=2) + "\n")
+        options.json.write_text(json.dumps(asdict(plan), indent=2, allow_nan=False) + "\n")
     return 0 if plan.fits else 1
 
 

@@ -196,6 +196,28 @@ def test_a_metric_that_is_no_number_is_an_error(run: RunFolder) -> None:
     assert run.stage("rl").metrics.rows() == []
 
 
+def test_no_file_of_a_run_has_nan(run: RunFolder) -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        run.stage("rl").record_scores("before", {"math": float("nan")})
+    assert run.stage("rl").scores() == {}
+
+
+def test_a_row_is_on_the_disk_before_its_checkpoint_is(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was synced, in order: a checkpoint that survives a loss of power has its rows."""
+    stage, synced, fsync = run.stage("rl"), list[tuple[str, int]](), os.fsync
+
+    def watched(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append((os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")), os.fstat(descriptor).st_size))
+
+    monkeypatch.setattr(os, "fsync", watched)
+    keep_step(stage, 1)
+    sizes = {path.name: path.stat().st_size for path in (stage.metrics.path, stage.events.path)}
+    names = [name for name, _ in synced]
+    assert names == ["metrics.jsonl", stage.label, "events.jsonl", stage.label, "checkpoints"]
+    assert all(size == sizes.get(name, size) for name, size in synced)
+
+
 def test_a_torn_line_is_dropped(tmp_path: Path) -> None:
     log = JsonLines(tmp_path / "log.jsonl")
     log.append({"a": 1})

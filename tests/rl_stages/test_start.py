@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from cascade_rl.engine.config import ParallelConfig, RolloutConfig
 from cascade_rl.engine.probe import Probe
 from cascade_rl.engine.refit import Refit, StaleWeights
 from cascade_rl.engine.sample import Sampling
+from cascade_rl.launchers.parity import show
 from cascade_rl.rl_stages import start as start_module
 from cascade_rl.rl_stages.agreement import Mismatch
 from cascade_rl.rl_stages.config import GrpoStage, SftStage, Stage
@@ -50,7 +52,7 @@ def started(folder: Path, stage: Stage, gap: float, replay_fraction: float = 1.0
     try:
         start(FakeRefit(gap, replay_fraction), stage_folder, tokenizer, Path("model"), 3)
     finally:
-        told = json.loads((folder / "parity.json").read_text())
+        told = json.loads((folder / "parity.json").read_text(), parse_constant=pytest.fail)  # NaN is no JSON
     return told
 
 
@@ -92,3 +94,19 @@ def test_an_expert_that_was_not_replayed_refuses_what_learns_from_its_samples(tm
 def test_nan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StaleWeights, match="differ by nan"):
         started(tmp_path, replace(GRPO, tme_bound=9.0), gap=math.nan)
+    told = json.loads((tmp_path / "parity.json").read_text())
+    assert told["pairs"] == {"Megatron/vLLM": {"max": None, "mean": None, "tme": None}}
+    assert told["worst"][0]["gap"] is None
+    assert [failure.partition(", expected")[0] for failure in told["failures"]] == [
+        "Megatron/vLLM: largest gap of a log-prob nan", "Megatron/vLLM: mean of exp|gap| nan"
+    ]  # fmt: skip
+
+
+def test_what_is_not_finite_is_shown(tmp_path: Path) -> None:
+    with pytest.raises(StaleWeights):
+        started(tmp_path, GRPO, gap=math.nan)
+    console = Console(width=120)
+    with console.capture() as captured:
+        show(json.loads((tmp_path / "parity.json").read_text()), console)
+    assert captured.get().count("not finite") == 3 + 2 * 3  # the pair's three gaps; a gap and one side of three tokens
+    assert "beyond the bounds: Megatron/vLLM: largest gap of a log-prob nan" in captured.get()
