@@ -1,8 +1,7 @@
 """What the user gives to a launch, checked as a whole before anything is written or started. Torch-free."""
 
-from collections import Counter
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Set
+from itertools import chain
 from pathlib import Path
 
 from cascade_rl.engine import models
@@ -12,10 +11,10 @@ from cascade_rl.engine.rollout.layout import check_build, check_cut
 from cascade_rl.rl_stages import demonstration, task
 from cascade_rl.rl_stages.config import Cascade, MopdStage, OnPolicyStage, RewardModelStage, SftStage, Stage, is_folder
 from cascade_rl.rl_stages.domains import domain_named
+from cascade_rl.rl_stages.known_data import KnownData
 from cascade_rl.rl_stages.reward_models import pairs
 from cascade_rl.rl_stages.rows import HUB, data_files
 from cascade_rl.rl_stages.source import GENERATE, Source
-from cascade_rl.rl_stages.task import Split
 
 PUBLISHED = Path(models.__file__).parent / "published"
 
@@ -26,27 +25,29 @@ BESIDE_THE_MODEL = {
 }  # fmt: skip
 
 
-def check_inputs(cascade: Cascade, *, elsewhere: bool = False) -> None:
+def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere: bool = False) -> None:
     """Raises UserError for a model, a layout, a domain or a row of data that would end the run later; of what is not
     there, one line each. `elsewhere`: it will run in another environment, whose vLLM is not this one.
 
-    Every row of every source is read, once, as a stream: that takes time in proportion to the data, and no memory.
+    Every row of every source that is not `known` is read, once, as a stream: that takes time in proportion to the data,
+    and no memory.
     """
     if missing := "\n".join(_missing(cascade)):
         raise UserError(missing)
     check_settings(cascade)
-    census, count_demonstrations = cache(task.census), cache(demonstration.count_demonstrations)
+    known = known or KnownData()
     for stage in cascade.stages:
         if not elsewhere:
             check_build(cascade.layout(stage).rollout)
         if isinstance(stage, SftStage):
             for source in stage.data:
-                count_demonstrations(source)
+                known.recall("demonstrations", source, demonstration.count_demonstrations)
         if isinstance(stage, RewardModelStage):
             for source in stage.data:
-                sum(1 for _ in pairs.read_pairs(source))
+                known.recall("pairs", source, _count_pairs)
         if isinstance(stage, OnPolicyStage):
-            _check_trained_domains(stage, sum((census(source) for source in stage.data), Counter()))
+            domains = (known.recall("tasks", source, _trained) for source in stage.data)
+            _check_trained_domains(stage, set(chain.from_iterable(domains)))
         if isinstance(stage, MopdStage):
             _check_teachers(stage, model_config(cascade))
 
@@ -96,8 +97,16 @@ def _missing_data(stage: Stage, path: str) -> Iterator[str]:
         yield f"{stage.name}.data: {error}"
 
 
-def _check_trained_domains(stage: OnPolicyStage, tasks: Counter[tuple[Split, str]]) -> None:
-    found = {domain for split, domain in tasks if split == "train"}
+def _count_pairs(source: str) -> int:
+    return sum(1 for _ in pairs.read_pairs(source))
+
+
+def _trained(source: str) -> list[str]:
+    """The domains that have tasks in the train split."""
+    return sorted(domain for split, domain in task.census(source) if split == "train")
+
+
+def _check_trained_domains(stage: OnPolicyStage, found: Set[str]) -> None:
     for domain in sorted(set(stage.trained_domains) - found):
         raise UserError(f"{stage.name}.data: expected tasks of {domain}, found only {', '.join(sorted(found))}.")
     if isinstance(stage, MopdStage) and (orphans := found - set(stage.teachers)):

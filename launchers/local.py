@@ -22,8 +22,9 @@ from cascade_rl.launchers.inputs import check_inputs
 from cascade_rl.rl_stages.config import Cascade, Stage
 from cascade_rl.rl_stages.exit_status import USER_ERROR
 from cascade_rl.rl_stages.gate import GATE_CLOSED
+from cascade_rl.rl_stages.known_data import KnownData
 from cascade_rl.rl_stages.rank_environment import RANK_ENVIRONMENT
-from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.run_folder import INPUTS, RunFolder, StageFolder
 from cascade_rl.rl_stages.table import score_line, score_table
 
 POLL_S = 0.05
@@ -41,8 +42,9 @@ def run_cascade(cascade: Cascade, runs: Path, stage_command: Sequence[str], chos
     Raises UserError for bad input, before anything is written, and for a stage that needs one that is not done.
     """
     console = Console(highlight=False)
-    check_inputs(cascade)
-    with RunFolder.claim(runs / cascade.name, cascade) as (run, lock):
+    known = KnownData.read(runs / cascade.name / INPUTS)
+    check_inputs(cascade, known)
+    with RunFolder.claim(runs / cascade.name, cascade, known) as (run, lock):
         for stage in map(run.stage, (config.name for config in chosen)):
             _require_dependencies(run, stage)
             code = 0 if _skip(stage, console) else _run_stage(run, stage, stage_command, lock, console)

@@ -14,6 +14,7 @@ from typing import Any
 from cascade_rl.engine.errors import UserError
 from cascade_rl.rl_stages.config import BEST, Cascade, Stage, is_folder
 from cascade_rl.rl_stages.config_text import to_plain
+from cascade_rl.rl_stages.known_data import KnownData
 from cascade_rl.rl_stages.source import Source
 
 # of a stage: places and times, or parts that are hashed by what they resolve to
@@ -39,9 +40,11 @@ def base_hash(cascade: Cascade) -> str:
     return _digest([to_plain(cascade.base), cascade.seed])
 
 
-def content_hashes(cascade: Cascade) -> dict[str, str]:
-    """Hash of each stage by name. Data files are read, once each."""
-    data = {source: _data_hash(source) for stage in cascade.stages for source in _sources(stage)}
+def content_hashes(cascade: Cascade, known: KnownData | None = None) -> dict[str, str]:
+    """Hash of each stage by name. Data files are read, once each, but for those that are known."""
+    known = known or KnownData()
+    sources = dict.fromkeys(source for stage in cascade.stages for source in _sources(stage))
+    data = {source: known.recall("bytes", source, _data_hash) for source in sources}
     hashes: dict[str, str] = {}
     for stage in cascade.stages:
         parent = cascade.parent(stage)

@@ -2,6 +2,7 @@
 
     runs/<name>/
       cascade.yaml  lineage.json  summary.json
+      inputs.json                     of which data files this was read (rl_stages/known_data.py)
       superseded/02_if_rl-1a2b3c4d/   a stage as it was before its settings, data or parent changed
       stages/01_sft/
         stage.yaml
@@ -30,7 +31,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,10 +42,12 @@ from cascade_rl.rl_stages.config import BASE, BEST, Cascade, MopdStage, Stage, i
 from cascade_rl.rl_stages.config_text import from_plain, leaves, read_yaml, to_plain, to_yaml
 from cascade_rl.rl_stages.durable_file import JsonLines, read_json, sync_folder, write_atomically, write_json
 from cascade_rl.rl_stages.gate import GateVerdict, verdicts
+from cascade_rl.rl_stages.known_data import KnownData
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+INPUTS = "inputs.json"
 SHARED = ("base", "seed", "evaluation")  # of the cascade: what every stage's weights or scores depend on
 LOCK_PATIENCE_S = 2.0  # the ranks of a launcher that was just killed hold its lock for a moment
 
@@ -242,12 +245,14 @@ class StageFolder:
 class RunFolder:
     """The folder of one run and the configuration it was made with.
 
-    `recorded`: the stages' hashes are those that the last claim wrote; otherwise all data is read to compute them.
+    `recorded`: the stages' hashes are those that the last claim wrote; otherwise the data that is not `known` is read
+    to compute them.
     """
 
     root: Path
     cascade: Cascade
     recorded: bool = False
+    known: KnownData = field(default_factory=KnownData, compare=False, repr=False)
 
     @classmethod
     def open(cls, root: Path) -> "RunFolder":
@@ -258,7 +263,7 @@ class RunFolder:
 
     @classmethod
     @contextmanager
-    def claim(cls, root: Path, cascade: Cascade) -> "Iterator[tuple[RunFolder, int]]":
+    def claim(cls, root: Path, cascade: Cascade, known: KnownData | None = None) -> "Iterator[tuple[RunFolder, int]]":
         """Make the run folder or go on with it, holding its lock.
 
         Yields the folder and the lock's descriptor, for the processes of a stage to inherit: the lock is free
@@ -269,18 +274,19 @@ class RunFolder:
         _refuse_foreign(root)
         root.mkdir(parents=True, exist_ok=True)
         with _locked(root) as descriptor:
-            run = cls(root, cascade)
+            run = cls(root, cascade, known=known or KnownData())
             run._refuse_other_config()
             run._supersede()
             write_atomically(root / "cascade.yaml", to_yaml(cascade))
             for stage in run.stages:
                 stage.create()
+            run.known.write(root / INPUTS)
             yield run, descriptor
 
     @cached_property
     def stages(self) -> tuple[StageFolder, ...]:
         folders: dict[str, StageFolder] = {}
-        hashes = {} if self.recorded else content_hashes(self.cascade)
+        hashes = {} if self.recorded else content_hashes(self.cascade, self.known)
         for position, config in enumerate(self.cascade.stages, start=1):
             root = self.root / "stages" / f"{position:02d}_{config.name}"
             parent = self.cascade.parent(config)

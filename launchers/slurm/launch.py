@@ -24,8 +24,9 @@ from cascade_rl.rl_stages.config import Cascade, Stage
 from cascade_rl.rl_stages.config_text import to_yaml
 from cascade_rl.rl_stages.exit_status import INTERRUPTED
 from cascade_rl.rl_stages.in_job import final_mark
+from cascade_rl.rl_stages.known_data import KnownData
 from cascade_rl.rl_stages.progress import metrics_text
-from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.run_folder import INPUTS, RunFolder, StageFolder
 from cascade_rl.rl_stages.table import score_table
 
 BACKENDS: Mapping[str, ModuleType] = {"nemo-run": nemo_run_backend, "sbatch": sbatch_backend}
@@ -50,11 +51,12 @@ def run_on_cluster(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: S
     living jobs of another configuration.
     """
     console = Console(highlight=False)
-    check_inputs(cascade, elsewhere=True)
+    known = KnownData.read(root / INPUTS)
+    check_inputs(cascade, known, elsewhere=True)
     check_container(how.cluster, cascade, Path.cwd())
     _check_secrets(how.cluster)
     live = job_states.live_jobs(name_prefix(root))
-    ids = _attach(cascade, root, live, console) if live else _submit(cascade, root, chosen, how, console)
+    ids = _attach(cascade, root, live, console) if live else _submit(cascade, root, chosen, how, known, console)
     run = RunFolder.open(root)
     stages = [run.stage(stage.name) for stage in chosen]
     if how.detach:
@@ -101,9 +103,9 @@ def _attach(cascade: Cascade, root: Path, live: Mapping[str, str], console: Cons
 
 
 def _submit(
-    cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Submission, console: Console
+    cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Submission, known: KnownData, console: Console
 ) -> Mapping[str, str]:
-    with RunFolder.claim(root, cascade) as (run, _):
+    with RunFolder.claim(root, cascade, known) as (run, _):
         stages = [run.stage(stage.name) for stage in chosen]
         waiting = [stage for stage in stages if not stage.done]
         for stage in waiting:
