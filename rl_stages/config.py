@@ -334,8 +334,8 @@ class GenRm(Node):
 class RewardModel(Node):
     """The model that judges the answers of a stage. Sampling: that of the GenRM in NeMo-Gym (facts/paper.md 5.4).
 
-    kind     "server": OpenAI-compatible, at `url`; "engine": a vLLM engine of our own beside the trainer's;
-             "bradley_terry": what a reward_model stage trained, in a process of its own
+    kind     "server": OpenAI-compatible, at `url`; "engine": one vLLM engine of our own on rank 0's node, beside the
+             trainer's; "bradley_terry": what a reward_model stage trained, in a process of its own
     model    the name by which the server knows it; otherwise an earlier stage, or a folder, written with a "/"
     shaped   of "bradley_terry": tanh of the z-scores in a group, which Cascade 1 needs for weak reward models
     bonus    of "bradley_terry": the domain's verifier scores, and a right answer gets the sigmoid of its z-score beside
