@@ -34,26 +34,26 @@ from tests.rl_stages.launched import Launched
 from tests.rl_stages.tiny_cascade import CASCADE
 
 LAUNCHER = Path(__file__).with_name("tiny_swe_agent.py")
-TRAINED, HELD_OUT = 4, 2
+TRAINED = 6
 ACCURACY = 0.6
 LESSONS_STEPS, LESSONS_BATCH = 60, 16
+REPAIR = "sed -i s/-/+/ apples.py"
 
 
-def is_mutant(lesson: Lesson) -> bool:
+def is_alike(lesson: Lesson) -> bool:
+    """A mutant that one and the same command repairs, which is all that so little training teaches."""
     ((file, broken),) = lesson.fields["repo_snapshot"]["files"].items()
     repaired = apply_unified_diff({file: broken}, lesson.fields["gold_patch"])[file]
-    return broken in [mutation.apply(repaired) for mutation in mutations(repaired)]
+    mutants = [mutation.apply(repaired) for mutation in mutations(repaired)]
+    return file == "apples.py" and "a - b" in broken and broken in mutants
 
 
 def chosen() -> list[Lesson]:
-    mutants = [lesson for lesson in swe_agent.lessons() if is_mutant(lesson)]
-    random.Random(1).shuffle(mutants)
-    splits = [split_of([{"content": lesson.prompt}]) for lesson in mutants]
-    trained, held_out = (
-        [lesson for lesson, found in zip(mutants, splits, strict=True) if found == split]
-        for split in ("train", "heldout")
-    )
-    return trained[:TRAINED] + held_out[:HELD_OUT]
+    """What is trained on, and then one to evaluate."""
+    split = {lesson.prompt: split_of([{"content": lesson.prompt}]) for lesson in swe_agent.lessons()}
+    alike = [lesson for lesson in swe_agent.lessons() if split[lesson.prompt] == "train" and is_alike(lesson)]
+    held_out = next(lesson for lesson in swe_agent.lessons() if split[lesson.prompt] == "heldout")
+    return [*alike[:TRAINED], held_out]
 
 
 def write_lines(path: Path, rows: list[dict]) -> None:
@@ -124,18 +124,10 @@ def test_what_tools_showed_is_kept_and_has_no_loss(stage: StageFolder, samples: 
 
 
 def test_rewards_are_those_of_the_hidden_tests(samples: list[dict]) -> None:
-    """1 for none but the command that repairs the mutant."""
-    lessons = {f"tasks-{number:06d}": lesson for number, lesson in enumerate(chosen())}
     assert {row["reward"] for row in samples} == {0.0, 1.0}
     for row in samples:
-        lesson = lessons[row["task_id"]]
-        right = lesson.right(random.Random(0))[2]["tool_calls"][0]["function"]["arguments"]["command"]
-        if row["reward"] == 1:
-            assert right in row["text"] and row["detail"] == "as expected"
-        elif row["outcome"] == "completed":
-            assert right not in row["text"] or row["detail"] != "as expected"
-    told = {row["detail"].partition(":")[0] for row in samples if row["outcome"] == "completed"}
-    assert {"as expected", "wrong"} <= told
+        assert (row["reward"] == 1) == (row["outcome"] == "completed" and row["detail"] == "as expected")
+        assert row["reward"] == 0 or REPAIR in row["text"]
 
 
 def test_the_step_moved_the_weights(stage: StageFolder) -> None:

@@ -28,7 +28,7 @@ CASCADE = replace(
     TINY,
     base=BaseModel(hf="./taught"),
     rollout=replace(TINY.rollout, max_model_len=256),
-    evaluation=Evaluation(domains=("swe_agentic",), prompts_per_domain=2, max_new_tokens=ANSWER.max_new_tokens),
+    evaluation=Evaluation(domains=("swe_agentic",), prompts_per_domain=1, max_new_tokens=ANSWER.max_new_tokens),
     stages=(AGENTIC,),
 )
 

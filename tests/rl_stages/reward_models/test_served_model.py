@@ -43,17 +43,23 @@ def served(folder: Path) -> Iterator[ServedModel]:
     served.close()
 
 
-def greedy(folder: Path) -> list[str]:
+def greedy_ids(folder: Path) -> list[tuple[list[int], list[int]]]:
+    """Prompt and greedy answer to each question."""
     reference = Reference(build("nemotron_h", seed=1))
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    texts = []
+    found = []
     for question in QUESTIONS:
         ids = encode_prompt(tokenizer, question)
         prompt = len(ids)
         while len(ids) < prompt + NEW and ids[-1] != tokenizer.eos_token_id:
             ids.append(int(reference(np.array([*ids, 0]))[-1].argmax()))
-        texts.append(tokenizer.decode(ids[prompt:]).removesuffix(tokenizer.eos_token))
-    return texts
+        found.append((ids[:prompt], ids[prompt:]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def greedy(folder: Path) -> list[tuple[list[int], list[int]]]:
+    return greedy_ids(folder)
 
 
 def ask(served: ServedModel) -> list[str]:
@@ -62,34 +68,35 @@ def ask(served: ServedModel) -> list[str]:
         return [call.result().text for call in calls]
 
 
-def test_answers_are_those_of_the_model_whatever_else_is_asked(served: ServedModel, folder: Path) -> None:
-    expected = greedy(folder)
+def test_answers_are_those_of_the_model_whatever_else_is_asked(
+    served: ServedModel, greedy: list[tuple[list[int], list[int]]]
+) -> None:
+    eos = served._tokenizer.eos_token
+    expected = [served._tokenizer.decode(answer).removesuffix(eos) for _, answer in greedy]
     assert len(set(expected)) > 3
     assert ask(served) == expected
     drawn = [served.complete(QUESTIONS[0], max_tokens=NEW, temperature=1.0).text for _ in range(2)]
     assert drawn[0] == drawn[1] != expected[0]
 
 
-def test_a_choice_has_the_probability_that_the_model_gives_it(served: ServedModel, folder: Path) -> None:
-    """Behind a part of the greedy answer, cut at a token and inside of one; the oracle computes in float64."""
-    model, tokenizer = build("nemotron_h", seed=1).double(), transformers.AutoTokenizer.from_pretrained(folder)
-    prompt = encode_prompt(tokenizer, QUESTIONS[1])
-    said = tokenizer.encode(served.complete(QUESTIONS[1], max_tokens=NEW).text, add_special_tokens=False)
+@pytest.mark.parametrize(("question", "behind", "count", "likely"), [(11, "G@", 5, "P"), (7, "@ ", 11, "8")])
+def test_a_choice_has_the_probability_that_the_model_gives_it(
+    served: ServedModel, greedy: list[tuple[list[int], list[int]]], question: int, behind: str, count: int, likely: str
+) -> None:
+    """Behind `count` tokens of the greedy answer, cut between two and inside of one; the oracle computes in float64."""
+    model, (prompt, answer) = build("nemotron_h", seed=1).double(), greedy[question]
+    rest = behind.removeprefix("G@").removeprefix("@")
+    tails = [served._tokenizer.encode(rest + word, add_special_tokens=False) for word in (likely, "YES", "NO")]
+    assert tails[0] == [answer[count]]
 
-    def probability(before: list[int], tail: list[int]) -> float:
-        ids = torch.tensor([[*prompt, *before, *tail]])
+    def probability(tail: list[int]) -> float:
         with torch.no_grad():
-            logprobs = model(ids, use_cache=False).logits[0, -len(tail) - 1 : -1].log_softmax(-1)
-        return float(logprobs[range(len(tail)), tail].sum().exp())
+            logits = model(torch.tensor([[*prompt, *answer[:count], *tail]]), use_cache=False).logits[0]
+        return float(logits[-len(tail) - 1 : -1].log_softmax(-1)[range(len(tail)), tail].sum().exp())
 
-    whole = next(count for count in range(4, NEW) if len(tokenizer.decode(said[count - 1])) > 1)
-    for count, rest in ((whole, ""), (whole - 1, tokenizer.decode(said[whole - 1])[:1])):
-        behind = tokenizer.decode(said[:count]) + rest
-        words = ("YES", "NO", tokenizer.decode(said[count])[len(rest) :])
-        tails = [tokenizer.encode(rest + word, add_special_tokens=False) for word in words]
-        told = served.choose(QUESTIONS[1], words, behind=behind, max_tokens=NEW)
-        assert told == pytest.approx([probability(said[:count], tail) for tail in tails], rel=2e-3)
-        assert told[2] > 100 * told[1] > 0
+    told = served.choose(QUESTIONS[question], (likely, "YES", "NO"), behind=behind, max_tokens=NEW)
+    assert told == pytest.approx([probability(tail) for tail in tails], rel=2e-3)
+    assert told[0] > 10 * told[2] > 0
 
 
 def test_what_cannot_be_asked_is_a_failure(served: ServedModel) -> None:
