@@ -13,6 +13,7 @@ from cascade_rl.rl_stages.sandbox.errors import SandboxFailure
 from cascade_rl.rl_stages.sandbox.limits import Limits
 from cascade_rl.rl_stages.sandbox.probe import probe
 from cascade_rl.rl_stages.sandbox.program import CommandRun, Program, ProgramRun, TestRun
+from cascade_rl.rl_stages.sandbox.scratch import Scratch
 from cascade_rl.rl_stages.sandbox.slot import Slot
 from cascade_rl.rl_stages.sandbox.tier import Tier
 
@@ -32,6 +33,7 @@ class Sandbox:
         self.tier = tier or probe()
         self._slots = [Slot(self.tier) for _ in range(slots)]
         self._free: SimpleQueue[Slot] = SimpleQueue()
+        self._scratch = Scratch()
         for slot in self._slots:
             self._free.put(slot)
 
@@ -45,6 +47,11 @@ class Sandbox:
         """Ends the workers. It can be called more than once, when no run is in progress."""
         for slot in self._slots:
             slot.close()
+        self._scratch.close()
+
+    def scratch(self) -> Path:
+        """A folder for workspaces, which goes with this process or when this is closed. Raises OSError."""
+        return self._scratch.folder()
 
     def run_program(
         self,

@@ -177,8 +177,8 @@ def main() -> None:
     except OSError as failure:
         write_frame(1, {"lost": f"{type(failure).__name__}: {failure}"})
         return
-    write_frame(1, {"ready": True})
     try:
+        write_frame(1, {"ready": True})
         worker.serve()
     except (ClientGone, BrokenPipeError):
         return

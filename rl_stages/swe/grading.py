@@ -61,7 +61,7 @@ class PytestUnavailable(SandboxFailure):
 def grade(instance: Instance, files: Files, sandbox: Sandbox) -> Verdict:
     """1 when every test of the instance comes out as it should with `files` in place of the repository's, else 0.
 
-    An infrastructure failure when the sandbox fails.
+    An infrastructure failure when the sandbox or the disk fails.
     """
     patch = applicable(instance.repository.files, files)
     if not patch:
@@ -70,7 +70,7 @@ def grade(instance: Instance, files: Files, sandbox: Sandbox) -> Verdict:
         return Verdict.scored(0.0, detail=why)
     try:
         run = run_tests(instance.repository.changed(patch), sandbox)
-    except SandboxFailure as failure:
+    except (SandboxFailure, OSError) as failure:
         return Verdict.infrastructure_failure(str(failure))
     if run.problem:
         return Verdict.scored(0.0, detail=run.problem)
@@ -105,7 +105,8 @@ def imported(source: str) -> set[str]:
 
 def run_tests(repository: Repository, sandbox: Sandbox, limits: Limits = TEST_LIMITS) -> TestRun:
     """All tests of a repository. After a failure of the infrastructure, such as a worker that was killed, all of it
-    happens a second time, in a fresh folder. Raises SandboxFailure."""
+    happens a second time, in a fresh folder. Raises
+    SandboxFailure, and OSError where the disk does not take the checkout."""
     try:
         return _run_tests(repository, sandbox, limits)
     except SandboxFailure:
@@ -116,7 +117,7 @@ def _run_tests(repository: Repository, sandbox: Sandbox, limits: Limits) -> Test
     nonce, canaries = secrets.token_hex(16), (Canary(), Canary())
     tests = sorted(path for path in repository.tests if is_module(path))
     first, last = (f"test_{canary.name}.py" for canary in canaries)
-    with tempfile.TemporaryDirectory(prefix="grading-") as folder:
+    with tempfile.TemporaryDirectory(dir=sandbox.scratch()) as folder:
         repository.write_with_tests(Path(folder))
         write_files(Path(folder), {first: canaries[0].source, last: canaries[1].source})
         request = {"nonce": nonce, "files": [first, *tests, last]}

@@ -37,11 +37,15 @@ class Workspace:
 
     @classmethod
     def create(cls, task: Task, sandbox: Sandbox) -> Self:
-        """A fresh checkout of the task's repository, in a folder of its own."""
+        """A fresh checkout of the task's repository, in a folder of its own. Raises OSError, such as of a full disk."""
         instance = Instance.of(task.metadata)
-        folder = Path(tempfile.mkdtemp(prefix="swe-"))
-        instance.repository.write(folder)
-        return cls(instance, sandbox, folder)
+        workspace = cls(instance, sandbox, Path(tempfile.mkdtemp(dir=sandbox.scratch())))
+        try:
+            instance.repository.write(workspace._folder)
+        except OSError:
+            workspace.close()
+            raise
+        return workspace
 
     def __enter__(self) -> Self:
         return self

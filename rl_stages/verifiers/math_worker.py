@@ -47,11 +47,5 @@ def reply(request: Mapping[str, Any]) -> Reply:
         return {"score": 0.0, "detail": f"math-verify: {type(error).__name__}"}
 
 
-def main() -> None:
-    import math_verify  # noqa: F401  before `serve` says ready, so that no answer pays for the import
-
-    serve(reply)
-
-
 if __name__ == "__main__":
-    main()
+    serve(reply, "math_verify")

@@ -27,11 +27,5 @@ def reply(request: Mapping[str, Any]) -> Reply:
     return {"score": float(partial >= FULLY_RIGHT), "detail": f"reasoning-gym scores {partial:g}"}
 
 
-def main() -> None:
-    import reasoning_gym  # noqa: F401  before `serve` says ready, so that no answer pays for the import
-
-    serve(reply)
-
-
 if __name__ == "__main__":
-    main()
+    serve(reply, "reasoning_gym")

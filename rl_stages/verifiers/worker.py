@@ -7,23 +7,28 @@ request a line on stdin and writes one JSON reply a line on stdout: `score`, or 
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
+import os
 import resource
 import select
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from cascade_rl.rl_stages.sandbox.confinement import die_with_parent
 from cascade_rl.rl_stages.verdict import Verdict
 
 READY = b"ready\n"
 MEMORY_BYTES = 3 << 30
 START_SECONDS = 120.0  # importing sympy on a loaded machine
+STARVED = 0.25  # share of the deadline with a processor, below which a check that would still run is not to blame
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 Reply = dict[str, Any]
 
@@ -61,9 +66,14 @@ class Worker:
     def pid(self) -> int:
         return self._process.pid
 
+    def state(self) -> tuple[str, float]:
+        """As the kernel names it, such as R for ready to run; and the seconds of processor time so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
+        return fields[0], sum(map(int, fields[11:13])) / _TICKS
+
     def ask(self, request: Mapping[str, Any], seconds: float) -> Reply | None:
         """The reply, or None when there is none in time; the worker is then of no further use."""
-        self._requests.write(json.dumps({**request, "seconds": seconds}).encode() + b"\n")
+        self._requests.write(json.dumps(request).encode() + b"\n")
         self._requests.flush()
         line = self._read_line(seconds)
         return None if line is None else json.loads(line)
@@ -83,7 +93,8 @@ class Worker:
 
 
 class DeadlineCheck:
-    """Verdicts from a worker: score 0 when undecided at the deadline, an infrastructure failure when it died twice.
+    """Verdicts from a worker: score 0 when undecided at the deadline; an infrastructure failure when it died twice, or
+    waited for a processor most of that time.
 
     Safe to call from several threads. The worker starts with the first request.
     """
@@ -109,28 +120,37 @@ class DeadlineCheck:
 
     def _ask(self, request: Mapping[str, Any]) -> Verdict:
         self.worker = self.worker or Worker([sys.executable, "-m", self._module])
+        before = self.worker.state()[1]
         reply = self.worker.ask(request, self._deadline)
         if reply is None:
-            self.close()
-            return Verdict.scored(0.0, detail=f"undecided after {self._deadline:g} s")
+            state, cpu_seconds = self.worker.state()
+            return self._undecided(state, cpu_seconds - before)
         if reply["score"] is None:
             return Verdict.wrong_format(reply["detail"])
         return Verdict.scored(reply["score"], detail=reply["detail"])
 
+    def _undecided(self, state: str, cpu_seconds: float) -> Verdict:
+        self.close()
+        why = f"undecided after {self._deadline:g} s"
+        if state in "RD" and cpu_seconds < STARVED * self._deadline:
+            return Verdict.infrastructure_failure(f"{why}, with a processor for {cpu_seconds:.2f} s of them")
+        return Verdict.scored(0.0, detail=why)
 
-def serve(reply: Callable[[Mapping[str, Any]], Reply]) -> None:
-    """The worker's side: answers until stdin ends.
 
-    Should the parent die while a check hangs, an alarm ends the process; its default action is one that no
-    interpreter lock can delay.
+def serve(reply: Callable[[Mapping[str, Any]], Reply], package: str | None = None) -> None:
+    """The worker's side: answers until stdin ends. `package` is imported before, so that no answer pays for it.
+
+    Should the parent die while a check hangs, the kernel kills this process: no interpreter lock can delay that.
     """
+    die_with_parent()
+    if select.select([sys.stdin], [], [], 0)[0]:
+        return  # nothing is asked before READY: this is the end of stdin, and the parent was gone before the line above
+    if package is not None:
+        importlib.import_module(package)
     logging.disable(logging.CRITICAL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     sys.stdout.buffer.write(READY)
     sys.stdout.flush()
     for line in sys.stdin:
-        request = json.loads(line)
-        signal.alarm(int(request["seconds"]) + 10)
-        sys.stdout.write(json.dumps(reply(request)) + "\n")
+        sys.stdout.write(json.dumps(reply(json.loads(line))) + "\n")
         sys.stdout.flush()
-        signal.alarm(0)

@@ -1,19 +1,32 @@
-"""Runs in a process of its own, as root or as a user: `battery.py attacks|client|command TIER [USER]`."""
+"""Runs in a process of its own: `battery.py attacks|client TIER [USER]`, or `battery.py kills FIRST COUNT`."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import random
+import signal
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from cascade_rl.rl_stages.sandbox import Limits, Program, Sandbox, Tier, interpreter
+from cascade_rl.rl_stages.adapters import python_function
+from cascade_rl.rl_stages.sandbox import Limits, Program, Sandbox, Tier, interpreter, process_tree
 from cascade_rl.rl_stages.sandbox.attacks import ATTACKS, STRAY
 from cascade_rl.rl_stages.sandbox.host_view import HostView
 from cascade_rl.rl_stages.sandbox.probe import why_not
+from cascade_rl.rl_stages.swe.grading import run_tests
+from cascade_rl.rl_stages.swe.repository import Repository
+from cascade_rl.rl_stages.verifiers.math import MathVerifier
 
+PR_SET_CHILD_SUBREAPER = 36
+USER = 61234
 STRAYS = f"import os, time\nos.fork() or os.execv('/bin/sleep', ['{STRAY}', '300'])\ntime.sleep(30)"
 
 
@@ -48,14 +61,88 @@ def client(tier: Tier) -> None:
 
 
 def command(tier: Tier) -> None:
-    """Until it is killed, a command that leaves a process and files behind."""
-    with tempfile.TemporaryDirectory() as workspace, Sandbox(1, tier) as sandbox:
-        print(workspace, flush=True)
+    """A command in a workspace that leaves processes and files behind."""
+    with Sandbox(1, tier) as sandbox:
+        workspace = Path(tempfile.mkdtemp(dir=sandbox.scratch()))
         script = f"echo x > $TMPDIR/file; (exec -a {STRAY} setsid sleep 300) & exec -a {STRAY} sleep 300"
-        sandbox.run_command(["bash", "-c", script], Path(workspace), Limits(cpu_seconds=30))
+        sandbox.run_command(["bash", "-c", script], workspace, Limits(cpu_seconds=30))
+
+
+def grading(tier: Tier) -> None:
+    """Patches that are tested, one after another."""
+    test = "import time\ndef test_it(tmp_path): (tmp_path / 'x').write_text('1'); time.sleep(0.1)"
+    with Sandbox(1, tier) as sandbox:
+        while True:
+            run_tests(Repository({"a.py": ""}, {"test_a.py": test}), sandbox)
+
+
+def hanging_math(_: Tier) -> None:
+    task: Any = SimpleNamespace(metadata={"expected_answer": "1"})
+    MathVerifier(deadline_seconds=60.0)(task, r"\boxed{((((10!)!)!)!)}")
+
+
+def hanging_reward(_: Tier) -> None:
+    python_function.verifier("rewards:hangs")(SimpleNamespace(metadata={}, messages=()), "a")  # type: ignore[arg-type]
+
+
+Client = tuple[Callable[[Tier], None], Tier, int | None, float]
+# what is killed, in which tier, as which user, within how many seconds; a worker of maths takes one to start
+CLIENTS: list[Client] = [
+    (client, Tier.NAMESPACES, None, 0.6),
+    (client, Tier.LANDLOCK, USER, 0.6),
+    (command, Tier.NAMESPACES, None, 0.4),
+    (command, Tier.LANDLOCK, USER, 0.4),
+    (grading, Tier.NAMESPACES, None, 0.8),
+    (hanging_reward, Tier.NAMESPACES, None, 0.3),
+    (client, Tier.NAMESPACES, USER, 0.6),
+    (client, Tier.LANDLOCK, None, 0.6),
+    (command, Tier.NAMESPACES, USER, 0.4),
+    (hanging_math, Tier.NAMESPACES, None, 3.0),
+]
+
+
+def kills(first: int, count: int) -> None:
+    """Prints, of each client that was killed at a random moment, how many processes it had and what is left of them."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # whoever loses his parent is a child of this process
+    print(json.dumps([kill_at_random(number) for number in range(first, first + count)]))
+
+
+def kill_at_random(number: int) -> tuple[int, list[str]]:
+    work, tier, user, seconds = CLIENTS[number % len(CLIENTS)]
+    pid = os.fork()
+    if pid == 0:
+        try:
+            become(user) if user and os.geteuid() == 0 else None
+            work(tier)
+        finally:
+            os._exit(1)
+    time.sleep(random.Random(number).random() * seconds)
+    below = process_tree.descendants(pid)
+    os.kill(pid, signal.SIGKILL)
+    return len(below), left_after(30.0)
+
+
+def left_after(seconds: float) -> list[str]:
+    """Command lines of this process's descendants, once there are none or the time is over."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.02)
+        except ChildProcessError:
+            return []
+    return [process_tree_line(pid) for pid in process_tree.descendants(os.getpid())]
+
+
+def process_tree_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 3:
-        become(int(sys.argv[3]))
-    globals()[sys.argv[1]](Tier(sys.argv[2]))
+    name, first, *rest = sys.argv[1:]
+    if name == "kills":
+        kills(int(first), int(rest[0]))
+    else:
+        if rest:
+            become(int(rest[0]))
+        {"attacks": attacks, "client": client}[name](Tier(first))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,8 @@ PLACES = [
 ]
 if not IS_ROOT:
     PLACES = [("user", tier) for tier in Tier]
-KILLS = int(os.environ.get("CASCADE_SANDBOX_KILLS", "20"))
+KILLS, KILLERS = 100, 4
+REWARDS = Path(__file__).parents[1] / "adapters"
 
 Place = tuple[str, Tier]
 
@@ -43,10 +43,13 @@ def install_bubblewrap() -> None:
 
 def start(what: str, place: Place) -> subprocess.Popen[str]:
     identity, tier = place
-    user = [USER] if IS_ROOT and identity == "user" else []
-    environment = {**os.environ, "SECRET": SECRET}
-    command = [sys.executable, BATTERY, what, tier, *user]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return run_battery(what, tier, *([USER] if IS_ROOT and identity == "user" else []), SECRET=SECRET)
+
+
+def run_battery(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    command = [sys.executable, BATTERY, *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, env={**os.environ, **environment}, **pipes)  # type: ignore[call-overload]
 
 
 def strays() -> list[str]:
@@ -88,37 +91,21 @@ def test_attacks_leave_no_process(outcomes: object) -> None:
     assert strays() == []
 
 
-def kill_at_random(number: int) -> list[str]:
-    """What is left of a client's processes and folders, some time after its death."""
-    generator = random.Random(number)
-    process = start(*generator.choice([("client", PLACES[0]), ("client", PLACES[-1]), ("command", PLACES[-1])]))
-    assert process.stdout
-    workspace = process.stdout.readline().strip()
-    time.sleep(generator.random() * 0.7)
-    below = process_tree.descendants(process.pid)
-    process.kill()
-    process.communicate()
-    if workspace != "started":
-        shutil.rmtree(workspace)  # the client's own
-    assert below, "it was to be killed while a worker was there"
-    deadline = time.monotonic() + 10
-    while (left := [str(pid) for pid in below if _alive(pid)]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return left
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def test_killed_client_leaves_nothing() -> None:
+def test_a_hundred_killed_clients_leave_no_process_and_no_folder() -> None:
+    """Programs, commands, patches under test, maths and a reward function: at each, and before, its client dies."""
     install_bubblewrap()
-    with ThreadPoolExecutor(4) as threads:
-        left = list(threads.map(kill_at_random, range(KILLS)))
-    assert left == [[]] * KILLS
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o777)
+        places = {"TMPDIR": folder, "PYTHONPATH": str(REWARDS)}
+        share = KILLS // KILLERS
+        killers = [run_battery("kills", str(number * share), str(share), **places) for number in range(KILLERS)]
+        told = [killer.communicate(timeout=300) for killer in killers]
+        assert [killer.returncode for killer in killers] == [0] * KILLERS, told
+        killed = [each for output, _ in told for each in json.loads(output.splitlines()[-1])]
+        assert len(killed) == KILLS
+        assert [left for _, left in killed if left] == []
+        assert sum(had > 0 for had, _ in killed) > 0.75 * KILLS  # the others died before they had a worker
+        assert os.listdir(folder) == []
     assert strays() == []
     assert list(Path("/tmp").glob("sandbox-*")) == []
 

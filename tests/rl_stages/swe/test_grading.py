@@ -1,6 +1,7 @@
 import os
 import random
 import signal
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -135,6 +136,9 @@ def test_a_test_that_must_fail_is_held_to_it(buggy, sandbox):
 class Broken:
     def __init__(self, failure: SandboxFailure | None = None) -> None:
         self.failure = failure
+
+    def scratch(self) -> str:
+        return tempfile.gettempdir()
 
     def run_command(self, *_) -> CommandRun:
         if self.failure:
