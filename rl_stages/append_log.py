@@ -39,7 +39,9 @@ class AppendLog:
     def append(self, record: bytes) -> None:
         """Raises OSError where the disk does not take it, or did not take one before."""
         with self._lock:
-            self._file.write(FRAME.pack(len(record), zlib.crc32(record)) + record)
+            rest = memoryview(FRAME.pack(len(record), zlib.crc32(record)) + record)
+            while rest:  # a disk that has room for a part of it takes that part, and says so
+                rest = rest[self._file.write(rest) :]
             if self._sync.done():
                 self._sync.result()
             if self._sync.done() or self._sync.running():

@@ -14,6 +14,7 @@ from cascade_rl.rl_stages.append_log import AppendLog, read_records
 from cascade_rl.rl_stages.environments.episodes import EpisodeRollout
 from cascade_rl.rl_stages.ledger import Ledger, finished_work, read_ledger
 from cascade_rl.rl_stages.verdict import Verdict
+from tests.rl_stages.small_disk import small_disk
 
 SAMPLING = Sampling(8, temperature=0.7, stop_token_ids=(3, 4), max_turns=2)
 REQUESTS = [Request(f"rl/1/0/task/{i}", (5, 6, 7), SAMPLING, seed=i) for i in range(6)]
@@ -152,3 +153,14 @@ def test_a_disk_that_fails_is_told(tmp_path: Path) -> None:
     with patch.object(append_log.os, "fsync", side_effect=OSError("disk")), pytest.raises(OSError, match="disk"):
         log.append(b"x")
         log.sync()
+
+
+def test_a_full_disk_is_told_with_the_record_that_it_did_not_take(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 64):
+        log, taken = AppendLog(tmp_path / "disk" / "log", ()), 0
+        with pytest.raises(OSError, match="No space left"):
+            for _ in range(9):
+                log.append(b"x" * 10_000)
+                taken += 1
+        assert len(read_records(tmp_path / "disk" / "log")) == taken == 6
+        log.close()
