@@ -29,9 +29,11 @@ _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
 _DECIMAL = re.compile(r"[+-]?\d{0,18}\.\d{1,18}")
 _RATIO = re.compile(r"([+-]?)(\d{1,18})/(\d{1,18})")
 _LATEX_RATIO = re.compile(r"([+-]?)\\[dt]?frac\{(\d{1,18})\}\{(\d{1,18})\}")
+_SHORT_RATIO = re.compile(r"([+-]?)\\[dt]?frac(\d)(\d)")
 _MIXED = re.compile(r"([+-]?)(\d{1,9}) +(\d{1,9})/(\d{1,9})")
 _NAMED_VALUE = re.compile(r"\s*[A-Za-z]\s*=[^=]*")
 _ALTERNATIVES = re.compile(r"\b(or|and|not|either)\b")
+_SEVERAL = re.compile(r",|<|>|\\[lg]eq?\b|\\in\b|\\pm\b")  # a list, or what may be written as an interval or a set
 
 
 def last_box(text: str) -> str | None:
@@ -53,7 +55,7 @@ def as_fraction(text: str) -> Fraction | None:
     if match := _MIXED.fullmatch(plain):
         sign, whole, numerator, denominator = match.groups()
         return _ratio(sign, int(whole), int(numerator), int(denominator))
-    if match := _RATIO.fullmatch(plain) or _LATEX_RATIO.fullmatch(plain):
+    if match := _RATIO.fullmatch(plain) or _LATEX_RATIO.fullmatch(plain) or _SHORT_RATIO.fullmatch(plain):
         sign, numerator, denominator = match.groups()
         return _ratio(sign, 0, int(numerator), int(denominator))
     if _THOUSANDS.fullmatch(plain):
@@ -75,7 +77,7 @@ def objection(answer: str, expected: str) -> str | None:
         return "an equation where a value is expected"
     if _ALTERNATIVES.search(answer) and not _ALTERNATIVES.search(expected):
         return "several alternatives where one answer is expected"
-    if "," in answer and "," not in expected:
+    if "," in answer and not _SEVERAL.search(expected):
         return "a list where one answer is expected"
     return None
 

@@ -39,4 +39,5 @@ def test_a_pair_that_takes_forever_is_undecided_at_the_deadline():
         assert time.perf_counter() - start < 1.5
     finally:
         check.close()
-    assert verdict.score == 0.0 and verdict.detail.startswith("undecided")
+    assert verdict.score in (0.0, None)  # None where others kept it from its processor
+    assert verdict.detail.startswith("undecided after 0.5 s")
