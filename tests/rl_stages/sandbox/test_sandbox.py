@@ -67,17 +67,8 @@ def test_right_programs_pass(sandbox: Sandbox, source: str) -> None:
     assert outputs(sandbox, source, b"1\n2\n", b"30\n4\n") == [b"3\n", b"34\n"]
 
 
-# And the programs that they accept although they are wrong.
-def test_expected_outputs_are_not_inside(sandbox: Sandbox) -> None:
-    walk = """
-import gc, sys
-frame, found = sys._getframe(), []
-while frame:
-    found += [repr(value) for value in frame.f_locals.values()]
-    frame = frame.f_back
-print("7461 expected" in str(found) + str([o for o in gc.get_objects() if isinstance(o, (str, bytes))]))
-"""
-    assert b"True" not in outputs(sandbox, walk.replace("7461 expected", "'7461' + ' expected'"), b"")[0]
+# And a program that they accept although it is wrong; those that look for what is expected are in test_code.py.
+def test_a_result_that_is_equal_to_anything_has_no_form(sandbox: Sandbox) -> None:
     equal = "class Same:\n    def __eq__(self, other): return True\ndef f(x): return Same()"
     run = sandbox.run_program(Program(language="python", source=equal, mode="call", entry="f"), [b"[1]"])
     assert run.tests[0].status is Status.RUNTIME_ERROR and "Same has no form in JSON" in run.tests[0].errors
@@ -127,39 +118,49 @@ def test_compile_errors(sandbox: Sandbox) -> None:
 
 def test_fifty_tests_in_half_a_second_and_stop_on(sandbox: Sandbox) -> None:
     tests = [b"%d 1\n" % number for number in range(50)]
-    started = time.monotonic()
     run = sandbox.run_program(SUM, tests)
-    wall = time.monotonic() - started
     assert [test.output for test in run.tests] == [b"%d\n" % (number + 1) for number in range(50)]
-    cpu = sum(test.cpu_seconds for test in run.tests)
-    assert cpu < 0.5
-    assert wall < 0.5 or os.getloadavg()[0] > 1, f"{wall:.2f} s of wall time on a quiet machine"
+    assert sum(test.cpu_seconds for test in run.tests) < 0.5  # of a processor; the clock is for `cascade bench verify`
     seen = []
     run = sandbox.run_program(SUM, tests, lambda index, test: bool(seen.append(index)) or test.output == b"3\n")
     assert seen == [0, 1, 2] and len(run.tests) == 3
 
 
+@pytest.fixture
+def busy() -> Iterator[None]:
+    """Four loops that want a processor each."""
+    loops = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(4)]
+    yield
+    for loop in loops:
+        loop.kill()
+        loop.wait()
+
+
+@pytest.mark.usefixtures("busy")
 def test_limits_of_processor_time_are_fair_on_a_busy_machine(sandbox: Sandbox) -> None:
-    busy = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(4)]
-    try:
-        source = "import time\nwhile time.process_time() < {}: pass\nprint('done')"
-        limits = Limits(cpu_seconds=0.3)
-        for seconds, status in ((0.2, Status.OK), (9, Status.TIME_LIMIT)):
-            program = Program(language="python", source=source.format(seconds), limits=limits)
-            test = sandbox.run_program(program, [b""]).tests[0]
-            assert test.status is status and test.cpu_seconds < 0.6
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
+    source = "import time\nwhile time.process_time() < {}: pass\nprint('done')"
+    limits = Limits(cpu_seconds=0.3)
+    for seconds, status in ((0.2, Status.OK), (9, Status.TIME_LIMIT)):
+        program = Program(language="python", source=source.format(seconds), limits=limits)
+        test = sandbox.run_program(program, [b""]).tests[0]
+        assert test.status is status and test.cpu_seconds < 0.6
+
+
+def sums(sandbox: Sandbox, count: int, tests: int) -> list[list[bytes]]:
+    """The outputs of that many programs, from six threads. Raises SandboxFailure where one was lost."""
+    inputs = [b"%d 1" % number for number in range(tests)]
+    with ThreadPoolExecutor(6) as threads:
+        runs = threads.map(lambda _: sandbox.run_program(SUM, inputs), range(count))
+        return [[test.output for test in run.tests] for run in runs]
 
 
 def test_threads_share_the_slots(sandbox: Sandbox) -> None:
-    def sums(number: int) -> bytes:
-        return sandbox.run_program(SUM, [b"%d 1" % number]).tests[0].output
+    assert sums(sandbox, 12, 2) == [[b"1\n", b"2\n"]] * 12
 
-    with ThreadPoolExecutor(6) as threads:
-        assert list(threads.map(sums, range(12))) == [b"%d\n" % (number + 1) for number in range(12)]
+
+@pytest.mark.usefixtures("busy")
+def test_a_busy_machine_loses_no_program(sandbox: Sandbox) -> None:
+    assert sums(sandbox, 24, 10) == [[b"%d\n" % (number + 1) for number in range(10)]] * 24
 
 
 def workers() -> list[int]:

@@ -1,30 +1,65 @@
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from cascade_rl.engine.errors import UserError
 from cascade_rl.launchers import cascade
+from cascade_rl.rl_stages.swe.grading import grade
+from cascade_rl.rl_stages.swe.instance import Instance, parse_instance
 from cascade_rl.rl_stages.swe.issue_text import issue_text
 from cascade_rl.rl_stages.swe.make_tasks import Report, TaskMaker
 from cascade_rl.rl_stages.swe.repository import installed_package, load_snapshot
 from cascade_rl.rl_stages.task import load_tasks
+from tests.rl_stages.swe.test_grading import HOOK, REPORTS
 from tests.rl_stages.swe.tiny_package import REPOSITORY, SOURCE
 
 REFERENCE = {"files": REPOSITORY.files, "tests": REPOSITORY.tests}
+MUTANTS = int(os.environ.get("CASCADE_SWE_MUTANTS", "2"))
+MODULE = "catalogue/__init__.py"
+TAMPERING = {
+    "conftest at the root": {"conftest.py": HOOK},
+    "conftest of the tests": {"catalogue/tests/conftest.py": HOOK},
+    "pytest.ini and a plugin": {"pytest.ini": "[pytest]\naddopts = -p evil\n", "evil.py": HOOK},
+    "reports of pytest": {MODULE: f"import sys\n{REPORTS}tamper(sys.modules['_py' + 'test.reports'])\n"},
+}
 
 
-def test_the_command_makes_verified_tasks_from_an_installed_package(tmp_path, capsys):
-    out = tmp_path / "tasks.jsonl"
-    assert cascade._run(["swe-tasks", "catalogue", str(out), "--count", "2", "--seed", "3"]) == 0
-    assert "kept 2" in capsys.readouterr().out
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert len({row["instance_id"] for row in rows}) == 2
-    tasks = [task for split in ("train", "heldout") for task in tasks_of(out, split)]
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Tasks of an installed package; CASCADE_SWE_MUTANTS=20 for the whole check of facts/verifiers.md, section 9."""
+    out = tmp_path_factory.mktemp("tasks") / "tasks.jsonl"
+    assert cascade._run(["swe-tasks", "catalogue", str(out), "--count", str(MUTANTS), "--seed", "3"]) == 0
+    return out
+
+
+def test_the_command_makes_verified_tasks_from_an_installed_package(written):
+    rows = [json.loads(line) for line in written.read_text().splitlines()]
+    assert len({row["instance_id"] for row in rows}) == MUTANTS
+    tasks = [task for split in ("train", "heldout") for task in tasks_of(written, split)]
     assert {task.domain for task in tasks} == {"swe_executed"}
     for row in rows:
         assert row["FAIL_TO_PASS"] and row["PASS_TO_PASS"]
         prompt = row["responses_create_params"]["input"][0]["content"]
         assert row["problem_statement"] in prompt and "test_catalogue" not in prompt
+
+
+def test_of_its_mutants_only_the_repaired_one_passes(written, sandbox):
+    """Each attack comes with a change that is applied, so that the tests run."""
+    instances = [Instance.of(parse_instance(json.loads(line))) for line in written.read_text().splitlines()]
+
+    def scores(instance):
+        files = instance.repository.files
+        changed = {**files, MODULE: files[MODULE] + "\n# a comment\n"}
+        attacks = [
+            {**changed, **patch, **({MODULE: patch[MODULE] + changed[MODULE]} if MODULE in patch else {})}
+            for patch in TAMPERING.values()
+        ]
+        return [grade(instance, tried, sandbox).score for tried in (instance.repaired, files, changed, *attacks)]
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(scores, instances)) == [[1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]] * MUTANTS
 
 
 def tasks_of(out, split):

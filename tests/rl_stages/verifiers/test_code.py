@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from cascade_rl.engine.sample import Outcome
-from cascade_rl.rl_stages.sandbox import CompilerUnavailable, Sandbox, SandboxFailure
+from cascade_rl.rl_stages.sandbox import CompilerUnavailable, Sandbox, SandboxFailure, Tier
 from cascade_rl.rl_stages.task import Task
 from cascade_rl.rl_stages.verifiers.code import CodeVerifier
 from cascade_rl.rl_stages.verifiers.code_rows import parse_row
@@ -67,6 +67,48 @@ def test_what_fools_livecodebench_and_nemo_gym_scores_0(verifier, hack):
     tests, source = HACKS[hack]
     verdict = judged(verifier, tests, source)
     assert (verdict.outcome, verdict.score) == (Outcome.COMPLETED, 0.0), verdict.detail
+
+
+# All memory of its process, which is a fork of the one that got the tests; without /proc, whatever is alive in there.
+SEARCH = r"""
+import gc, os, re
+def memory():
+    with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as mem:
+        for line in maps:
+            start, end = (int(word, 16) for word in line.split()[0].split("-"))
+            try:
+                yield os.pread(mem.fileno(), end - start, start) if " rw" in line else b""
+            except OSError:
+                continue
+def objects():
+    import sys
+    frame = sys._getframe()
+    while frame:
+        yield repr(frame.f_locals).encode()
+        frame = frame.f_back
+    yield repr([o for o in gc.get_objects() if not isinstance(o, type(gc))]).encode()
+try:
+    blocks = list(memory())
+except OSError:
+    blocks = list(objects())
+print(*sorted({found.decode() for found in re.findall(b"(?:given|wanted)-[0-9]{9}", b"".join(blocks))}))
+"""
+
+
+@pytest.mark.parametrize("tier", [None, Tier.LANDLOCK])
+def test_a_program_finds_its_input_in_its_memory_and_never_what_is_expected(tier):
+    tests = {"inputs": ["given-123456789"] * 2, "outputs": ["wanted-123456789", "wanted-987654321"]}
+    runs = []
+
+    class Watched(Sandbox):
+        def run_program(self, *arguments, **options):
+            runs.append(super().run_program(*arguments, **options))
+            return runs[-1]
+
+    with closing(CodeVerifier(slots=1)) as verifier:
+        verifier._sandbox = Watched(1, tier)
+        assert judged(verifier, tests, SEARCH).score == 0.0
+    assert [test.output for test in runs[0].tests] == [b"given-123456789\n"], runs
 
 
 RIGHT = {

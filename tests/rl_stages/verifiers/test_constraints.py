@@ -6,6 +6,7 @@ from cascade_rl.rl_stages.verifiers import constraints_ifbench, constraints_rlvr
 from cascade_rl.rl_stages.verifiers.constraints import CHECKS, sentences
 from cascade_rl.rl_stages.verifiers.constraints_language import syllables
 from cascade_rl.rl_stages.verifiers.instruction_following import check_instruction, follows
+from tests.rl_stages.verifiers.test_instruction_following import CASES as IFEVAL
 
 ASK = "Tell me two facts now"
 ABC = " ".join(f"{letter} is here." for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -261,6 +262,8 @@ def test_every_constraint_has_a_case():
 
 def test_all_constraints_of_the_three_sets_are_built():
     assert len(CHECKS) == 25 + 29 + 58
+    tried = {name for name, _, good, bad in (*IFEVAL, *RLVR, *IFBENCH, *LANGUAGE) if good and bad}
+    assert tried == set(CHECKS)
 
 
 def test_the_same_text_is_always_of_the_same_language():
