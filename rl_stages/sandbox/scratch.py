@@ -39,8 +39,14 @@ class Scratch:
 
 
 def _keeper(path: Path) -> subprocess.Popen[bytes]:
-    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
-    keeper = subprocess.Popen(["/bin/sh", "-c", _KEEPER, str(path)], env={}, start_new_session=True, **pipes)
+    keeper = subprocess.Popen(
+        ["/bin/sh", "-c", _KEEPER, str(path)],
+        env={},
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert keeper.stdout
     if keeper.stdout.readline() != b"made\n":
         raise OSError(f"{path} could not be made: {keeper.communicate()[1].decode(errors='replace').strip()}")
