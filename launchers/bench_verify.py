@@ -166,7 +166,15 @@ def cpu_seconds() -> float:
     """Of this process, its descendants, and those of them that have ended and were waited for."""
     own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     alive = psutil.Process().children(recursive=True)  # by ticks of 10 ms; the others by the microsecond
-    return sum(used.ru_utime + used.ru_stime for used in own) + sum(sum(child.cpu_times()[:4]) for child in alive)
+    return sum(used.ru_utime + used.ru_stime for used in own) + sum(map(_cpu_seconds_of, alive))
+
+
+def _cpu_seconds_of(process: psutil.Process) -> float:
+    """With its children that were waited for. One that has just ended counts in its parent from now on."""
+    try:
+        return float(sum(process.cpu_times()[:4]))
+    except psutil.NoSuchProcess:
+        return 0.0
 
 
 def boxes() -> Boxes:

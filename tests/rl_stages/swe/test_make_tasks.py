@@ -42,7 +42,7 @@ def test_the_command_makes_verified_tasks_from_an_installed_package(written):
     for row in rows:
         assert row["FAIL_TO_PASS"] and row["PASS_TO_PASS"]
         prompt = row["responses_create_params"]["input"][0]["content"]
-        assert row["problem_statement"] in prompt and "test_catalogue" not in prompt
+        assert row["problem_statement"] in prompt and "test_catalogue.py" not in prompt and "def test_" not in prompt
 
 
 def test_of_its_mutants_only_the_repaired_one_passes(written, sandbox):
