@@ -49,6 +49,7 @@ def shard(batch: MicroBatch, size: int, rank: int) -> MicroBatch:
         temperature=batch.temperature[held],
         per_token={name: values[held] for name, values in batch.per_token.items()},
         routes=None if batch.routes is None else batch.routes[held],
+        kept=None if batch.kept is None else batch.kept[held],
     )
 
 

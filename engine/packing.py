@@ -6,7 +6,7 @@ end of its own segment, where causal layers keep it from every real token. What 
 of its own, so that cumulative lengths always end at the number of tokens (Megatron-LM#4494).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, Self
@@ -35,6 +35,8 @@ class MicroBatch:
     per_token     float32 [tokens, ...] each, 0 at padding
     routes        int64 [tokens, moe_layers, topk], NOT_CAPTURED (-1) at padding; None where routers choose
     index         where each sequence stands in the global batch; the tail has no entry
+    kept          int64 [tokens, most kept at one], ids over which log-probs are taken, IGNORED behind a token's last;
+                  one without any has the whole vocabulary, as all have where it is None
     """
 
     input_ids: Tensor
@@ -47,6 +49,7 @@ class MicroBatch:
     per_token: Mapping[str, Tensor]
     routes: Tensor | None
     index: tuple[int, ...]
+    kept: Tensor | None = None
 
     def to(self, device: torch.device) -> Self:
         """The same micro-batch on `device`."""
@@ -106,6 +109,8 @@ def _check(position: int, sequence: sample.Sequence, first: sample.Sequence) -> 
     arrays = {"loss_mask": sequence.loss_mask, **sequence.per_token}
     if sequence.routes is not None:
         arrays["routes"] = sequence.routes
+    if sequence.kept is not None:
+        arrays["kept"] = sequence.kept.counts
     wrong = {name: len(array) for name, array in arrays.items() if len(array) != length}
     if length < 1 or wrong:
         raise ValueError(
@@ -151,4 +156,17 @@ def _micro_batch(
         },
         routes=None if like.routes is None else lay(routes, np.int64, NOT_CAPTURED, like.routes.shape[1:]),
         index=tuple(index),
+        kept=_kept(packed, lay),
     )
+
+
+def _kept(packed: Sequence[sample.Sequence], lay: Callable[..., Tensor]) -> Tensor | None:
+    most = max([int(s.kept.counts.max()) for s in packed if s.kept is not None], default=0)
+    rows = [np.empty((0, most)) if s.kept is None else _ragged(s.kept, most) for s in packed]
+    return lay(rows, np.int64, IGNORED, (most,)) if most else None
+
+
+def _ragged(kept: sample.Kept, most: int) -> np.ndarray:
+    rows = np.full((len(kept.counts), most), IGNORED)
+    rows[np.arange(most) < kept.counts[:, None]] = kept.ids
+    return rows

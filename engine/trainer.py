@@ -52,7 +52,7 @@ ForwardStep = Callable[[Iterator[MicroBatch], Any], tuple[Tensor, Callable]]
 
 def read_logprob(states: Tensor, head: Head, batch: MicroBatch) -> dict[str, Tensor]:
     """The `Reader` of `Trainer.log_probs`."""
-    return {"logprob": head.logprob(states, batch.targets, batch.temperature)[0]}
+    return {"logprob": head.logprob(states, batch.targets, batch.temperature, batch.kept)[0]}
 
 
 def _finalize_without_scaling(model: list, _num_tokens: Tensor | None, **kwargs: Any) -> None:
@@ -115,7 +115,7 @@ class Trainer:
     def log_probs(self, sequences: ListOf[Sequence]) -> list[np.ndarray]:
         """Log-prob of each token given its prefix: float32 [n - 1] per sequence, the same list on every rank.
 
-        From logits divided by the sequence's temperature, over the full vocabulary (DESIGN, contract 1).
+        From logits divided by the sequence's temperature, over what it kept of the vocabulary (DESIGN, contract 1).
         """
         return [values["logprob"] for values in self.read(sequences, read_logprob)]
 
@@ -263,7 +263,7 @@ class Trainer:
     def _sums(self, loss: Loss | StatesLoss, states: Tensor, batch: MicroBatch) -> Sums:
         if isinstance(loss, StatesLoss):
             return loss.of_states(states, self.head(), batch)
-        return loss(*self.head().logprob(states, batch.targets, batch.temperature), batch)
+        return loss(*self.head().logprob(states, batch.targets, batch.temperature, batch.kept), batch)
 
     def _replayed_fraction(self, batches: list[MicroBatch]) -> float:
         """Replayed choices over all choices of real tokens, on the worst rank; 1.0 for a dense model."""

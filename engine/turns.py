@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cascade_rl.engine.sample import Rollout
+from cascade_rl.engine.sample import Kept, Rollout
 
 
 def join(turns: Sequence[Rollout]) -> Rollout:
@@ -36,6 +36,7 @@ def join(turns: Sequence[Rollout]) -> Rollout:
         finish=last.finish,
         generated=generated,
         turns=len(turns),
+        kept=_kept(turns, len(token_ids)),
     )
 
 
@@ -59,6 +60,16 @@ def _routes(turns: Sequence[Rollout]) -> np.ndarray | None:
         rows.append(turn.routes[known:])
         known = len(turn.routes)
     return np.concatenate(rows)
+
+
+def _kept(turns: Sequence[Rollout], length: int) -> Kept | None:
+    """Of the answer, of `length` tokens; nothing is drawn at what was shown."""
+    counts, ids = np.zeros(length, np.int32), list[np.ndarray]()
+    for turn in turns:
+        if turn.kept is not None:
+            counts[_span(turn, turns[0])] = turn.kept.counts
+            ids.append(turn.kept.ids)
+    return Kept(np.concatenate(ids), counts) if ids else None
 
 
 def _versions(turns: Sequence[Rollout]) -> tuple[tuple[int, int], ...]:

@@ -4,6 +4,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cascade_rl.kernels.fused_linear_logprob import fused_linear_logprob
+from cascade_rl.kernels.kept_logprob import kept_logprob
 from cascade_rl.kernels.vocabulary import IGNORED
 
 __all__ = ["IGNORED", "linear_logprob"]
@@ -16,19 +17,24 @@ def linear_logprob(
     temperature: Tensor | float,
     *,
     vocab_size: int,
+    kept: Tensor | None = None,
     tp_group: dist.ProcessGroup | None = None,
     chunk_tokens: int = 1024,
     saved_bytes: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(logprob [tokens], entropy [tokens]) of `fused_linear_logprob`; arguments and errors are its own."""
+    """(logprob [tokens], entropy [tokens]) of `fused_linear_logprob`; arguments and errors are its own.
+
+    With `kept`, int64 [tokens, kept], the log-prob is `kept_logprob`; the entropy stays that of all of the vocabulary.
+    """
     outputs = fused_linear_logprob(
         hidden,
         weight,
         targets,
         temperature,
         vocab_size=vocab_size,
+        candidates=kept,
         tp_group=tp_group,
         chunk_tokens=chunk_tokens,
         saved_bytes=saved_bytes,
     )
-    return outputs.logprob, outputs.entropy
+    return outputs.logprob if kept is None else kept_logprob(outputs, targets, kept), outputs.entropy

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from cascade_rl.engine.config import DEFAULT_ROUTER, OptimizerConfig, ParallelConfig, RolloutConfig, RouterConfig
 from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.sample import Sampling
+from cascade_rl.engine.sample import MAX_TOP_K, Sampling
 from cascade_rl.rl_stages.reward_models.aggregation import LengthTerms
 from cascade_rl.rl_stages.reward_models.genrm import PromptForm
 from cascade_rl.rl_stages.source import parse_sources
@@ -66,6 +66,14 @@ def _share(owner: str, node: object, *names: str) -> None:
     for name in names:
         value = getattr(node, name)
         _require(0 <= value <= 1, f"{owner}.{name}", "a value in [0, 1]", value)
+
+
+def _check_kept(owner: str, sampling: Sampling) -> None:
+    """What was kept at each position is recorded for the trainer; top_k bounds it. One token alone teaches nothing."""
+    top_p, top_k = sampling.top_p, sampling.top_k
+    _require(0 < top_p <= 1, f"{owner}.top_p", "more than 0 and at most 1", top_p)
+    expected = f"2 to {MAX_TOP_K}, since all tokens that are kept are recorded for the trainer, or 0 with top_p = 1"
+    _require(2 <= top_k <= MAX_TOP_K or (top_k == 0 and top_p == 1), f"{owner}.top_k", expected, top_k)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,10 +275,9 @@ class OnPolicyStage(Stage):
         super().__post_init__()
         _at_least(1, self.name, self, "prompts_per_step", "rollouts_per_prompt")
         _at_least(1, f"{self.name}.sampling", self.sampling, "max_new_tokens")
-        heat, top_p = self.sampling.temperature, self.sampling.top_p
+        heat = self.sampling.temperature
         _require(heat > 0, f"{self.name}.sampling.temperature", "more than 0", heat)
-        # the sampler's log-probs are renormalised over the kept set; the trainer's are over the whole vocabulary
-        _require(top_p == 1, f"{self.name}.sampling.top_p", "1 (a kept set is not replayed in training yet)", top_p)
+        _check_kept(f"{self.name}.sampling", self.sampling)
         low, high = self.importance_low, self.importance_high
         _require(0 <= low <= 1, f"{self.name}.importance_low", "a value in [0, 1]", low)
         _require(high >= 1, f"{self.name}.importance_high", "1 or more", high)
@@ -492,6 +499,9 @@ class MopdStage(OnPolicyStage):
     def __post_init__(self) -> None:
         super().__post_init__()
         _at_least(1, self.name, self, "topk")
+        # a teacher's log-probs over what the student kept would be blind to what it would have said instead
+        top_k = self.sampling.top_k
+        _require(top_k == 0, f"{self.name}.sampling.top_k", "0: distillation is over the whole vocabulary", top_k)
         _require(len(self.teachers) > 0, f"{self.name}.teachers", "at least one teacher", dict(self.teachers))
 
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from cascade_rl.engine.sample import Outcome, Request, Rollout, Sampling
+from cascade_rl.engine.sample import Kept, Outcome, Request, Rollout, Sampling
 from cascade_rl.rl_stages.append_log import AppendLog, read_records
 from cascade_rl.rl_stages.environments.episodes import EpisodeRollout
 from cascade_rl.rl_stages.verdict import Verdict
@@ -127,6 +127,8 @@ def _plain(rollout: Rollout) -> dict[str, Any]:
     values = {item.name: getattr(rollout, item.name) for item in fields(rollout)}
     if isinstance(rollout, EpisodeRollout):
         values["verdict"] = asdict(rollout.verdict)
+    if kept := values.pop("kept"):
+        values |= {"kept_ids": kept.ids, "kept_counts": kept.counts}
     routes = rollout.routes
     if routes is not None and routes.size and routes.max() < 256:
         values["routes"] = routes.astype(np.uint8)  # most of a record: half of it saved
@@ -134,7 +136,9 @@ def _plain(rollout: Rollout) -> dict[str, Any]:
 
 
 def _rollout(record: Mapping[str, Any]) -> Rollout:
-    values = {name: record[name] for name in (item.name for item in fields(Rollout))}
+    values = {name: record[name] for name in (item.name for item in fields(Rollout)) if name != "kept"}
+    if "kept_ids" in record:
+        values["kept"] = Kept(record["kept_ids"], record["kept_counts"])
     values["versions"] = tuple((version, start) for version, start in record["versions"])
     if values["routes"] is not None:
         values["routes"] = values["routes"].astype(np.int16)

@@ -1,7 +1,7 @@
 """A sample with its score: what the trainer gets of it, what a step says about all, and what is kept."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class Sample:
 
     def sequence(self, temperature: float) -> Sequence:
         """For the trainer, with per_token "advantage" and "rollout_logprob"; no loss token where not `trained`."""
-        token_ids = np.concatenate([self.rollout.prompt_ids, self.rollout.token_ids])
+        token_ids, kept = np.concatenate([self.rollout.prompt_ids, self.rollout.token_ids]), self.rollout.kept
         answer = np.arange(len(token_ids) - 1) >= len(self.rollout.prompt_ids) - 1  # [n - 1]
         generated = _behind_prompt(self.rollout.generated, answer) if self.rollout.generated is not None else answer
         return Sequence(
@@ -51,6 +51,7 @@ class Sample:
                 "rollout_logprob": _behind_prompt(self.rollout.logprobs, answer),
             },
             routes=self.rollout.routes,
+            kept=kept and replace(kept, counts=_behind_prompt(kept.counts, answer)),
         )
 
 

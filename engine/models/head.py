@@ -49,10 +49,12 @@ class Head:
     vocab_size: int
     tp_group: dist.ProcessGroup | None
 
-    def logprob(self, states: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-prob and entropy, float32 [tokens] each."""
+    def logprob(
+        self, states: Tensor, targets: Tensor, temperature: Tensor, kept: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Log-prob, over the `kept` ids [tokens, kept] of each token, and entropy, over all; float32 [tokens] each."""
         return linear_logprob(
-            states, self.weight, targets, temperature, vocab_size=self.vocab_size, tp_group=self.tp_group
+            states, self.weight, targets, temperature, vocab_size=self.vocab_size, kept=kept, tp_group=self.tp_group
         )
 
     def scalar(self, states: Tensor) -> Tensor:

@@ -13,9 +13,14 @@ It leans on these internals of vLLM 0.32.0; `install` raises where one is missin
 - model runner V2 (on a GPU) takes them by `compute_topk_scores(scores, count, token_ids, ...)`, those of prompts
   within `PromptLogprobsWorker.compute_prompt_logprobs`.
 
-Two settings of the engine belong to it. `logprobs_mode="processed_logits"`: vLLM takes no log-softmax, and a log-prob
+Three settings of the engine belong to it. `logprobs_mode="processed_logits"`: vLLM takes no log-softmax, and a log-prob
 that came another way would be a logit, which the probe of a refit refuses. `head_dtype="float32"`: tokens are drawn
 from logits that are not rounded either, so that the log-prob is that of the distribution that was sampled.
+`max_logprobs=-1`: a request may ask for all tokens of the vocabulary, and gets those that it drew from.
+
+What top-k and top-p kept is read off the logits that vLLM drew from and not computed again, because values do not say
+it at the border: on a CPU all tokens as large as the k-th stay, so that there may be more than top_k, and of equal ones
+at the border of top-p the sort says which go; on a GPU a kernel does, and keeps k.
 """
 
 from collections.abc import Callable
@@ -28,6 +33,8 @@ from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.v1.outputs import LogprobsTensors
 
 from cascade_rl.kernels.fused_linear_logprob import LinearLogprob, fused_linear_logprob
+from cascade_rl.kernels.kept_logprob import kept_logprob
+from cascade_rl.kernels.vocabulary import IGNORED
 
 
 def install(model_runner: Any) -> None:
@@ -67,38 +74,46 @@ class HeadLogprob:
     def gather(
         self, logits: Tensor, count: int, token_ids: Tensor, temperatures: Callable[[], Tensor | None]
     ) -> LogprobsTensors:
-        """Of one token per row, [rows, 1], as vLLM's own function returns them.
+        """Of one token per row, [rows, 1 + kept], as vLLM's own function returns them.
 
-        logits        [rows, vocab] after temperature and top-p, -inf for what top-p dropped
-        count         best tokens of each row that are wanted beside it: none
+        logits        [rows, vocab] after temperature, top-k and top-p, -inf for what these dropped
+        count         tokens of each row that are wanted beside it: none, or all, which gives the ids of those that
+                      were kept, and IGNORED behind a row's last. The log-prob of each column is the chosen token's
         token_ids     int64 [rows]
         temperatures  of the rows where tokens are sampled, [rows], 0 for greedy; None for all greedy
         """
-        if count:
-            raise ValueError(f"expected log-probs of the chosen tokens alone, found {count} more of each row wanted")
-        logprobs = self._given(token_ids) if self._scoring else self._sampled(logits, token_ids, temperatures())
+        if count not in (0, self._vocab_size):
+            raise ValueError(f"expected log-probs of the chosen tokens, or of all that were kept, found {count} wanted")
+        kept = _kept(logits) if count else token_ids.new_empty(len(token_ids), 0)
+        logprobs = self._given(token_ids) if self._scoring else self._sampled(logits, token_ids, temperatures(), kept)
+        ids = torch.cat([token_ids[:, None], kept], 1)
         ranks = torch.zeros_like(token_ids)  # a pass over all logits, and nobody reads them
-        return LogprobsTensors(token_ids[:, None].int(), logprobs[:, None], ranks)
+        return LogprobsTensors(ids.int(), logprobs[:, None].expand(ids.shape), ranks)
 
     def _given(self, token_ids: Tensor) -> Tensor:
         return self._linear(token_ids, 1.0).logprob
 
-    def _sampled(self, logits: Tensor, token_ids: Tensor, temperature: Tensor | None) -> Tensor:
+    def _sampled(self, logits: Tensor, token_ids: Tensor, temperature: Tensor | None, kept: Tensor) -> Tensor:
         heat = 1.0 if temperature is None else temperature.where(temperature > 0, 1.0)
-        outputs = self._linear(token_ids, heat)
+        outputs = self._linear(token_ids, heat, kept)
+        if kept.shape[1]:
+            return kept_logprob(outputs, token_ids, kept)
         dropped = logits.amin(1).isneginf()
         if not dropped.any():
             return outputs.logprob
         nucleus = outputs.logprob + outputs.log_sum_exp - logits.float().logsumexp(1)
         return nucleus.where(dropped, outputs.logprob)
 
-    def _linear(self, token_ids: Tensor, temperature: Tensor | float) -> LinearLogprob:
+    def _linear(
+        self, token_ids: Tensor, temperature: Tensor | float, candidates: Tensor | None = None
+    ) -> LinearLogprob:
         return fused_linear_logprob(
             self._hidden,
             self._lm_head.weight,
             token_ids,
             temperature,
             vocab_size=self._vocab_size,
+            candidates=candidates,
             tp_group=self._tp_group,
         )
 
@@ -112,6 +127,14 @@ class HeadLogprob:
             return forward(lm_head, hidden_states)
 
         return logits
+
+
+def _kept(logits: Tensor) -> Tensor:
+    """Ids of the logits that are not -inf, the largest first, int64 [rows, most]; none of a row that has no -inf."""
+    left = ~logits.isneginf()
+    left &= ~left.all(1, keepdim=True)
+    values, ids = logits.masked_fill(~left, -torch.inf).topk(int(left.sum(1).max()), 1)
+    return ids.masked_fill(values.isneginf(), IGNORED)
 
 
 def _logits_processor(model: nn.Module) -> LogitsProcessor:

@@ -31,7 +31,7 @@ from cascade_rl.engine.rollout.protocol import (
     Submit,
     UpdateWeights,
 )
-from cascade_rl.engine.sample import Request, Rollout, Scored
+from cascade_rl.engine.sample import Kept, Request, Rollout, Scored
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -115,16 +115,18 @@ class Server:
 
     def _finish(self, output: "RequestOutput") -> None:
         completion = output.outputs[0]
+        first = np.asarray(completion.logprobs.start_indices)  # of each position, the drawn token
         self._generated_tokens += len(completion.token_ids)
         self._connection.send(
             Rollout(
                 id=output.request_id,
                 prompt_ids=np.asarray(output.prompt_token_ids, np.int64),
                 token_ids=np.asarray(completion.token_ids, np.int64),
-                logprobs=np.asarray(completion.logprobs.logprobs, np.float32),
+                logprobs=np.asarray(completion.logprobs.logprobs, np.float32)[first],
                 routes=self._routes(completion),
                 versions=tuple((int(span.version), span.start) for span in completion.weight_versions),
                 finish=completion.finish_reason,
+                kept=_kept(np.asarray(completion.logprobs.token_ids, np.int32), first),
             )
         )
 
@@ -161,6 +163,14 @@ class Server:
         return Health(self._version, unfinished, self._paused, self._steps, self._generated_tokens)
 
 
+def _kept(ids: np.ndarray, first: np.ndarray) -> Kept | None:
+    """`ids` are those of each position's drawn token, at `first`, and behind it of those that were kept, then padding
+    below 0 (`sampler_logprob`)."""
+    kept = ids >= 0
+    kept[first] = False
+    return Kept(ids[kept], np.add.reduceat(kept, first, dtype=np.int32)) if kept.any() else None
+
+
 def _engine_arguments(settings: Settings) -> dict[str, Any]:
     from vllm.engine.arg_utils import EngineArgs
 
@@ -181,6 +191,7 @@ def _engine_arguments(settings: Settings) -> dict[str, Any]:
         "enable_sleep_mode": config.sleep,
         # What `sampler_logprob` asks for.
         "logprobs_mode": "processed_logits",
+        "max_logprobs": -1,
         "hf_overrides": {"head_dtype": "float32"},
         # A step in flight would straddle a weight update: old weights, counted as new.
         "async_scheduling": False,
@@ -209,10 +220,11 @@ def _sampling_params(request: Request) -> "SamplingParams":
         max_tokens=request.sampling.max_new_tokens,
         temperature=request.sampling.temperature,
         top_p=request.sampling.top_p,
+        top_k=request.sampling.top_k,
         stop_token_ids=list(request.sampling.stop_token_ids),
         ignore_eos=True,
         seed=request.seed,
-        logprobs=0,
+        logprobs=-1 if request.sampling.top_k else 0,  # -1: of all tokens that were kept
         flat_logprobs=True,
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,

@@ -121,7 +121,8 @@ class TrainerRank:
         slab = max(config.gradient_bytes, tile)
         gradients = (4 + size) * self.tokens * hidden + size * columns * hidden  # of the rows, of the weight
         operands = 2 * rows  # the rows themselves, and as operands of the products
-        return exponentials + slab + gradients + operands
+        chosen = (1 + 4) * self.tokens * (1 + top_k(self.stage)) ** 2  # which of a token's ids are the same
+        return exponentials + slab + gradients + operands + chosen
 
 
 def has_copy(stage: Stage) -> bool:
@@ -130,6 +131,13 @@ def has_copy(stage: Stage) -> bool:
 
 
 def batch_bytes(model: Model, stage: Stage, layout: Layout) -> int:
-    """Of a token of a micro-batch: ids, positions, targets, mask, temperature, values, routes (engine/packing.py)."""
+    """Of a token of a micro-batch: ids, positions, targets, mask, temperature, values, routes, kept ids
+    (engine/packing.py)."""
     replayed = isinstance(stage, OnPolicyStage) and layout.rollout.replay_routes
-    return 3 * INT64 + 1 + 4 + 4 * values_per_token(stage) + (INT64 * model.routes if replayed else 0)
+    ids = 3 + top_k(stage) + (model.routes if replayed else 0)
+    return INT64 * ids + 1 + 4 + 4 * values_per_token(stage)
+
+
+def top_k(stage: Stage) -> int:
+    """Tokens kept at a position at most, 0 where samples are drawn from the whole vocabulary."""
+    return stage.sampling.top_k if isinstance(stage, OnPolicyStage) else 0

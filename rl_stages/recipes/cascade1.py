@@ -13,12 +13,13 @@ from types import MappingProxyType
 from typing import Any
 
 from cascade_rl.engine.config import OptimizerConfig
-from cascade_rl.engine.sample import Sampling
+from cascade_rl.engine.sample import MAX_TOP_K, Sampling
 from cascade_rl.rl_stages.config import CodeSwitch, EpochFilter, Extension
 
 Settings = Mapping[str, Any]
 
-TOP_P = 0.95  # of every stage; drawn with 1 here, as long as the stages refuse a kept set. IF-RL's text adds top-k 20
+TOP_P = 0.95  # of every stage
+IF_RL_TOP_K = 20  # of the text. No other stage has a top-k in the paper; MAX_TOP_K bounds what is recorded for training
 SWE_MAX_PROMPT_TOKENS_8B = (16_384, 24_576)  # steps 0 to 30, and from then on; shorter ones than 8K are dropped
 SWE_MAX_PROMPT_TOKENS_14B = 32_768
 
@@ -27,8 +28,8 @@ def _optimizer(lr: float) -> OptimizerConfig:
     return OptimizerConfig(lr=lr, betas=(0.9, 0.95))
 
 
-def _answers(max_new_tokens: int, temperature: float) -> Sampling:
-    return Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=1.0)
+def _answers(max_new_tokens: int, temperature: float, top_k: int = MAX_TOP_K) -> Sampling:
+    return Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=TOP_P, top_k=top_k)
 
 
 def _rlhf(steps: int, thinking_fraction: float) -> Settings:
@@ -49,7 +50,7 @@ def _if_rl(steps: int, second: Extension, thinking_fraction: float) -> Settings:
         "steps": steps,
         "prompts_per_step": 256,
         "rollouts_per_prompt": 8,
-        "sampling": _answers(8_192, 0.6),
+        "sampling": _answers(8_192, 0.6, IF_RL_TOP_K),
         "optimizer": _optimizer(2e-6),
         "overlong": "penalty",
         "extensions": (second,),

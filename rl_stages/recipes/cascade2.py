@@ -9,15 +9,16 @@ Tables print lengths in thousands ("49K"): here the multiples of 4,096 that they
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from cascade_rl.engine.config import OptimizerConfig
-from cascade_rl.engine.sample import Sampling
+from cascade_rl.engine.sample import MAX_TOP_K, Sampling
 
 Settings = Mapping[str, Any]
 
-CODE_RL_TOP_P = 0.95  # Table 10; drawn with 1 here, as long as the stages refuse a kept set
+CODE_RL_TOP_P = 0.95  # Table 10, which has no top-k: MAX_TOP_K bounds what is recorded for training
 LONG_CONTEXT_MAX_PROMPT_TOKENS = 32_768
 LONG_CONTEXT_MAX_TOTAL_TOKENS = 49_152
 SWE_AGENTLESS_MAX_TOTAL_TOKENS = 98_304
@@ -83,7 +84,7 @@ CASCADE2: Mapping[str, Settings] = MappingProxyType(
         "code_rl": {
             **BATCH,
             "steps": 22,
-            "sampling": answers(118_784),
+            "sampling": replace(answers(118_784), top_p=CODE_RL_TOP_P, top_k=MAX_TOP_K),
             "overlong": "filter",
             "thinking_fraction": 1.0,
         },

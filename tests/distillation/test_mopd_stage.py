@@ -13,7 +13,7 @@ from cascade_rl.rl_stages.config import Cascade, MopdStage
 from cascade_rl.rl_stages.config_text import from_yaml, override, to_yaml
 from cascade_rl.rl_stages.evaluation import heldout_tasks
 from cascade_rl.rl_stages.run_folder import RunFolder
-from tests.rl_stages.tiny_cascade import ANSWER, CASCADE, NEMOTRON_H_SMALLEST
+from tests.rl_stages.tiny_cascade import ANSWER, CASCADE, NEMOTRON_H_SMALLEST, NUCLEUS
 
 TEACHERS = {"instruction_following": "if_rl", "math": "sft"}
 DATA = ("generate:instruction_following", "generate:math")
@@ -58,6 +58,11 @@ def test_a_wrong_teacher_is_told_when_the_tree_is_built(teachers: dict[str, str]
     with pytest.raises(UserError) as error:
         cascade(teachers)
     assert message in str(error.value)
+
+
+def test_a_student_draws_from_the_whole_vocabulary() -> None:
+    with pytest.raises(UserError, match=r"mopd\.sampling\.top_k: expected 0: distillation is over the whole"):
+        stage(sampling=NUCLEUS)
 
 
 def test_a_later_stage_is_no_teacher() -> None:

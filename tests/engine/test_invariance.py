@@ -22,7 +22,7 @@ from cascade_rl.engine.config import OptimizerConfig, ParallelConfig
 from cascade_rl.engine.losses import GrpoLoss, Loss, SftLoss
 from cascade_rl.engine.models import export_hf, family_of, read_config
 from cascade_rl.engine.models.build import place_of_this_rank
-from cascade_rl.engine.sample import Sequence
+from cascade_rl.engine.sample import Kept, Sequence
 from cascade_rl.engine.trainer import Trainer
 from tests.engine.models import tiny
 from tests.gloo import run_ranks
@@ -95,13 +95,24 @@ def sequence(rng: np.random.Generator, experts: int, length: int) -> Sequence:
         return rng.normal(size=length - 1).astype(np.float32)
 
     routes = [rng.permutation(experts)[:TOPK] for _ in range((length - 1) * MOE_LAYERS)]
+    token_ids = rng.integers(0, tiny.VOCABULARY, length)
     return Sequence(
-        token_ids=rng.integers(0, tiny.VOCABULARY, length),
+        token_ids=token_ids,
         loss_mask=rng.random(length - 1) < 0.7,
         temperature=0.8,
         per_token={"advantage": draw(), "rollout_logprob": draw() - 5, "reference_logprob": draw() - 5},
         routes=np.array(routes, np.int16).reshape(length - 1, MOE_LAYERS, TOPK) if experts else None,
+        kept=None if length % 4 else kept(token_ids),
     )
+
+
+def kept(token_ids: np.ndarray) -> Kept:
+    """At each position up to 7 tokens beside the next one, or the whole vocabulary."""
+    rng = np.random.default_rng([3, *token_ids])  # one by which no tensor's gradient is next to nothing
+    counts = rng.integers(0, 9, len(token_ids) - 1, dtype=np.int32)
+    others = [rng.choice(tiny.VOCABULARY, 9, replace=False) for _ in counts]
+    rows = [[t, *other[other != t]][:n] for t, other, n in zip(token_ids[1:], others, counts, strict=True)]
+    return Kept(np.concatenate(rows).astype(np.int32), counts)
 
 
 def answer(model: Path, parallel: ParallelConfig, token_budget: int) -> Answer:

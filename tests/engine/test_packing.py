@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.packing import MicroBatch, pack, unpack
-from cascade_rl.engine.sample import Sequence
+from cascade_rl.engine.sample import Kept, Sequence
 from cascade_rl.kernels.linear_logprob import IGNORED
 from cascade_rl.moe.router_replay import NOT_CAPTURED
 
@@ -18,12 +19,15 @@ LAYERS, TOPK = 2, 3
 def sequence(length: int, seed: int, *, routes: bool = True) -> Sequence:
     """`length` positions, every array of it random."""
     random = np.random.default_rng(seed)
+    counts = random.integers(0, 4, length, dtype=np.int32)
+    kept = Kept(random.integers(0, 1000, counts.sum(), dtype=np.int32), counts) if seed % 3 else None
     return Sequence(
         token_ids=random.integers(1, 1000, length + 1),
         loss_mask=random.random(length) < 0.5,
         temperature=float(random.uniform(0.5, 1.5)),
         per_token={"advantage": random.normal(size=length).astype(np.float32)},
         routes=random.integers(0, 8, (length, LAYERS, TOPK)).astype(np.int16) if routes else None,
+        kept=kept,
     )
 
 
@@ -181,3 +185,19 @@ def test_unpack_refuses_what_does_not_fit():
         unpack(values[::-1], micro_batches)
     with pytest.raises(ValueError, match="longer"):
         unpack(values[:1], micro_batches)
+
+
+def test_kept_ids_stay_at_their_positions():
+    """Of three sequences, the first kept the whole vocabulary everywhere; so does a batch of it alone."""
+    packed_from = sequences([5, 7, 3])
+    (micro_batch, alone) = pack(packed_from, [[2, 0, 1], [0]], segment_multiple=4)
+    assert (alone.kept, packed_from[0].kept) == (None, None)
+    counts = (micro_batch.kept != IGNORED).sum(1)
+    assert micro_batch.kept.shape == (20, counts.max())
+    for i, segment in zip(micro_batch.index, segments(micro_batch), strict=True):
+        kept, rows = packed_from[i].kept, micro_batch.kept[segment]
+        assert counts[segment].tolist() == [*(kept.counts.tolist() if kept else []), *[0] * 99][: len(rows)]
+        assert rows[rows != IGNORED].tolist() == (kept.ids.tolist() if kept else [])
+    spoilt = replace(packed_from[1], kept=Kept(packed_from[1].kept.ids, packed_from[1].kept.counts[1:]))
+    with pytest.raises(ValueError, match=r"expected at least 2, and 7 entries in each array, found {'kept': 6}"):
+        pack([spoilt], [[0]])

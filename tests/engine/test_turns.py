@@ -1,9 +1,11 @@
 """Turns joined into one rollout: weight versions, and turns that do not belong together."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from cascade_rl.engine.sample import Rollout
+from cascade_rl.engine.sample import Kept, Rollout
 from cascade_rl.engine.turns import join
 
 
@@ -22,6 +24,18 @@ def test_a_version_span_begins_where_another_version_generates_first() -> None:
     assert whole.token_ids[8] == newer.token_ids[1]
     assert whole.logprobs.tolist() == [-3, -4, -5, 0, -6, 0, 0, -9, -10]
     assert (whole.length, whole.turns, whole.routes) == (6, 3, None)
+
+
+def test_kept_tokens_stay_with_the_tokens_that_were_drawn_from_them() -> None:
+    """The second turn was drawn from the whole vocabulary, what lies between turns from nothing."""
+    first = replace(turn([1, 2], [3, 4]), kept=Kept(np.array([3, 8, 4]), np.array([2, 1])))
+    second = turn([1, 2, 3, 4, 90], [6])
+    third = replace(turn([1, 2, 3, 4, 90, 6, 91], [7]), kept=Kept(np.array([5, 7]), np.array([2])))
+    kept = join([first, second, third]).kept
+    assert kept is not None
+    assert kept.ids.tolist() == [3, 8, 4, 5, 7]
+    assert kept.counts.tolist() == [2, 1, 0, 0, 0, 2]
+    assert join([second, replace(third, kept=None)]).kept is None
 
 
 def test_one_turn_is_the_rollout_itself() -> None:

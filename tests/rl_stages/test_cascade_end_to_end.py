@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -195,14 +195,29 @@ def test_each_stage_starts_where_the_last_one_ended(undisturbed: Finished) -> No
 
 def test_an_export_is_the_policy_that_the_next_stage_samples_from(undisturbed: Finished) -> None:
     """transformers gives to the first samples of a stage the log-probs that vLLM and Megatron gave them."""
-    model = AutoModelForCausalLM.from_pretrained(undisturbed.stage("sft").export)
-    for row in samples(undisturbed.stage("if_rl"), 1)[:8]:
+    for row, logprobs in by_transformers(undisturbed.stage("sft"), undisturbed.stage("if_rl")):
+        assert np.allclose(logprobs, row["train_logprobs"], atol=1e-4)
+        assert np.allclose(logprobs, row["rollout_logprobs"], atol=2e-3)
+
+
+def by_transformers(parent: StageFolder, stage: StageFolder) -> Iterator[tuple[dict, np.ndarray]]:
+    """The first samples of a stage, and their log-probs over the whole vocabulary by the weights it began with."""
+    model = AutoModelForCausalLM.from_pretrained(parent.export)
+    for row in samples(stage, 1)[:8]:
         ids, answer = row["prompt_ids"] + row["token_ids"], len(row["prompt_ids"])
         with torch.no_grad():
             logits = model(torch.tensor([ids])).logits[0, answer - 1 : -1]
-        logprobs = logits.log_softmax(-1)[range(len(ids) - answer), row["token_ids"]].numpy()
-        assert np.allclose(logprobs, row["train_logprobs"], atol=1e-4)
-        assert np.allclose(logprobs, row["rollout_logprobs"], atol=2e-3)
+        yield row, logits.log_softmax(-1)[range(len(ids) - answer), row["token_ids"]].numpy()
+
+
+def test_over_the_whole_vocabulary_samples_of_top_p_would_have_been_refused(undisturbed: Finished) -> None:
+    """They are more likely over what was kept, as sampler and trainer have them; both agree at every step (above)."""
+    stage = undisturbed.stage("math_rl")
+    firsts = by_transformers(undisturbed.stage("if_rl"), stage)
+    gaps = np.concatenate([np.array(row["train_logprobs"]) - logprobs for row, logprobs in firsts])
+    assert gaps.min() > -1e-4
+    assert np.exp(gaps).mean() > 1.01 > stage.config.tme_bound
+    assert all(row["importance_weight"] == pytest.approx(1, abs=1e-3) for row in stage.metrics.rows())
 
 
 def test_rl_moves_the_weights(undisturbed: Finished) -> None:

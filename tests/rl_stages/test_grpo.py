@@ -1,12 +1,13 @@
 """From scored samples to training sequences: masks, where the sampler's numbers are put, when a step is refused."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cascade_rl.engine.sample import Outcome, Rollout
+from cascade_rl.engine.sample import Kept, Outcome, Rollout
 from cascade_rl.rl_stages import grpo
 from cascade_rl.rl_stages.agreement import Mismatch, mask_disagreeing, require_agreement, require_replay
 from cascade_rl.rl_stages.group_scoring import score_groups
@@ -61,6 +62,15 @@ def test_a_route_stays_with_the_position_that_took_it() -> None:
     sequence = Sample(TASK, answer, "", Verdict.scored(1.0), 0.5, trained=True).sequence(1.0)
     assert sequence.routes is answer.routes
     assert len(answer.routes) == len(sequence.token_ids) - 1 == 4
+
+
+def test_kept_tokens_are_those_of_the_position_that_predicts() -> None:
+    answer = replace(rollout(2), kept=Kept(np.array([20, 7, 21]), np.array([2, 1])))
+    sequence = Sample(TASK, answer, "", Verdict.scored(1.0), 0.5, trained=True).sequence(1.0)
+    assert sequence.kept is not None
+    assert sequence.kept.ids.tolist() == [20, 7, 21]
+    assert sequence.kept.counts.tolist() == [0, 0, 2, 1]
+    assert Sample(TASK, rollout(2), "", BROKEN).sequence(1.0).kept is None
 
 
 def test_an_untrained_sample_has_no_loss_token_and_keeps_its_numbers() -> None:

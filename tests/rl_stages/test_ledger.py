@@ -8,7 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from cascade_rl.engine.sample import Outcome, Request, Rollout, Sampling
+from cascade_rl.engine.sample import Kept, Outcome, Request, Rollout, Sampling
 from cascade_rl.rl_stages import append_log
 from cascade_rl.rl_stages.append_log import AppendLog, read_records
 from cascade_rl.rl_stages.environments.episodes import EpisodeRollout
@@ -16,7 +16,7 @@ from cascade_rl.rl_stages.ledger import Ledger, finished_work, read_ledger
 from cascade_rl.rl_stages.verdict import Verdict
 from tests.rl_stages.small_disk import small_disk
 
-SAMPLING = Sampling(8, temperature=0.7, stop_token_ids=(3, 4), max_turns=2)
+SAMPLING = Sampling(8, temperature=0.7, top_p=0.9, top_k=5, stop_token_ids=(3, 4), max_turns=2)
 REQUESTS = [Request(f"rl/1/0/task/{i}", (5, 6, 7), SAMPLING, seed=i) for i in range(6)]
 VERDICT = Verdict.scored(1 / 3, {"part": 0.1}, "told")
 
@@ -40,7 +40,10 @@ def require_equal(found: Rollout, expected: Rollout) -> None:
     assert type(found) is type(expected)
     for item in fields(expected):
         one, other = getattr(found, item.name), getattr(expected, item.name)
-        if isinstance(other, np.ndarray):
+        if isinstance(other, Kept):
+            assert np.array_equal(one.ids, other.ids) and np.array_equal(one.counts, other.counts)
+            assert one.ids.dtype == one.counts.dtype == np.int32
+        elif isinstance(other, np.ndarray):
             assert one.dtype == other.dtype and np.array_equal(one, other)
         else:
             assert one == other
@@ -58,6 +61,7 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
     plain, wide, episode = rollout_of(REQUESTS[0]), rollout_of(REQUESTS[1], 4000), rollout_of(REQUESTS[2])
     values = {item.name: getattr(episode, item.name) for item in fields(episode)} | {"routes": None}
     episode = EpisodeRollout(**values, verdict=VERDICT)
+    plain = replace(plain, kept=Kept(np.array([4, 9, 2], np.int32), np.array([2, 0, 1, 0], np.int32)))
     with Ledger() as ledger:
         ledger.open(tmp_path / "l", "w")
         for request, rollout in zip(REQUESTS, (plain, wide, episode), strict=False):

@@ -49,10 +49,11 @@ NEMOTRON_H_SMALLEST = {
 }
 
 ANSWER = Sampling(max_new_tokens=24)
+NUCLEUS = Sampling(max_new_tokens=24, top_p=0.9, top_k=20)
 TOKEN_BUDGET = 1024
 
 
-def rl_stage(name: str, domain: str, steps: int) -> GrpoStage:
+def rl_stage(name: str, domain: str, steps: int, sampling: Sampling = ANSWER) -> GrpoStage:
     return GrpoStage(
         name=name,
         domain=domain,
@@ -60,7 +61,7 @@ def rl_stage(name: str, domain: str, steps: int) -> GrpoStage:
         steps=steps,
         prompts_per_step=8,
         rollouts_per_prompt=8,
-        sampling=ANSWER,
+        sampling=sampling,
         token_budget=TOKEN_BUDGET,
         optimizer=OptimizerConfig(lr=1e-3),
     )
@@ -85,7 +86,7 @@ CASCADE = Cascade(
             checkpoint_every=10,
         ),
         rl_stage("if_rl", "instruction_following", steps=3),
-        rl_stage("math_rl", "math", steps=2),
+        rl_stage("math_rl", "math", steps=2, sampling=NUCLEUS),
     ),
 )
 

@@ -82,7 +82,20 @@ def by_runner_v2(model: torch.nn.Module, hidden: torch.Tensor) -> dict[str, torc
     sampled = sampler.compute_topk_scores(
         model.compute_logits(hidden), 0, token_ids, None, expanded_idx_mapping=slots, logits_mode=True
     ).logprobs
-    return {"hidden": hidden, "token_ids": token_ids, "slots": slots, "given": given, "sampled": sampled}
+    left = model.compute_logits(hidden)
+    left[::2, 9:] = -torch.inf  # of every second row 9 are left
+    kept = sampler.compute_topk_scores(
+        left, left.shape[1], token_ids % 9, None, expanded_idx_mapping=slots, logits_mode=True
+    )
+    return {
+        "hidden": hidden,
+        "token_ids": token_ids,
+        "slots": slots,
+        "given": given,
+        "sampled": sampled,
+        "kept_ids": kept.logprob_token_ids,
+        "kept": kept.logprobs,
+    }
 
 
 def refusals(model: torch.nn.Module) -> list[str]:

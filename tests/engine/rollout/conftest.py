@@ -48,6 +48,13 @@ def make_requests(count: int, sampling: Sampling, seed: int = 0) -> list[Request
     return [Request(f"{seed}/{i}", tuple(prompt), sampling, seed=i) for i, prompt in enumerate(prompts)]
 
 
+def kept_sets(rollout: Rollout) -> list[list[int]]:
+    """The tokens from which each token of the answer was drawn, in the order of their ids."""
+    assert rollout.kept is not None
+    assert (rollout.kept.ids.dtype, rollout.kept.counts.dtype) == (np.int32, np.int32)
+    return [sorted(ids.tolist()) for ids in np.split(rollout.kept.ids, rollout.kept.counts.cumsum()[:-1])]
+
+
 @pytest.fixture(scope="package")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Tiny]]:
     tinies = {family: Tiny(family, tmp_path_factory.mktemp(family)) for family in FAMILIES}

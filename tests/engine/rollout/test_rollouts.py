@@ -9,7 +9,7 @@ import pytest
 from cascade_rl.engine.rollout.client import RolloutEngine
 from cascade_rl.engine.sample import Request, Rollout, Sampling, Scored
 
-from .conftest import CONFIG, Tiny, make_requests
+from .conftest import CONFIG, Tiny, kept_sets, make_requests
 from .tiny_models import Reference, build, write_config, write_image
 
 MOE = ["nemotron_h", "qwen3_moe"]
@@ -104,6 +104,52 @@ def test_log_probs_are_normalised_over_the_nucleus(engines: dict[str, Tiny]) -> 
             descending = np.sort(np.exp(logprobs.astype(np.float64)))[::-1]
             kept = descending[: np.searchsorted(descending.cumsum(), 0.8) + 1].sum()
             assert abs(logprobs[token] - np.log(kept) - found) < tiny.tolerance
+
+
+def test_kept_tokens_are_those_that_top_k_and_then_top_p_leave(engines: dict[str, Tiny]) -> None:
+    """By the rule in float64, but where a border is nearer than the engine's rounding."""
+    tiny = engines["llama"]
+    reference = tiny.load(0)
+    sampling = Sampling(max_new_tokens=24, temperature=0.3, top_p=0.9, top_k=20)
+    sizes, clear = [], 0
+    for rollout in tiny.sample(make_requests(8, sampling)).values():
+        ids = np.concatenate([rollout.prompt_ids, rollout.token_ids])
+        distributions = reference(ids, temperature=0.3)[len(rollout.prompt_ids) - 1 :].astype(np.float64)
+        for logprobs, token, logprob, left in zip(
+            distributions, rollout.token_ids, rollout.logprobs, kept_sets(rollout), strict=True
+        ):
+            assert token in left
+            assert abs(logprobs[token] - np.log(np.exp(logprobs[left]).sum()) - logprob) < tiny.tolerance
+            expected, margin = rule(logprobs, sampling)
+            if margin > tiny.tolerance:
+                assert left == sorted(expected)
+                clear += 1
+            sizes.append(len(left))
+    assert clear > 0.9 * len(sizes)
+    assert len(set(sizes)) > 5
+
+
+def rule(logprobs: np.ndarray, sampling: Sampling) -> tuple[np.ndarray, float]:
+    """The ids that are kept, and how far their borders are from another answer."""
+    order = np.argsort(-logprobs)
+    likeliest = np.exp(logprobs[order[: sampling.top_k]])
+    mass = (likeliest / likeliest.sum()).cumsum()
+    count = int(np.searchsorted(mass, sampling.top_p)) + 1
+    border = logprobs[order[sampling.top_k - 1 : sampling.top_k + 1]]
+    return order[:count], min(np.abs(mass - sampling.top_p).min(), border[0] - border[1])
+
+
+def test_only_what_is_drawn_with_top_k_has_kept_tokens_whatever_it_is_drawn_beside(engines: dict[str, Tiny]) -> None:
+    tiny = engines["llama"]
+    tiny.load(0)
+    with_top_k = make_requests(3, Sampling(6, top_k=3))
+    others = make_requests(3, Sampling(6), seed=1) + make_requests(3, Sampling(6, top_p=0.8), seed=2)
+    together, alone = tiny.sample(with_top_k + others), tiny.sample(with_top_k) | tiny.sample(others)
+    for request_id, rollout in together.items():
+        assert np.array_equal(rollout.token_ids, alone[request_id].token_ids)
+        assert np.abs(rollout.logprobs - alone[request_id].logprobs).max() < tiny.tolerance
+    assert all(together[request.id].kept.counts.tolist() == [3] * 6 for request in with_top_k)
+    assert all(together[request.id].kept is None for request in others)
 
 
 def test_a_stop_token_ends_the_sample_and_is_part_of_it(engines: dict[str, Tiny]) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cascade_rl.engine.rollout.vllm_cpu_patches import ENVIRONMENT
-from cascade_rl.kernels.linear_logprob import linear_logprob
+from cascade_rl.kernels.linear_logprob import IGNORED, linear_logprob
 
 from .tiny_models import VOCAB, build, write_config, write_image
 
@@ -112,6 +112,20 @@ def test_model_runner_v2_asks_for_the_same(run: dict[str, Any]) -> None:
     for name, heat in (("given", torch.ones_like(temperature)), ("sampled", temperature)):
         ours, _ = linear_logprob(v2["hidden"], weight, v2["token_ids"], heat, vocab_size=VOCAB)
         assert torch.equal(ours[:, None], v2[name])
+
+
+def test_model_runner_v2_gets_what_was_kept(run: dict[str, Any]) -> None:
+    """Behind the token, in every second row the 9 ids that were left; log-probs are the trainer's over these."""
+    v2, weight = run["v2"], run["weight"]
+    kept = v2["kept_ids"][:, 1:].long()
+    assert torch.equal(kept[::2].sort(1).values, torch.arange(9).expand(len(kept[::2]), 9))
+    assert (kept[1::2] == IGNORED).all()
+    tokens, temperature = v2["token_ids"] % 9, V2_TEMPERATURES[v2["slots"]]
+    assert torch.equal(v2["kept_ids"][:, 0].long(), tokens)
+    ours, _ = linear_logprob(v2["hidden"], weight, tokens, temperature, vocab_size=VOCAB, kept=kept)
+    assert torch.equal(ours[:, None].expand(v2["kept"].shape), v2["kept"])
+    exact = (v2["hidden"].double() @ weight[:9].double().T / temperature[:, None]).log_softmax(1)
+    assert (ours - exact.gather(1, tokens[:, None])[:, 0])[::2].abs().max() < 5e-6
 
 
 def test_what_is_not_known_is_refused(run: dict[str, Any]) -> None:

@@ -14,10 +14,11 @@ import pytest
 from cascade_rl.engine.rollout.client import EngineDied
 from cascade_rl.engine.sample import Sampling
 
-from .conftest import CONFIG, Tiny, make_requests
+from .conftest import CONFIG, Tiny, kept_sets, make_requests
 from .test_engine_lifecycle import LONG, run_some_steps
 
 TOLERANCE = 1e-5
+NUCLEUS = Sampling(max_new_tokens=24, top_p=0.9, top_k=20)
 # All kinds of layers, and a tied head: its packed copy has to be refreshed in the workers.
 CUT = ("nemotron_h", "qwen3")
 
@@ -35,7 +36,7 @@ def twos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Tiny]]:
 def test_two_workers_answer_as_one(family: str, engines: dict[str, Tiny], twos: dict[str, Tiny]) -> None:
     """Before and after an update: tokens, log-probs and the chosen experts, each position's once."""
     greedy, sampled = Sampling(max_new_tokens=24, temperature=0.0), Sampling(max_new_tokens=24)
-    requests = make_requests(6, greedy) + make_requests(6, sampled, seed=1)
+    requests = make_requests(6, greedy) + make_requests(6, sampled, seed=1) + make_requests(6, NUCLEUS, seed=2)
     for index in (0, 1):
         one, two = engines[family], twos[family]
         one.load(index), two.load(index)
@@ -44,6 +45,9 @@ def test_two_workers_answer_as_one(family: str, engines: dict[str, Tiny], twos: 
             ours, theirs = found[request.id], expected[request.id]
             assert ours.token_ids.tolist() == theirs.token_ids.tolist()
             assert np.abs(ours.logprobs - theirs.logprobs).max() < TOLERANCE
+            assert (ours.kept is None) == (request.sampling is not NUCLEUS)
+            if ours.kept:
+                assert kept_sets(ours) == kept_sets(theirs)
             if family == "nemotron_h":
                 assert np.array_equal(ours.routes, theirs.routes)
         sequences = [np.arange(3, 60), np.arange(100, 104)]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from cascade_rl.engine.sample import MAX_TOP_K
 from cascade_rl.rl_stages.config import CodeSwitch, EpochFilter, GrpoStage, MopdStage
 from cascade_rl.rl_stages.recipes import cascade1, cascade2
 
@@ -63,6 +64,7 @@ def test_cascade_2(row: list[str]) -> None:
     found = stage(name, cascade2.CASCADE2[name])
     assert (found.prompts_per_step, found.rollouts_per_prompt) == (int(prompts), int(rollouts))
     assert (found.sampling.max_new_tokens, found.sampling.temperature) == (int(tokens), float(heat))
+    assert (found.sampling.top_p, found.sampling.top_k) == ((0.95, MAX_TOP_K) if name == "code_rl" else (1, 0))
     assert (found.optimizer.lr, found.optimizer.warmup_steps) == (float(lr), int(warmup))
     assert found.optimizer.betas == (0.9, 0.95)
     assert found.optimizer.schedule == ("linear" if name == "swe_agentic_rl" else "constant")
@@ -102,6 +104,7 @@ def test_cascade_1(row: list[str]) -> None:
         starts[:-1], starts[1:], lengths.split(","), heats.split(","), overlong.split(","), strict=True
     ):
         for now in (found.at(start), found.at(end - 1)):
+            assert (now.sampling.top_p, now.sampling.top_k) == (0.95, 20 if name == "if_rl" else MAX_TOP_K)
             assert (now.sampling.max_new_tokens, now.sampling.temperature) == (int(length) * K, float(heat))
             assert now.overlong == rule
     assert (found.prompts_per_step, found.rollouts_per_prompt) == (int(prompts), int(rollouts))
@@ -113,7 +116,6 @@ def test_cascade_1(row: list[str]) -> None:
 
 
 def test_what_no_field_holds_yet() -> None:
-    assert (cascade1.TOP_P, cascade2.CODE_RL_TOP_P) == (0.95, 0.95)
     assert cascade1.SWE_MAX_PROMPT_TOKENS_8B == (16 * K, 24 * K)
     assert cascade1.SWE_MAX_PROMPT_TOKENS_14B == 32 * K
     assert (cascade2.LONG_CONTEXT_MAX_PROMPT_TOKENS, cascade2.LONG_CONTEXT_MAX_TOTAL_TOKENS) == (32 * K, 48 * K)
