@@ -161,8 +161,8 @@ CASCADE = Cascade(
         grpo("rlhf", "rlhf", 10, reward_model=JUDGE, kl_coefficient=0.03),
         grpo("long_context_rl", "long_context", 20),
         grpo("code_rl", "code", 15),
-        grpo("swe_agentless_rl", "swe_agentless", 20),
-        grpo("swe_executed_rl", "swe_executed", 20),
+        grpo("swe_agentless_rl", "swe_agentless", 15),
+        grpo("swe_executed_rl", "swe_executed", 10),
     ),
 )
 
