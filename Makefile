@@ -15,8 +15,9 @@ TRITON36 := .venv-triton36
 SMOLLM2 := build/smollm2-135m-instruct
 PUBLISHED := build/published
 VERIFIERS := .venv-verifiers
-# Two test files at a time: what a file starts, such as an engine, is started once.
-IN_PARALLEL := -n 2 --dist loadfile
+# Two test files at a time: what a file starts, such as an engine, is started once. Long files have few tests, and xdist
+# would keep them for the end, where one core waits.
+IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 SUB_PACKAGES := $(patsubst %/__init__.py,%,$(filter-out tests/%,$(wildcard */__init__.py)))
 
 # Tried in this order; `make setup PYTHON=...` chooses another.
