@@ -71,7 +71,7 @@ class VirtualSlurm:
     def _script(self, *arguments: str) -> None:
         told = subprocess.run(
             [SCRIPTS / arguments[0], *arguments[1:]],
-            env={**self.environment, "ROOT": str(self.root), "SHARED": str(self.shared)},
+            env={**self.environment, "ROOT": str(self.root), "SHARED": f"{self.shared}:{REPOSITORY}"},
             capture_output=True,
             text=True,
             check=False,
