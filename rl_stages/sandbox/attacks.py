@@ -59,14 +59,17 @@ ATTACKS = {
     "allocate in children": _attack(
         """
 import os, time
+told, tell = os.pipe()
 for _ in range(30):
     try:
         if os.fork() == 0:
-            block = bytearray(100 << 20); time.sleep(3); os._exit(0)
+            block = bytearray(100 << 20); os.write(tell, b"x"); time.sleep(60); os._exit(0)
     except OSError as error:
         print("stopped", error); break
 else:
-    time.sleep(2); print("BREACH")
+    for _ in range(20):  # hold what they took all at once
+        os.read(told, 1)
+    print("BREACH")
 """,
         OK,
         MEMORY,

@@ -8,8 +8,10 @@ import tempfile
 import threading
 from pathlib import Path
 
-# A box may still write for a moment. What was made is told, and the end of this process is the end of stdin.
+# A box may still write for a moment. What was made is told, to nobody where this process has ended by then, which must
+# not end the shell too; the end of this process is the end of stdin.
 _KEEPER = (
+    "trap '' PIPE; "
     'mkdir -m 711 "$0" && echo made && read -r _; '
     'for _ in 1 2 3 4 5 6 7 8 9; do rm -rf -- "$0" && exit; sleep 0.3; done'
 )

@@ -107,7 +107,6 @@ def test_a_hundred_killed_clients_leave_no_process_and_no_folder() -> None:
         assert sum(had > 0 for had, _ in killed) > 0.75 * KILLS  # the others died before they had a worker
         assert os.listdir(folder) == []
     assert strays() == []
-    assert list(Path("/tmp").glob("sandbox-*")) == []
 
 
 def test_killed_worker_takes_its_box_along() -> None:

@@ -165,6 +165,9 @@ class Killed:
             Thread(target=kill_a_busy_worker).start()
         return self.sandbox.run_command(*arguments)
 
+    def scratch(self) -> Path:
+        return self.sandbox.scratch()
+
 
 def kill_a_busy_worker() -> None:
     while True:
