@@ -25,3 +25,12 @@ def _seeds() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+# Files whose tests take minutes. They begin first, so that at the end both of two cores have something short to do.
+LONG = ("test_on_slurm.py", "test_cascade_end_to_end.py", "test_chaos.py", "test_invariance.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order within a file stays, and that of all other files."""
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
