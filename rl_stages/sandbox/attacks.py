@@ -74,6 +74,7 @@ else:
         OK,
         MEMORY,
         ERROR,
+        TIME,
     ),
     "fork bomb": _attack("""
 import os, time

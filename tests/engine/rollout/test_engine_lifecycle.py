@@ -37,12 +37,13 @@ def test_weights_replaced_while_requests_run(engines: dict[str, Tiny], family: s
     were recomputed with the new weights' own, which are therefore what the oracle uses to check the new part.
     """
     tiny = engines[family]
-    old, engine = tiny.load(0), tiny.engine
-    first = engine.version
-    engine.submit(make_requests(6, LONG))
-    run_some_steps(engine, 20)
-    new, tails = tiny.load(1), list[float]()
-    for rollout in list(engine.results()):
+    old, new = tiny.references
+    for _ in range(5):  # on a busy machine the new weights may come when all is drawn
+        rollouts = replace_under_way(tiny)
+        if all(len(rollout.versions) == 2 and 10 < rollout.versions[1][1] < 190 for rollout in rollouts):
+            break
+    first = tiny.engine.version - 1
+    for rollout in rollouts:
         (old_version, begin), (new_version, switch) = rollout.versions
         assert (old_version, begin, new_version) == (first, 0, first + 1)
         assert 10 < switch < 190
@@ -50,9 +51,16 @@ def test_weights_replaced_while_requests_run(engines: dict[str, Tiny], family: s
         assert gaps(rollout, new)[:switch].max() > 0.1
         recomputed = recompute_routes(rollout, new, len(rollout.prompt_ids) + switch - 1)
         assert gaps(rollout, old)[switch:].max() > 0.1
-        tails.append(np.median(gaps(recomputed, new)[switch:]))
-    # In the recomputed part a near tie may send a token elsewhere than the oracle does, and a Mamba state remembers it.
-    assert np.median(tails) < tiny.tolerance, tails
+        # In the recomputed part a near tie may send a token elsewhere than the oracle does.
+        assert np.median(gaps(recomputed, new)[switch:]) < tiny.tolerance
+
+
+def replace_under_way(tiny: Tiny) -> list[Rollout]:
+    tiny.load(0)
+    tiny.engine.submit(make_requests(6, LONG))
+    run_some_steps(tiny.engine, 20)
+    tiny.load(1)
+    return list(tiny.engine.results())
 
 
 def recompute_routes(rollout: Rollout, reference: Reference, count: int) -> Rollout:
