@@ -105,8 +105,13 @@ def test_a_hundred_killed_clients_leave_no_process_and_no_folder() -> None:
         assert len(killed) == KILLS
         assert [left for _, left in killed if left] == []
         assert sum(had > 0 for had, _ in killed) > 0.75 * KILLS  # the others died before they had a worker
-        assert os.listdir(folder) == []
+        assert [path.name for path in Path(folder).iterdir() if not is_tempfiles_own(path)] == []
     assert strays() == []
+
+
+def is_tempfiles_own(path: Path) -> bool:
+    """Python writes and removes a file to see whether it may write to TMPDIR; a kill comes between now and then."""
+    return path.is_file() and path.read_bytes() in (b"", b"blat")
 
 
 def test_killed_worker_takes_its_box_along() -> None:
