@@ -1,4 +1,4 @@
-# make setup | demo | demo-short | test | test-triton36 | test-published | lint | lock | smollm2 | clean.
+# make setup | demo | demo-short | test | chaos | test-triton36 | test-published | lint | lock | smollm2 | clean.
 # One environment, .venv, built once; .venv-triton36 for test-triton36 alone, .venv-verifiers for test-published alone.
 
 .DEFAULT_GOAL := setup
@@ -30,7 +30,7 @@ PYTHON = $(shell for python in $(CANDIDATES); do "$$python" -c \
 # Importing vLLM and Megatron takes 30 s without cached byte code, and each stage starts two processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-short test test-triton36 test-published lint lock smollm2 clean
+.PHONY: setup demo demo-short test chaos test-triton36 test-published lint lock smollm2 clean
 
 setup: $(READY)
 	@echo "$(CURDIR)/.venv is ready"

@@ -28,7 +28,7 @@ from cascade_rl.rl_stages.verifiers.code import CodeVerifier
 
 SECONDS = 3.0  # of each verifier
 MOST_CHECKS = 50_000
-DISTINCT = 1000  # programs of one answer
+DISTINCT = 1000  # programs
 TESTS = 50  # of the program with many
 REPEATS = 3
 ADDITION = "a, b = map(int, input().split())\nprint(a + b)\n"
@@ -113,7 +113,8 @@ def one_slot(answers: list[Case]) -> tuple[Verifier, list[Case]]:
 
 def distinct(answers: list[Case]) -> list[Case]:
     """More than there is time for: a program that was run before is not run again."""
-    return [(task, text.replace("\n", f"\n# {number}\n", 1)) for number in range(DISTINCT) for task, text in answers]
+    rounds = range(-(-DISTINCT // len(answers)))
+    return [(task, text.replace("\n", f"\n# {number}\n", 1)) for number in rounds for task, text in answers]
 
 
 def schema_fields() -> dict[str, Any]:

@@ -105,8 +105,10 @@ def imported(source: str) -> set[str]:
 
 def run_tests(repository: Repository, sandbox: Sandbox, limits: Limits = TEST_LIMITS) -> TestRun:
     """All tests of a repository. After a failure of the infrastructure, such as a worker that was killed, all of it
-    happens a second time, in a fresh folder. Raises
-    SandboxFailure, and OSError where the disk does not take the checkout."""
+    happens a second time, in a fresh folder.
+
+    Raises SandboxFailure, and OSError where the disk does not take the checkout.
+    """
     try:
         return _run_tests(repository, sandbox, limits)
     except SandboxFailure:
