@@ -22,7 +22,6 @@ RL = {
 CASCADE = replace(
     TINY["CASCADE"],
     name="chaos",
-    rollout=replace(TINY["CASCADE"].rollout, deterministic=True),
     evaluation=Evaluation(domains=(DOMAIN,), prompts_per_domain=16, max_new_tokens=24),
     stages=(
         replace(TINY["CASCADE"].stage("sft"), steps=2, keep_checkpoints=100),

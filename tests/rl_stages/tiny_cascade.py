@@ -70,7 +70,7 @@ def rl_stage(name: str, domain: str, steps: int, sampling: Sampling = ANSWER) ->
 CASCADE = Cascade(
     name="tiny",
     base=BaseModel(hf_config=NEMOTRON_H_SMALLEST),
-    rollout=RolloutConfig(max_model_len=128, max_num_seqs=64, kv_cache_mib=16, probe_bound=2e-3),
+    rollout=RolloutConfig(max_model_len=128, max_num_seqs=64, kv_cache_mib=16, probe_bound=2e-3, deterministic=True),
     evaluation=Evaluation(
         domains=("instruction_following", "math"), prompts_per_domain=32, max_new_tokens=ANSWER.max_new_tokens
     ),
