@@ -10,7 +10,8 @@ code how the attempt ended. Exit codes and what the job's script makes of them:
     75  saved on request: queued again
     any other   a crash: queued again
 
-Why an end is final stands in `logs/final_<job>`, where the job's script and the launcher look.
+Why an end is final stands in `logs/final_<job>`, where the job's script and the launcher look. The restart that this
+began last stands in `logs/began_<job>`: a task that never begins, its container being gone, ends as final too.
 Guarantees: nothing that a rank started outlives this process, unless it is killed itself; then Slurm ends the step.
 """
 
@@ -35,7 +36,7 @@ from cascade_rl.rl_stages.stop_request import STOP_SIGNAL, STOPPED
 
 CRASH_LOOP = 4
 UNFIT_NODE = 5
-FINAL = "final"
+FINAL, BEGAN = "final", "began"
 OTHERS_S = 2.0  # srun ends all tasks with the first that fails: let the one that knows why be first
 RENDEZVOUS_S = 900
 PORTS = range(20_000, 30_000)
@@ -79,6 +80,8 @@ def main(arguments: Sequence[str]) -> int:
     options, command = _parse(arguments)
     os.chdir(options.workdir)
     stage = RunFolder.open(options.run).stage(options.stage)
+    if _first_node():
+        (stage.logs / f"{BEGAN}_{_job()}").write_text(str(_restart()))
     try:
         code = exit_status(stage.label, lambda: _attempt(stage, options, command, stop))
     finally:

@@ -12,7 +12,7 @@ from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.rollout.layout import engines_per_node
 from cascade_rl.launchers.slurm.cluster import Cluster
 from cascade_rl.launchers.slurm.containers import all_mounts
-from cascade_rl.rl_stages.in_job import FINAL
+from cascade_rl.rl_stages.in_job import BEGAN, FINAL
 from cascade_rl.rl_stages.rank_environment import RANK_ENVIRONMENT
 from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.watchdog import LIMIT_VARIABLE
@@ -113,7 +113,9 @@ def _setup(cluster: Cluster, stage: StageFolder) -> tuple[str, ...]:
     again whatever it ended of: that is undone here, for both backends.
     """
     secrets = (f"set -a; . {quote(cluster.secrets_file)}; set +a",) if cluster.secrets_file else ()
-    final = f"{quote(f'{stage.logs}/{FINAL}')}_$SLURM_JOB_ID"
+    final, began = (f"{quote(f'{stage.logs}/{mark}')}_$SLURM_JOB_ID" for mark in (FINAL, BEGAN))
+    attempts = cluster.attempts_without_progress
+    never = f"{attempts} starts of the job, and its task began on none of them: see the output in {stage.logs}"
     return (
         "set +vx; unset SLURM_UNBUFFEREDIO",
         *secrets,
@@ -121,7 +123,12 @@ def _setup(cluster: Cluster, stage: StageFolder) -> tuple[str, ...]:
         *cluster.setup,
         "queue_again() {",
         "  code=$?",
-        f"  if [ $code -ne 0 ] && [ ! -e {final} ] && [ ${{SLURM_RESTART_COUNT:-0}} -lt {cluster.max_requeues} ]; then",
+        "  restarts=${SLURM_RESTART_COUNT:-0}",
+        f"  last=$(cat {began} 2>/dev/null || echo -1)",
+        f"  if [ $code -eq 0 ] || [ -e {final} ]; then return; fi",
+        f"  if [ $((restarts - last)) -ge {attempts} ]; then",
+        f"    echo {quote(never)} > {final}",
+        f"  elif [ $restarts -lt {cluster.max_requeues} ]; then",
         '    scontrol requeue "$SLURM_JOB_ID"',
         "  fi",
         "}",

@@ -140,12 +140,31 @@ def test_values_reach_the_tasks_as_they_are_and_secrets_are_not_told(script: tup
 
 def test_a_job_is_queued_again_unless_its_end_is_final(script: tuple[Path, Path]) -> None:
     path, logs = script
-    assert requeues(run_script(path, 75)[0]) == 1
-    assert requeues(run_script(path, 1, restarts=4)[0]) == 1
-    assert requeues(run_script(path, 1, restarts=5)[0]) == 0
-    (logs / "final_12").write_text("gate closed")
+    began, final = logs / "began_12", logs / "final_12"
+    for restarts, expected in ((0, 1), (4, 1), (5, 0)):
+        began.write_text(str(restarts))
+        assert requeues(run_script(path, 75, restarts)[0]) == expected
+        assert not final.exists()
+    final.write_text("gate closed")
+    began.write_text("0")
     assert requeues(run_script(path, 3)[0]) == 0
-    (logs / "final_12").unlink()
+    final.unlink()
+    began.unlink()
+
+
+@pytest.mark.parametrize("last", [None, 1])
+def test_a_job_whose_task_never_begins_is_not_queued_again_for_ever(
+    script: tuple[Path, Path], last: int | None
+) -> None:
+    path, logs = script
+    began, final = logs / "began_12", logs / "final_12"
+    if last is not None:
+        began.write_text(str(last))
+    first = 0 if last is None else last + 1
+    assert [requeues(run_script(path, 1, restarts)[0]) for restarts in range(first, first + 3)] == [1, 1, 0]
+    assert "3 starts of the job, and its task began on none" in final.read_text()
+    final.unlink()
+    began.unlink(missing_ok=True)
 
 
 def sbatch_flags(script: str) -> dict[str, str]:

@@ -46,7 +46,12 @@ set +vx; unset SLURM_UNBUFFEREDIO
 export CASCADE_HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 queue_again() {
   code=$?
-  if [ $code -ne 0 ] && [ ! -e /shared/runs/cascade2_30b_a3b/stages/01_sft/logs/final_$SLURM_JOB_ID ] && [ ${SLURM_RESTART_COUNT:-0} -lt 100 ]; then
+  restarts=${SLURM_RESTART_COUNT:-0}
+  last=$(cat /shared/runs/cascade2_30b_a3b/stages/01_sft/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
+  if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/01_sft/logs/final_$SLURM_JOB_ID ]; then return; fi
+  if [ $((restarts - last)) -ge 3 ]; then
+    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/01_sft/logs' > /shared/runs/cascade2_30b_a3b/stages/01_sft/logs/final_$SLURM_JOB_ID
+  elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
 }
@@ -115,7 +120,12 @@ set +vx; unset SLURM_UNBUFFEREDIO
 export CASCADE_HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 queue_again() {
   code=$?
-  if [ $code -ne 0 ] && [ ! -e /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs/final_$SLURM_JOB_ID ] && [ ${SLURM_RESTART_COUNT:-0} -lt 100 ]; then
+  restarts=${SLURM_RESTART_COUNT:-0}
+  last=$(cat /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
+  if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs/final_$SLURM_JOB_ID ]; then return; fi
+  if [ $((restarts - last)) -ge 3 ]; then
+    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs/final_$SLURM_JOB_ID
+  elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
 }
@@ -184,7 +194,12 @@ set +vx; unset SLURM_UNBUFFEREDIO
 export CASCADE_HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 queue_again() {
   code=$?
-  if [ $code -ne 0 ] && [ ! -e /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs/final_$SLURM_JOB_ID ] && [ ${SLURM_RESTART_COUNT:-0} -lt 100 ]; then
+  restarts=${SLURM_RESTART_COUNT:-0}
+  last=$(cat /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
+  if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs/final_$SLURM_JOB_ID ]; then return; fi
+  if [ $((restarts - last)) -ge 3 ]; then
+    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs/final_$SLURM_JOB_ID
+  elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
 }
@@ -253,7 +268,12 @@ set +vx; unset SLURM_UNBUFFEREDIO
 export CASCADE_HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 queue_again() {
   code=$?
-  if [ $code -ne 0 ] && [ ! -e /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs/final_$SLURM_JOB_ID ] && [ ${SLURM_RESTART_COUNT:-0} -lt 100 ]; then
+  restarts=${SLURM_RESTART_COUNT:-0}
+  last=$(cat /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
+  if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs/final_$SLURM_JOB_ID ]; then return; fi
+  if [ $((restarts - last)) -ge 3 ]; then
+    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs' > /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs/final_$SLURM_JOB_ID
+  elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
 }
@@ -322,7 +342,12 @@ set +vx; unset SLURM_UNBUFFEREDIO
 export CASCADE_HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 queue_again() {
   code=$?
-  if [ $code -ne 0 ] && [ ! -e /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs/final_$SLURM_JOB_ID ] && [ ${SLURM_RESTART_COUNT:-0} -lt 100 ]; then
+  restarts=${SLURM_RESTART_COUNT:-0}
+  last=$(cat /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
+  if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs/final_$SLURM_JOB_ID ]; then return; fi
+  if [ $((restarts - last)) -ge 3 ]; then
+    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs' > /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs/final_$SLURM_JOB_ID
+  elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
 }
@@ -391,7 +416,12 @@ set +vx; unset SLURM_UNBUFFEREDIO
 export CASCADE_HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 queue_again() {
   code=$?
-  if [ $code -ne 0 ] && [ ! -e /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs/final_$SLURM_JOB_ID ] && [ ${SLURM_RESTART_COUNT:-0} -lt 100 ]; then
+  restarts=${SLURM_RESTART_COUNT:-0}
+  last=$(cat /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
+  if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs/final_$SLURM_JOB_ID ]; then return; fi
+  if [ $((restarts - last)) -ge 3 ]; then
+    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs' > /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs/final_$SLURM_JOB_ID
+  elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
 }
@@ -460,7 +490,12 @@ set +vx; unset SLURM_UNBUFFEREDIO
 export CASCADE_HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 queue_again() {
   code=$?
-  if [ $code -ne 0 ] && [ ! -e /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs/final_$SLURM_JOB_ID ] && [ ${SLURM_RESTART_COUNT:-0} -lt 100 ]; then
+  restarts=${SLURM_RESTART_COUNT:-0}
+  last=$(cat /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
+  if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs/final_$SLURM_JOB_ID ]; then return; fi
+  if [ $((restarts - last)) -ge 3 ]; then
+    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs/final_$SLURM_JOB_ID
+  elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
 }
@@ -529,7 +564,12 @@ set +vx; unset SLURM_UNBUFFEREDIO
 export CASCADE_HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 queue_again() {
   code=$?
-  if [ $code -ne 0 ] && [ ! -e /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs/final_$SLURM_JOB_ID ] && [ ${SLURM_RESTART_COUNT:-0} -lt 100 ]; then
+  restarts=${SLURM_RESTART_COUNT:-0}
+  last=$(cat /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
+  if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs/final_$SLURM_JOB_ID ]; then return; fi
+  if [ $((restarts - last)) -ge 3 ]; then
+    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs/final_$SLURM_JOB_ID
+  elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
 }
@@ -598,7 +638,12 @@ set +vx; unset SLURM_UNBUFFEREDIO
 export CASCADE_HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 queue_again() {
   code=$?
-  if [ $code -ne 0 ] && [ ! -e /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs/final_$SLURM_JOB_ID ] && [ ${SLURM_RESTART_COUNT:-0} -lt 100 ]; then
+  restarts=${SLURM_RESTART_COUNT:-0}
+  last=$(cat /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
+  if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs/final_$SLURM_JOB_ID ]; then return; fi
+  if [ $((restarts - last)) -ge 3 ]; then
+    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs/final_$SLURM_JOB_ID
+  elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
 }
@@ -667,7 +712,12 @@ set +vx; unset SLURM_UNBUFFEREDIO
 export CASCADE_HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 queue_again() {
   code=$?
-  if [ $code -ne 0 ] && [ ! -e /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs/final_$SLURM_JOB_ID ] && [ ${SLURM_RESTART_COUNT:-0} -lt 100 ]; then
+  restarts=${SLURM_RESTART_COUNT:-0}
+  last=$(cat /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
+  if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs/final_$SLURM_JOB_ID ]; then return; fi
+  if [ $((restarts - last)) -ge 3 ]; then
+    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs/final_$SLURM_JOB_ID
+  elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
 }
