@@ -12,7 +12,6 @@ from array import array
 from pathlib import Path
 from typing import IO
 
-from cascade_rl.engine.errors import UserError
 from cascade_rl.rl_stages.rows import HUB, Row, data_files, parse_line, read_rows
 
 
@@ -60,16 +59,9 @@ class RowIndex:
             if name not in self.names[-1:]:
                 self.names.append(name)
             self._add(lines.tell(), len(self.names) - 1, int(number))
-            lines.write(_line(row, where))
+            lines.write(json.dumps(row).encode() + b"\n")
         self.files.append(lines)
 
     def _add(self, offset: int, file: int, number: int) -> None:
         self.starts.append(offset)
         self.places.append(file << 40 | number)
-
-
-def _line(row: Row, where: str) -> bytes:
-    try:
-        return json.dumps(row).encode() + b"\n"
-    except TypeError as error:
-        raise UserError(f"{where}: expected text, numbers, lists and objects; found another type ({error})") from None

@@ -126,9 +126,19 @@ def _form(path: Path) -> bool:
     return name.endswith(".jsonl") or path.suffix == ".parquet"
 
 
-def _numbered(where: str, rows: Iterable[Row]) -> Iterator[tuple[str, Row]]:
+def _numbered(source: str, rows: Iterable[Row]) -> Iterator[tuple[str, Row | UserError]]:
     for number, row in enumerate(rows, start=1):
-        yield f"{where}:{number}", without_nulls(row)
+        where = f"{source}:{number}"
+        yield where, _plain_or_error(without_nulls(row), where)
+
+
+def _plain_or_error(row: Row, where: str) -> Row | UserError:
+    """Arrow's columns may hold NaN, dates and bytes, which no line of JSON can say."""
+    try:
+        json.dumps(row, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        return UserError(f"{where}: expected a row that JSON can hold; found one that it cannot ({error})")
+    return row
 
 
 def without_nulls(value: Any) -> Any:

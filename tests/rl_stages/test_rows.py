@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 
 from cascade_rl.engine.errors import UserError
 from cascade_rl.rl_stages.row_index import RowIndex
-from cascade_rl.rl_stages.rows import Row, read_rows
+from cascade_rl.rl_stages.rows import Row, read_rows, scan_rows
 
 ROWS: list[Row] = [{"a": 1, "kwargs": [{}, {"n": 2}]}, {"a": 2, "text": "ä\n"}, {"a": 3, "kwargs": [None]}]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
@@ -97,6 +99,15 @@ def test_a_torn_file_is_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(whole[: len(whole) // 2])
         with pytest.raises(UserError, match=name):
             list(read_rows(str(tmp_path / name)))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), datetime(2026, 1, 1), b"\xff"])
+def test_what_a_column_holds_and_json_cannot_is_told_by_its_row(value: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [None, value, None]}), tmp_path / "a.parquet")
+    found = list(scan_rows(str(tmp_path / "a.parquet")))
+    assert [where.rpartition(":")[2] for where, row in found] == ["1", "2", "3"]
+    assert [type(row) for _, row in found] == [dict, UserError, dict]
+    assert re.search(r"a\.parquet:2: expected a row that JSON can hold; found", str(found[1][1]))
 
 
 def test_sources_that_are_none_are_refused(tmp_path: Path) -> None:
