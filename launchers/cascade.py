@@ -123,7 +123,7 @@ def _report(options: argparse.Namespace) -> int:
 
 def _replay(options: argparse.Namespace) -> int:
     """Exit code 1 where a number parts from the recorded one."""
-    from cascade_rl.rl_stages.run_stage import quiet_libraries
+    from cascade_rl.rl_stages.quiet_libraries import quiet_libraries
 
     quiet_libraries()
     from cascade_rl.launchers import replay
@@ -184,7 +184,7 @@ def _doctor(_: argparse.Namespace) -> int:
 
 
 def _dry_run(options: argparse.Namespace) -> int:
-    from cascade_rl.rl_stages.run_stage import quiet_libraries
+    from cascade_rl.rl_stages.quiet_libraries import quiet_libraries
 
     quiet_libraries()
     return dry_run.run(options)

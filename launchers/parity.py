@@ -179,7 +179,7 @@ def _rank(work: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-    from cascade_rl.rl_stages.run_stage import quiet_libraries
+    from cascade_rl.rl_stages.quiet_libraries import quiet_libraries
 
     quiet_libraries()
     sys.exit(exit_status("cascade parity", lambda: _rank(json.loads(sys.argv[1]))))

@@ -8,7 +8,6 @@ computed again. Relative paths of the run, such as its base's, are read from whe
 """
 
 import os
-import socket
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from cascade_rl.engine.trainer import Trainer
 from cascade_rl.rl_stages import grpo
 from cascade_rl.rl_stages.config import GrpoStage, MopdStage
 from cascade_rl.rl_stages.ledger import read_ledger
+from cascade_rl.rl_stages.rank_environment import ALONE
 from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.sample_record import read_samples
 from cascade_rl.rl_stages.scored_sample import Sample, outcomes
@@ -120,7 +120,7 @@ def _trainer(run: RunFolder, stage: StageFolder, step: int) -> tuple[Trainer, Re
         kept = ", ".join(map(str, stage.checkpoint_steps()))
         raise UserError(f"{stage.label}: expected the checkpoint of step {before}, found those of steps {kept}")
     parent = stage.parent.export if stage.parent else Path(run.cascade.base.hf or run.root / "base")
-    _be_the_only_rank()
+    os.environ.update(ALONE)
     initialize_distributed(ParallelConfig(), run.cascade.seed)
     trainer = Trainer(
         read_config(parent),
@@ -136,14 +136,6 @@ def _trainer(run: RunFolder, stage: StageFolder, step: int) -> tuple[Trainer, Re
     if before:
         checkpoint.load(trainer, stage.checkpoint(before))
     return trainer, reference
-
-
-def _be_the_only_rank() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-    os.environ.update(alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
 
 
 def _sequence(row: Mapping[str, Any], sample: Sample, temperature: float) -> Sequence:

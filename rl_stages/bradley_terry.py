@@ -23,7 +23,7 @@ from cascade_rl.engine.models import export_hf
 from cascade_rl.engine.ranks import from_rank0, is_rank0
 from cascade_rl.engine.sample import Sequence
 from cascade_rl.rl_stages.config import RewardModelStage
-from cascade_rl.rl_stages.reward_models.bradley_terry_server import encode_answer, rewards
+from cascade_rl.rl_stages.reward_models.bradley_terry_model import encode_answer, rewards
 from cascade_rl.rl_stages.reward_models.pairs import Pair, load_pairs
 from cascade_rl.rl_stages.reward_models.shaping import scored_text
 from cascade_rl.rl_stages.session import Session

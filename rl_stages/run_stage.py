@@ -1,14 +1,13 @@
 """The process of one rank of one stage: `python -m cascade_rl.rl_stages.run_stage RUN_DIR STAGE_NAME`."""
 
-import logging
 import sys
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from cascade_rl.rl_stages.exit_status import exit_status
+from cascade_rl.rl_stages.quiet_libraries import quiet_libraries
 from cascade_rl.rl_stages.run_folder import RunFolder
 from cascade_rl.rl_stages.stop_request import STOPPED, StopRequested
 
@@ -31,14 +30,6 @@ def run_stage(run: RunFolder, name: str) -> int:
         session.finish()
         return 0
     return STOPPED
-
-
-def quiet_libraries() -> None:
-    """Torch and Megatron warn, at import and once per layer, of choices that are made on purpose: no Transformer Engine
-    on CPU, torch's optimizer, a synchronous checkpoint. Before they are imported, because some warn then."""
-    warnings.simplefilter("ignore")
-    for library in ("megatron.core", "torch.utils.cpp_extension"):
-        logging.getLogger(library).setLevel(logging.ERROR)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from cascade_rl.engine.rollout.process import environment_of_no_rank
 from cascade_rl.rl_stages.messages import Message
+from cascade_rl.rl_stages.rank_environment import ALONE
 from cascade_rl.rl_stages.reward_models.shaping import tanh_of_z
 from cascade_rl.rl_stages.task import Task
 from cascade_rl.rl_stages.verdict import Verdict
 
 SERVER = "cascade_rl.rl_stages.reward_models.bradley_terry_server"
-ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
 
 class ScorerDied(RuntimeError):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cascade_rl.engine import checkpoint
 from cascade_rl.engine.backend import initialize_distributed
@@ -23,7 +23,7 @@ from cascade_rl.engine.trainer import Trainer
 from cascade_rl.rl_stages.bradley_terry import accuracy, bradley_terry, with_slopes
 from cascade_rl.rl_stages.config import Cascade, MopdStage, RewardModelStage
 from cascade_rl.rl_stages.config_text import from_yaml, to_yaml
-from cascade_rl.rl_stages.reward_models import bradley_terry_server as server
+from cascade_rl.rl_stages.reward_models import bradley_terry_model
 from cascade_rl.rl_stages.reward_models.bradley_terry import BradleyTerryScorer, BradleyTerryVerifier, ScorerDied
 from cascade_rl.rl_stages.reward_models.pairs import load_pairs
 from cascade_rl.rl_stages.reward_models.shaping import scored_text, tanh_of_z
@@ -86,12 +86,12 @@ def step(folder: Path, parallel: ParallelConfig, token_budget: int) -> dict[str,
     """Of the first step; rewards after the second are those that all weights, the head's too, have moved."""
     initialize_distributed(parallel, seed=1)
     policy = trainer(folder, parallel, token_budget)
-    first = server.rewards(policy, sequences())
+    first = bradley_terry_model.rewards(policy, sequences())
     metrics = []
     for at in range(2):
-        loss, slope = bradley_terry(*np.split(server.rewards(policy, sequences()), 2))
+        loss, slope = bradley_terry(*np.split(bradley_terry_model.rewards(policy, sequences()), 2))
         metrics.append({"loss": loss} | policy.update(with_slopes(sequences(), slope), RewardLoss(), at))
-    return {"rewards": first, "metrics": metrics, "after": server.rewards(policy, sequences())}
+    return {"rewards": first, "metrics": metrics, "after": bradley_terry_model.rewards(policy, sequences())}
 
 
 @pytest.fixture(scope="module")
@@ -179,9 +179,10 @@ def rewards_of(stage: StageFolder, saved: bool) -> list[float]:
     if saved:
         torch.nn.init.ones_(made.head().weight)
         checkpoint.load(made, stage.checkpoint(STAGE.steps))
-    tokenizer = server.AutoTokenizer.from_pretrained(stage.export)
+    tokenizer = AutoTokenizer.from_pretrained(stage.export)
     texts = map(scored_text, ANSWERS)
-    return server.rewards(made, [server.encode_answer(tokenizer, CONVERSATION, text) for text in texts]).tolist()
+    encoded = [bradley_terry_model.encode_answer(tokenizer, CONVERSATION, text) for text in texts]
+    return bradley_terry_model.rewards(made, encoded).tolist()
 
 
 def test_export_and_checkpoint_hold_one_model_and_its_head(stage: StageFolder) -> None:
@@ -213,7 +214,7 @@ def test_a_folder_without_a_head_is_no_reward_model(tmp_path: Path) -> None:
     tiny.save(tiny.llama(), tmp_path)
 
     def load() -> None:
-        server.load(tmp_path)
+        bradley_terry_model.load(tmp_path)
 
     with pytest.raises(UserError, match="expected the export of a reward_model stage, found no scalar_head"):
         run_ranks(1, load)
