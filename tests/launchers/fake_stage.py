@@ -48,9 +48,18 @@ def note_pids() -> None:
             print(os.getpid(), *child, file=file)
 
 
+def meet(stage: StageFolder) -> None:
+    """All ranks begin together, as the first collective has real ones do."""
+    here = f"here_{os.environ['MASTER_PORT']}"
+    (stage.logs / f"{here}_{RANK}").touch()
+    while len(list(stage.logs.glob(f"{here}_*"))) < int(os.environ["WORLD_SIZE"]):
+        time.sleep(0.01)
+
+
 def main(root: str, name: str) -> None:
     note_pids()
     stage = RunFolder.open(Path(root)).stage(name)
+    meet(stage)
     first = (stage.restart() if RANK == 0 else stage.last_step()) + 1
     if RANK == 0:
         stage.record_scores("before", {"instruction_following": 0.25, "math": 0.125})
