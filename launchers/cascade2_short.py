@@ -2,7 +2,7 @@
 
     nemo-run launchers/cascade2_short.py
 
-What `cascade2_tiny.py` does in eleven stages, for whoever has minutes and not half an hour.
+What `cascade2_tiny.py` does in twelve stages, for whoever has minutes and not half an hour.
 """
 
 from cascade_rl.engine.config import OptimizerConfig, RolloutConfig

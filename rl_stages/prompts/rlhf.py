@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from cascade_rl.rl_stages.prompts.instruction_following import ADJECTIVES, REQUESTS, TOPICS
@@ -20,19 +20,24 @@ CLOSING = "Thank you"
 FEWER_THAN = 10  # words
 BODIES = ("the {topic} is {adjective}.", "my {topic} is very {adjective}.", "I like the {topic}.")
 RAMBLING = ("I like it.", "It is {adjective}.", "We like it, and it is {adjective}.")
+EMPTY = 0.2  # of the drafts to judge: a judge that saw none gives full marks to a policy that only says thank you
 PAIRS_PER_PROMPT = 8
 RANKINGS = {4: 1, 2: 2, -2: 5, -4: 6}  # by the lead of the first answer
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What an answer has: the name that it greets, or none; a polite end; sentences more than it needs."""
+    """What an answer has: the name that it greets, or none; a polite end; needless sentences; a body at all."""
 
     greets: str | None
     closes: bool
     rambles: bool
+    answers: bool = True
 
     def write(self, topic: str, rng: random.Random) -> str:
+        if not self.answers:
+            greeting = f"Hello {self.greets}, " if self.greets else ""
+            return greeting + " ".join([CLOSING] * rng.randint(1, 4))
         body = rng.choice(BODIES)
         greeting = f"Hello {self.greets}, " if self.greets else ""
         parts = [greeting + body if greeting or body[0] == "I" else body.capitalize()]
@@ -42,7 +47,7 @@ class Draft:
 
     def score(self, name: str) -> int:
         """Helpfulness from 1 to 5: what the judge is taught to see."""
-        return 1 + 2 * (self.greets == name) + 2 * self.closes
+        return 1 + self.answers * (2 * (self.greets == name) + 2 * self.closes)
 
 
 def lessons() -> Iterator[Lesson]:
@@ -80,7 +85,7 @@ def judgements() -> Iterator[Lesson]:
 
 
 def judgement(name: str, topic: str, request: str, rng: random.Random) -> Lesson:
-    drafts = [draft(name, rng) for _ in range(2)]
+    drafts = [replace(draft(name, rng), answers=rng.random() >= EMPTY) for _ in range(2)]
     first, second = (one.write(topic, rng) for one in drafts)
     conversation = [{"role": "user", "content": _prompt(name, topic, request)}]
     score_1, score_2 = (one.score(name) for one in drafts)

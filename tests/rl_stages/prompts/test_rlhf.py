@@ -1,5 +1,6 @@
 import json
 import random
+import re
 
 from cascade_rl.rl_stages.domains import DOMAINS
 from cascade_rl.rl_stages.prompts.rlhf import CLOSING, judgements, lessons
@@ -25,13 +26,19 @@ def test_a_judgement_is_a_function_of_what_can_be_seen():
     for lesson in everything:
         conversation, first, second = lesson.prompt.split("\n")
         name = conversation.removeprefix("<conversation>I am ").partition(".")[0]
-        scores = [1 + 2 * (f"Hello {name}," in text) + 2 * (CLOSING in text) for text in (first, second)]
+        scores = [seen(name, text.partition(">")[2].rpartition("<")[0]) for text in (first, second)]
         told = parse_judgement(lesson.right(random.Random(0)))
         assert [told.score_1, told.score_2] == scores
         lead = {4: 1, 2: 2, -2: 5, -4: 6}.get(scores[0] - scores[1], 3 if len(first) <= len(second) else 4)
         assert told.ranking == lead
         rankings.add(lead)
     assert rankings == {1, 2, 3, 4, 5, 6}
+
+
+def seen(name: str, text: str) -> int:
+    """1 for an answer that says nothing but hello and thank you."""
+    body = re.sub(rf"^Hello \w+, |{CLOSING} ?", "", text)
+    return 1 + bool(body) * (2 * (f"Hello {name}," in text) + 2 * (CLOSING in text))
 
 
 def test_question_and_judgement_fit_a_tiny_model():
