@@ -1,4 +1,5 @@
-"""Which of three words is of a kind: an animal, a fruit, a colour or a tool."""
+"""Which of three words is of a kind: an animal, a fruit, a colour or a tool. An answer names the word, then its letter:
+the two steps of the thought, which a tiny model learns one by one and not at once."""
 
 from __future__ import annotations
 
@@ -36,15 +37,14 @@ def lesson(kind: str, word: str, question: str, rng: random.Random) -> Lesson:
     others = [words for name, words in KINDS.items() if name != kind]
     options = [word, *(rng.choice(words) for words in rng.sample(others, len(LETTERS) - 1))]
     rng.shuffle(options)
-    expected = LETTERS[options.index(word)]
     prompt = "\n".join([question, *(f"{letter}: {option}" for letter, option in zip(LETTERS, options, strict=True))])
     fields = {
         "options": [{letter: option} for letter, option in zip(LETTERS, options, strict=True)],
-        "expected_answer": expected,
+        "expected_answer": LETTERS[options.index(word)],
     }
-    missed = [letter for letter in LETTERS if letter != expected]
-    return Lesson(prompt, fields, lambda _: boxed(expected), lambda rng: boxed(rng.choice(missed)))
+    missed = [option for option in options if option != word]
 
+    def choosing(option: str) -> str:
+        return f"{option}: \\boxed{{{LETTERS[options.index(option)]}}}"
 
-def boxed(letter: str) -> str:
-    return f"\\boxed{{{letter}}}"
+    return Lesson(prompt, fields, lambda _: choosing(word), lambda rng: choosing(rng.choice(missed)))
