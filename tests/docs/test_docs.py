@@ -51,7 +51,7 @@ def code() -> str:
 # What the pages quote, without the numbers in it.
 QUOTED = {
     "reward_flat": ["groups whose rewards are not all equal", "raise max_draws, or switch"],
-    "reward_hacked": [": done in ", "tie_rate"],
+    "reward_hacked": ["tie_rate"],
     "tme_grows": [
         "mean of exp|log p_train - log p_rollout| is ", "mean of exp|log p_train - log p_rollout| of the probe is ",
         "expected sequences whose mean of exp|log p_train - log p_rollout| is at most ",
