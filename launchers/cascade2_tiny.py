@@ -135,7 +135,7 @@ CASCADE = Cascade(
             domain="preference",
             parent="sft",
             data=("generate:rlhf",),
-            steps=60,
+            steps=120,
             pairs_per_step=32,
             token_budget=TOKEN_BUDGET,
             optimizer=OptimizerConfig(lr=1e-3, min_lr=1e-4, schedule="cosine", warmup_steps=5),

@@ -4,25 +4,29 @@ own         {"messages": [...], "chosen": text, "rejected": text}
 HelpSteer2  {"prompt": text, "response_1": text, "response_2": text, "preference_strength": -3 .. 3}
 HelpSteer3  {"context": [messages], "response1": text, "response2": text, "overall_preference": -3 .. 3}
 
-A negative preference is for the first response; rows with 0 are left out, as in Cascade 1. `generate:<domain>` makes a
-right and a wrong answer to each of the domain's lessons.
+A negative preference is for the first response; rows with 0 are left out, as in Cascade 1. `generate:<domain>` makes
+right and wrong answers to each of the domain's lessons, as far as its verifier tells them apart.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from cascade_rl.engine.errors import UserError
-from cascade_rl.rl_stages.domains import lessons_of
+from cascade_rl.rl_stages.domains import domain_named, lessons_of
 from cascade_rl.rl_stages.messages import Message, parse_messages
 from cascade_rl.rl_stages.rows import read_rows
 from cascade_rl.rl_stages.source import GENERATE, Source
-from cascade_rl.rl_stages.task import Split, split_of
+from cascade_rl.rl_stages.task import Split, parse_task, split_of
+from cascade_rl.rl_stages.verdict import GroupVerifier, Verifier
 
 Row = Mapping[str, Any]
+
+PAIRS_PER_LESSON = 4  # drawn, of which some are left out
 
 # prompt, first response, second response, preference
 HELPSTEER = (
@@ -78,11 +82,25 @@ def read_pairs(source: str) -> Iterator[Pair]:
 
 def _generated(domain: str) -> Iterator[Pair]:
     rng = random.Random(0)
-    for lesson in lessons_of(domain):
-        *prompt, right = lesson.demonstration(1.0, rng)["messages"]
-        wrong = lesson.demonstration(0.0, rng)["messages"][-1]
-        if right["content"] != wrong["content"]:
-            yield Pair(tuple(prompt), right["content"], wrong["content"])
+    with closing(_verifier(domain)) as verifier:
+        for lesson in lessons_of(domain):
+            task = parse_task(lesson.row(domain), f"{GENERATE}{domain}", lesson.prompt)
+            for _ in range(PAIRS_PER_LESSON):
+                answers = [str(draw(rng)) for draw in (lesson.right, lesson.wrong)]
+                better, worse = (verifier(task, answer).score for answer in answers)
+                if better is not None and worse is not None and better > worse:
+                    yield Pair(task.messages, *answers)
+
+
+def _verifier(domain: str) -> Verifier:
+    make = domain_named(domain).verifier
+    verifier = make() if make else None
+    if verifier is None or isinstance(verifier, GroupVerifier):
+        raise UserError(
+            f"{GENERATE}{domain}: expected a domain whose verifier scores one answer at a time; found one whose answers "
+            "are episodes or are compared: choose another domain, or rows of pairs"
+        )
+    return verifier
 
 
 def _helpsteer(row: Row, where: str, prompt: str, first: str, second: str, preference: str) -> Pair | None:

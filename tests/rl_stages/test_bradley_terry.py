@@ -288,6 +288,15 @@ def test_lessons_make_pairs_and_no_prompt_is_in_both_splits() -> None:
     assert len(heldout) > 30
     prompts = [{pair.messages[-1]["content"] for pair in pairs} for pairs in (train, heldout)]
     assert not prompts[0] & prompts[1]
+    for pair in heldout:
+        name = pair.messages[-1]["content"].removeprefix("I am ").partition(".")[0]
+        passes = [
+            name in text and text.endswith("Thank you") and len(text.split()) < 10
+            for text in (pair.chosen, pair.rejected)
+        ]
+        assert passes == [True, False], pair
+    with pytest.raises(UserError, match="generate:workplace: expected a domain whose verifier scores one answer"):
+        load_pairs("generate:workplace", split="train", seed=0)
     with pytest.raises(UserError, match="expected preference pairs to be taken whole"):
         load_pairs("generate:rlhf*0.5", split="train", seed=0)
 
