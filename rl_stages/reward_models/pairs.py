@@ -97,8 +97,8 @@ def _verifier(domain: str) -> Verifier:
     verifier = make() if make else None
     if verifier is None or isinstance(verifier, GroupVerifier):
         raise UserError(
-            f"{GENERATE}{domain}: expected a domain whose verifier scores one answer at a time; found one whose answers "
-            "are episodes or are compared: choose another domain, or rows of pairs"
+            f"{GENERATE}{domain}: expected a domain whose verifier scores one answer at a time; found one whose "
+            "answers are episodes or are compared: choose another domain, or rows of pairs"
         )
     return verifier
 
