@@ -144,7 +144,7 @@ CASCADE = Cascade(
         grpo(
             "rlhf_teacher",
             "rlhf",
-            20,
+            12,
             parent="sft",
             reward_model=RewardModel(kind="bradley_terry", model="reward_model", shaped=True),
             kl_coefficient=0.03,

@@ -5,7 +5,8 @@ HelpSteer2  {"prompt": text, "response_1": text, "response_2": text, "preference
 HelpSteer3  {"context": [messages], "response1": text, "response2": text, "overall_preference": -3 .. 3}
 
 A negative preference is for the first response; rows with 0 are left out, as in Cascade 1. `generate:<domain>` makes
-right and wrong answers to each of the domain's lessons, as far as its verifier tells them apart.
+right answers to each of the domain's lessons and wrong ones, as far as its verifier tells them apart. Some of those are
+right answers to other lessons: a model that learns from near misses alone need not read the prompt.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from cascade_rl.rl_stages.verdict import GroupVerifier, Verifier
 
 Row = Mapping[str, Any]
 
-PAIRS_PER_LESSON = 4  # drawn, of which some are left out
+NEAR_MISSES, STRAYS = 3, 1  # of each lesson, less those that are right
 
 # prompt, first response, second response, preference
 HELPSTEER = (
@@ -81,12 +82,13 @@ def read_pairs(source: str) -> Iterator[Pair]:
 
 
 def _generated(domain: str) -> Iterator[Pair]:
-    rng = random.Random(0)
+    rng, lessons = random.Random(0), list(lessons_of(domain))
     with closing(_verifier(domain)) as verifier:
-        for lesson in lessons_of(domain):
+        for lesson in lessons:
             task = parse_task(lesson.row(domain), f"{GENERATE}{domain}", lesson.prompt)
-            for _ in range(PAIRS_PER_LESSON):
-                answers = [str(draw(rng)) for draw in (lesson.right, lesson.wrong)]
+            strays = [other.right for other in rng.choices(lessons, k=STRAYS)]
+            for wrong in (*[lesson.wrong] * NEAR_MISSES, *strays):
+                answers = [str(draw(rng)) for draw in (lesson.right, wrong)]
                 better, worse = (verifier(task, answer).score for answer in answers)
                 if better is not None and worse is not None and better > worse:
                     yield Pair(task.messages, *answers)
