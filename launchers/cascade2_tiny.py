@@ -144,9 +144,10 @@ CASCADE = Cascade(
         grpo(
             "rlhf_teacher",
             "rlhf",
-            12,
+            15,
             parent="sft",
-            reward_model=RewardModel(kind="bradley_terry", model="reward_model", shaped=True),
+            # One this small cannot read whose name is greeted: rules say what is right, and it says which of those is better.
+            reward_model=RewardModel(kind="bradley_terry", model="reward_model", bonus=True),
             kl_coefficient=0.03,
         ),
         MopdStage(
