@@ -146,7 +146,7 @@ CASCADE = Cascade(
             "rlhf",
             15,
             parent="sft",
-            # One this small cannot read whose name is greeted: rules say what is right, and it says which of those is better.
+            # It is too small to read whose name is greeted: rules say what is right, it says which of those is better.
             reward_model=RewardModel(kind="bradley_terry", model="reward_model", bonus=True),
             kl_coefficient=0.03,
         ),
