@@ -48,12 +48,12 @@ SHARED = {
 
 def cascade(models: Mapping[str, Path]) -> Cascade:
     teachers = {"math": str(models["math"]), "mcqa": str(models["code"])}
-    data = ("generate:math", "generate:mcqa")
+    data = ("generate:math*0.5", "generate:mcqa*0.5")  # of each of them in every step
     distilled = [
         MopdStage(name=name, domain="general", data=data, teachers=teachers, objective=name, topk=8, **SHARED)  # type: ignore[arg-type]
         for name in OBJECTIVES
     ]
-    held = GrpoStage(name="held", domain="math", data=data[:1], kl_coefficient=0.1, **SHARED)  # type: ignore[arg-type]
+    held = GrpoStage(name="held", domain="math", data=("generate:math",), kl_coefficient=0.1, **SHARED)  # type: ignore[arg-type]
     choosy = replace(held, name="choosy", kl_coefficient=0.0, dynamic_filtering=True)
     sft = SftStage(name="sft", domain="math", data=("generate:math@1",), steps=1, token_budget=256)
     return Cascade(
