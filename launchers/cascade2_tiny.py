@@ -108,7 +108,7 @@ CASCADE = Cascade(
     nproc=2,
     base=BaseModel(hf_config=NEMOTRON_H_TINY),
     rollout=RolloutConfig(max_model_len=320, max_num_seqs=256, kv_cache_mib=128, probe_bound=2e-3, deterministic=True),
-    evaluation=Evaluation(domains=(*DOMAINS, "genrm"), prompts_per_domain=128, max_new_tokens=ANSWER_TOKENS),
+    evaluation=Evaluation(domains=tuple(ACCURACY), prompts_per_domain=128, max_new_tokens=ANSWER_TOKENS),
     stages=(
         SftStage(
             name="sft",

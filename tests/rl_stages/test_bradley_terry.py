@@ -140,7 +140,7 @@ STAGE = RewardModelStage(
     name="reward_model",
     domain="preference",
     data=("generate:rlhf",),
-    steps=12,
+    steps=20,
     pairs_per_step=16,
     token_budget=1024,
     optimizer=OptimizerConfig(lr=3e-3),
@@ -162,7 +162,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> StageFolder:
 def test_held_out_pairs_come_in_order(stage: StageFolder) -> None:
     scores = stage.scores()
     assert scores["before"] == {"preference": 0.5}  # all rewards are 0
-    assert scores["after"]["preference"] > 0.65  # a quarter of the pairs turns on a name, which is not learned so soon
+    assert scores["after"]["preference"] > 0.75
     first, *_, last = stage.metrics.rows()
     assert first["loss"] == pytest.approx(np.log(2), rel=1e-6)
     assert last["loss"] < 0.5
