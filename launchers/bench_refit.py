@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -30,6 +29,7 @@ from cascade_rl.engine.models.places import place_of
 from cascade_rl.engine.refit_plan import Links, Member, Plan, make_plan
 from cascade_rl.engine.refit_transport import Group, Receiver, Sender
 from cascade_rl.engine.rollout.vllm_map import WorkerPlace, WorkerShard, worker_shards
+from cascade_rl.launchers.held_port import held_port
 from cascade_rl.launchers.planned_refit import PlannedRefit, planned_refit
 
 PUBLISHED = Path(models.__file__).parent / "published"
@@ -315,17 +315,15 @@ def _buckets(shapes: dict[str, tuple[int, ...]]) -> Iterator[dict[str, tuple[int
 def _on_ranks(work: Callable[[TCPStore, int], Any]) -> list[Any]:
     """`work(store, rank)` in forked processes; rank 0 has the store, since a store does not survive a fork."""
     fork = multiprocessing.get_context("fork")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     pipes, processes = [], []
-    for rank in range(TRAINERS + WORKERS):
-        reader, writer = fork.Pipe(duplex=False)
-        processes.append(fork.Process(target=_process, args=(work, port, rank, writer), daemon=True))
-        processes[-1].start()
-        writer.close()
-        pipes.append(reader)
-    found = [reader.recv() for reader in pipes]
+    with held_port() as port:
+        for rank in range(TRAINERS + WORKERS):
+            reader, writer = fork.Pipe(duplex=False)
+            processes.append(fork.Process(target=_process, args=(work, port, rank, writer), daemon=True))
+            processes[-1].start()
+            writer.close()
+            pipes.append(reader)
+        found = [reader.recv() for reader in pipes]
     for process in reversed(processes):  # rank 0 waits for the others to be done with its store
         process.terminate()
     return found

@@ -7,10 +7,10 @@ one goes on from its newest complete checkpoint; the exit code of a failed rank 
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cascade_rl.engine.errors import UserError
+from cascade_rl.launchers.held_port import held_port
 from cascade_rl.launchers.inputs import check_inputs
 from cascade_rl.rl_stages.config import Cascade, Stage
 from cascade_rl.rl_stages.exit_status import USER_ERROR
@@ -143,17 +144,16 @@ class Ranks:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> "Ranks":
-        port = _free_port()
-        try:
+        with ExitStack() as stack:
+            port = stack.enter_context(held_port())
+            stack.callback(self.stop)
             for rank in range(self.nproc):
                 self.processes.append(self._start(rank, port))
-        except BaseException:  # __exit__ is not called for a failed __enter__
-            self.stop()
-            raise
+            self._end = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self._end.close()
 
     def wait(self) -> Failure | None:
         """Wait for all ranks, or for the first failure. A user error goes before what it caused."""
@@ -228,12 +228,6 @@ def _die_with(launcher: int) -> Callable[[], None]:
             os._exit(1)
 
     return ask_kernel
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _log(logs: Path, rank: int) -> Path:

@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -20,6 +19,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any, NoReturn
+
+from cascade_rl.launchers.held_port import held_port
 
 _FORK = multiprocessing.get_context("fork")
 _LIBC = ctypes.CDLL(None)
@@ -43,31 +44,25 @@ def run_ranks[T](world_size: int, fn: Callable[..., T], *args: Any, timeout_s: f
     if a rank dies, or if `timeout_s` seconds pass (the stack of each rank is then on stderr). Every rank and
     all that it has started has been killed when this returns or raises, and every rank reaped.
     """
-    environments = _environments(world_size)
-    ranks = [_start((fn, args), environment) for environment in environments]
-    try:
-        return _collect(ranks, time.monotonic() + timeout_s, timeout_s)
-    finally:
-        for process, reader in ranks:
-            _end(process)
-            reader.close()
+    with held_port() as port:
+        ranks = [_start((fn, args), environment) for environment in _environments(world_size, port)]
+        try:
+            return _collect(ranks, time.monotonic() + timeout_s, timeout_s)
+        finally:
+            for process, reader in ranks:
+                _end(process)
+                reader.close()
 
 
-def _environments(world_size: int) -> list[dict[str, str]]:
+def _environments(world_size: int, port: int) -> list[dict[str, str]]:
     shared = {
         "WORLD_SIZE": str(world_size),
         "LOCAL_WORLD_SIZE": str(world_size),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",
     }
     return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _start(work: Work, environment: dict[str, str]) -> tuple[ForkProcess, Connection]:

@@ -3,9 +3,9 @@
 import json
 import os
 import pickle
-import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from cascade_rl.engine.models import family_of, read_config
 from cascade_rl.engine.models.places import place_of
 from cascade_rl.engine.refit_group import Terms, join_as_trainer
 from cascade_rl.engine.rollout.process import OFFLINE, SAFE_PATH
+from cascade_rl.launchers.held_port import held_port
 from tests.engine.refit_layouts import laid_out
 from tests.gloo import run_ranks
 
@@ -50,14 +51,18 @@ def send(folder: Path, parallel: ParallelConfig, workers: int, port: int, states
     return sender.group.sent["payload"]
 
 
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Of the store where trainers and engine meet."""
+    with held_port() as port:
+        yield port
+
+
 @pytest.mark.parametrize(("family", "parallel", "tensor", "tolerance"), CASES, ids=[case[0] for case in CASES])
 def test_the_engine_computes_with_what_the_trainer_sent(
-    family: str, parallel: ParallelConfig, tensor: int, tolerance: float, tmp_path: Path
+    family: str, parallel: ParallelConfig, tensor: int, tolerance: float, port: int, tmp_path: Path
 ) -> None:
     folder = write_config(family, tmp_path / "model")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     models = [build(family, seed) for seed in (1, 2, 1)]
     states = [{name: value.numpy() for name, value in hub_state(model).items()} for model in models]
     job = {"model": str(folder), "tensor": tensor, "port": port, "first_rank": TRAINERS, "checks": CHECKS}
