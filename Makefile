@@ -52,10 +52,12 @@ chaos: $(READY)
 test-triton36: $(TRITON36)/.ready
 	$(TRITON36)/bin/pytest $(IN_PARALLEL) tests/kernels
 
-# HumanEval, IFBench's rows and NeMo-Gym's recorded rollouts by our verifiers; and the package `verifiers` itself.
+# HumanEval, IFBench's rows and NeMo-Gym's recorded rollouts by our verifiers, its workplace tools, and the package
+# `verifiers` itself.
 test-published: $(READY) $(PUBLISHED)/.ready $(VERIFIERS)/.ready
 	CASCADE_PUBLISHED=$(PUBLISHED) CASCADE_VERIFIERS_PYTHON=$(CURDIR)/$(VERIFIERS)/bin/python $(BIN)/pytest $(IN_PARALLEL) \
-		tests/rl_stages/verifiers/test_published.py tests/rl_stages/adapters/test_verifiers_package.py
+		tests/rl_stages/verifiers/test_published.py tests/rl_stages/adapters/test_verifiers_package.py \
+		tests/rl_stages/environments/test_nemo_gym_office_by_wheel.py
 
 lint: $(READY)
 	$(BIN)/ruff check

@@ -32,6 +32,7 @@ setup(
         "cascade_rl.launchers.plan": ["*.toml"],
         "cascade_rl.launchers.report": ["*.html", "*.css", "*.js"],
         "cascade_rl.rl_stages.chat_templates": ["*.jinja"],
+        "cascade_rl.rl_stages.environments": ["workplace_tables/*"],
     },
     install_requires=runtime_requirements(),
     entry_points={

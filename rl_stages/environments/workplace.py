@@ -1,9 +1,9 @@
 """Workplace assistant: tool calls on a small office, judged by the state that they leave (facts/verifiers.md 6.2).
 
 A row is NeMo-Gym's `workplace_assistant` row: `responses_create_params` and `ground_truth`, a list of
-{"name": ..., "arguments": object or its JSON}; and, beyond it, an optional `initial_state` {table: {id: record}}. The
-score is 1 where the office at the end is the one that the expected calls leave, else 0: any way there counts, and a
-call too many does not pay.
+{"name": ..., "arguments": object or its JSON}. Its office is NeMo-Gym's, or a small one of its own, `initial_state`
+{table: {id: record}}. The score is 1 where the office at the end is the one that the expected calls leave, else 0: any
+way there counts, and a call too many does not pay.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.errors import UserError
+from cascade_rl.rl_stages.environments import nemo_gym_office, small_office
 from cascade_rl.rl_stages.environments.environment import End, Observation
-from cascade_rl.rl_stages.environments.workplace_state import FIELDS, START, TOOLS, Office, Tables, ToolError
+from cascade_rl.rl_stages.environments.office import Office, Tables, Tool, ToolError
 from cascade_rl.rl_stages.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.verifiers.documents import Malformed, parse_document
 from cascade_rl.rl_stages.verifiers.tool_text import ToolCall, split_calls
@@ -22,26 +23,17 @@ from cascade_rl.rl_stages.verifiers.tool_text import ToolCall, split_calls
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.task import Task
 
-MAX_OBSERVATION = 4000  # characters of what one call shows
-SCHEMAS = {
-    name: {
-        "type": "object",
-        "properties": {key: {"type": "string"} for key in (*required, *optional)},
-        "required": list(required),
-    }
-    for name, (_, required, optional) in TOOLS.items()
-}
+MAX_OBSERVATION = 16_000  # characters of what one call shows
 
 
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """`start`, the office's tables, and `calls`, which have been tried on it; UserError otherwise."""
-    start = _tables(row.get("initial_state", START))
+    """`start`, the tables of the row's own office or None, and `calls`, which have been tried; UserError otherwise."""
+    start = _tables(row["initial_state"]) if "initial_state" in row else None
     truth = row.get("ground_truth")
     if not isinstance(truth, list):
         raise UserError(f"expected 'ground_truth' to be a list of calls; found {truth!r}")
     calls = [_call(entry) for entry in truth]
-    before, after = Office(start), _replayed(start, calls)
-    if calls and before.same_as(after):
+    if calls and _office(start).same_as(_replayed(start, calls)):
         raise UserError("expected 'ground_truth' to change the office, as doing nothing would pass; found no change")
     return {"start": start, "calls": calls}
 
@@ -61,15 +53,16 @@ class Workplace:
 class WorkplaceEpisode:
     """The calls of each turn are made in their order; a turn without one is the end."""
 
-    def __init__(self, start: Tables, calls: list[ToolCall]) -> None:
-        self.office, self.expected = Office(start), _replayed(start, calls)
+    def __init__(self, start: Tables | None, calls: list[ToolCall]) -> None:
+        self.office, self.expected = _office(start), _replayed(start, calls)
+        self.schemas = {name: _schema(tool) for name, tool in self.office.tools.items()}
 
     def step(self, text: str) -> Observation | End:
         answer = final_answer(text)
         if answer is None:
             return End(Verdict.wrong_format("expected a call or an answer after the reasoning; found none"))
         try:
-            _, calls = split_calls(answer, SCHEMAS)
+            _, calls = split_calls(answer, self.schemas)
         except Malformed as error:
             return Observation.of_tools(f"error: {error}")
         if not calls:
@@ -81,17 +74,29 @@ class WorkplaceEpisode:
 
     def _made(self, call: ToolCall) -> str:
         try:
-            return self.office.call(call.name, call.arguments)[:MAX_OBSERVATION]
+            shown = self.office.call(call.name, call.arguments)
         except ToolError as error:
             return f"error: {error}"
+        cut = f"... ({len(shown)} characters in all)" if len(shown) > MAX_OBSERVATION else ""
+        return shown[:MAX_OBSERVATION] + cut
 
     def _end(self) -> End:
         right = self.office.same_as(self.expected)
         return End(Verdict.scored(float(right), detail=f"the office is {'' if right else 'not '}as expected"))
 
 
-def _replayed(start: Tables, calls: list[ToolCall]) -> Office:
-    office = Office(start)
+def _office(start: Tables | None) -> Office:
+    if start is None:
+        return Office(nemo_gym_office.start(), nemo_gym_office.TOOLS)
+    return Office(start, small_office.TOOLS)
+
+
+def _schema(tool: Tool) -> dict[str, Any]:
+    return {"properties": {name: {"type": "string"} for name in (*tool.required, *tool.optional)}}
+
+
+def _replayed(start: Tables | None, calls: list[ToolCall]) -> Office:
+    office = _office(start)
     for call in calls:
         try:
             office.call(call.name, call.arguments)
@@ -116,8 +121,8 @@ def _call(entry: object) -> ToolCall:
 
 
 def _tables(value: object) -> Tables:
-    form = f'{{table: {{"<table>-<number>": record of text}}}} with tables among {", ".join(FIELDS)}'
-    if not isinstance(value, dict) or not value.keys() <= FIELDS.keys():
+    form = f'{{table: {{"<table>-<number>": record of text}}}} with tables among {", ".join(small_office.FIELDS)}'
+    if not isinstance(value, dict) or not value.keys() <= small_office.FIELDS.keys():
         raise UserError(f"expected 'initial_state' to be {form}; found {json.dumps(value, default=str)[:200]}")
     for table, rows in value.items():
         if not isinstance(rows, dict) or not all(_is_record(table, key, row) for key, row in rows.items()):
@@ -129,4 +134,4 @@ def _is_record(table: str, key: object, row: object) -> bool:
     prefix, _, number = str(key).rpartition("-")
     if prefix != table or not (number.isascii() and number.isdigit() and len(number) < 10) or not isinstance(row, dict):
         return False
-    return set(row) == set(FIELDS[table]) and all(isinstance(value, str) for value in row.values())
+    return set(row) == set(small_office.FIELDS[table]) and all(isinstance(value, str) for value in row.values())

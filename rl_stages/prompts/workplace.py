@@ -6,7 +6,8 @@ import random
 from collections.abc import Iterator
 from itertools import product
 
-from cascade_rl.rl_stages.environments.workplace_state import Office, Record
+from cascade_rl.rl_stages.environments.office import Office, Record
+from cascade_rl.rl_stages.environments.small_office import TOOLS as OFFICE_TOOLS
 from cascade_rl.rl_stages.prompts.lesson import Lesson, Message, calling, showing
 
 NAMES = ("Tom", "Ann", "Sam", "Mia", "Ben", "Eva")
@@ -60,7 +61,7 @@ def lesson(prompt: str, table: str, name: str, topic: str) -> Lesson:
     search, delete, key = TOOLS[table]
 
     def turns(deleted: str) -> list[Message]:
-        office = Office({table: rows})
+        office = Office({table: rows}, OFFICE_TOOLS)
         found = office.call(search, {"query": name})
         done = office.call(delete, {key: deleted})
         return [calling(search, query=name), showing(found), calling(delete, **{key: deleted}), showing(done), DONE]

@@ -9,10 +9,58 @@ import pytest
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.sample import Outcome
 from cascade_rl.rl_stages.environments.environment import End, Observation
+from cascade_rl.rl_stages.environments.office import Office, Tables, ToolError
+from cascade_rl.rl_stages.environments.small_office import FIELDS, TOOLS
 from cascade_rl.rl_stages.environments.workplace import Workplace, parse_row
-from cascade_rl.rl_stages.environments.workplace_state import START, Office, ToolError
 from cascade_rl.rl_stages.task import Task
 from cascade_rl.rl_stages.verdict import Verdict
+
+NAMES = ("Tom", "Ann", "Sam", "Mia", "Ben", "Eva")
+START: Tables = {
+    "directory": {
+        f"directory-{i}": {"name": name, "email": f"{name.lower()}@office.example"} for i, name in enumerate(NAMES, 1)
+    },
+    "email": {
+        f"email-{i}": {"box": "inbox", "address": f"{name.lower()}@office.example", "subject": subject, "body": body}
+        for i, (name, subject, body) in enumerate(
+            (
+                ("Tom", "Books for the new team", "Which books do we buy?"),
+                ("Ann", "Lunch on Friday", "Are you free at noon?"),
+                ("Sam", "Prototype", "The prototype is ready for you to test."),
+            ),
+            1,
+        )
+    },
+    "calendar": {
+        f"calendar-{i}": dict(zip(FIELDS["calendar"], values, strict=True))
+        for i, values in enumerate(
+            (
+                ("Review", "mia@office.example", "2026-03-02 10:00:00", "60"),
+                ("Plan", "ben@office.example", "2026-03-03 14:00:00", "30"),
+            ),
+            1,
+        )
+    },
+    "project_management": {
+        f"project_management-{i}": dict(zip(FIELDS["project_management"], values, strict=True))
+        for i, values in enumerate(
+            (
+                ("Write the report", "eva@office.example", "In Progress", "2026-03-06", "Back end"),
+                ("Fix the login", "tom@office.example", "Backlog", "2026-03-09", "Front end"),
+            ),
+            1,
+        )
+    },
+    "customer_relationship_manager": {
+        "customer_relationship_manager-1": dict(
+            zip(
+                FIELDS["customer_relationship_manager"],
+                ("Lena", "ann@office.example", "lena@shop.example", "", "2026-02-20", "Training", "Lead", "", ""),
+                strict=True,
+            )
+        )
+    },
+}
 
 REPLY = {"name": "email_reply_email", "arguments": '{"email_id": "email-1", "body": "Three of each."}'}
 MEETING = {"event_name": "Lunch", "participant_email": "ann@office.example", "event_start": "noon", "duration": "30"}
@@ -24,7 +72,7 @@ def call(name: str, **arguments: Any) -> str:
 
 def play(truth: list[dict[str, Any]], *turns: str) -> tuple[list[str], Verdict | None]:
     """What the tools show, and the verdict if the last turn is the end."""
-    episode = Workplace().start(Task("w", "workplace", (), parse_row({"ground_truth": truth})))
+    episode = Workplace().start(Task("w", "workplace", (), parse_row({"ground_truth": truth, "initial_state": START})))
     shown: list[str] = []
     for turn in turns:
         answer = episode.step(turn)
@@ -110,7 +158,7 @@ def test_each_sample_has_an_office_of_its_own() -> None:
     for _ in range(2):
         assert score([REPLY], call("email_reply_email", email_id="email-1", body="Three of each.")) == 1
     with pytest.raises(ToolError):
-        Office(START).get("email", "email-4")
+        Office(START, TOOLS).get("email", "email-4")
 
 
 def test_a_row_may_bring_its_office() -> None:
