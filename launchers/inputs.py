@@ -13,6 +13,7 @@ from cascade_rl.rl_stages.config import Cascade, MopdStage, OnPolicyStage, Rewar
 from cascade_rl.rl_stages.domains import domain_named
 from cascade_rl.rl_stages.known_data import KnownData
 from cascade_rl.rl_stages.reward_models import pairs
+from cascade_rl.rl_stages.reward_models.reward_makers import reward_makers
 from cascade_rl.rl_stages.rows import HUB, data_files
 from cascade_rl.rl_stages.source import GENERATE, Source
 
@@ -54,11 +55,13 @@ def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere:
 
 def check_settings(cascade: Cascade) -> None:
     """Raises UserError for what no machine and no data could mend: a model that is not supported, a layout that does
-    not divide it, a domain that there is not. Reads config.json alone, and that of `base.published` where the
-    checkpoint is not at hand."""
+    not divide it, a domain that there is not or that the stage's reward model does not score. Reads config.json alone,
+    and that of `base.published` where the checkpoint is not at hand."""
     hf_config = model_config(cascade)
     for domain in cascade.evaluation.domains:
         domain_named(domain)
+    for stage in cascade.stages:
+        reward_makers(stage, Path, cascade.rollout, Path())
     for layout in dict.fromkeys(map(cascade.layout, cascade.stages)):
         check_layout(hf_config, layout.parallel, layout.nproc)
         check_cut(hf_config, layout.rollout)

@@ -10,7 +10,7 @@ d loss / d r x r: the same gradient, and the two may lie in different micro-batc
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import replace
 from typing import Self
@@ -58,16 +58,6 @@ class RewardSession(Session[RewardModelStage]):
             self.exits = self.exits.pop_all()
         return self
 
-    def score(self, when: str) -> None:
-        """Held-out accuracy, taken once "before" and once "after" the stage."""
-        if when in from_rank0(self.folder.scores):
-            return
-        chosen, rejected = np.split(rewards(self.trainer, from_rank0(self._heldout)), 2)
-        if is_rank0():
-            found = accuracy(chosen, rejected)
-            self.folder.record_scores(when, {self.stage.domain: found})
-            self.log.progress.say(f"{when}: {self.stage.domain} {found:.3f} of held-out pairs")
-
     def finish(self) -> None:
         """Exports the model and, beside it, its head."""
         export_hf(self.trainer.module, self.hf_config, self.folder.export, tokenizer_from=self.parent)
@@ -83,6 +73,9 @@ class RewardSession(Session[RewardModelStage]):
         texts = (scored_text(pair.chosen), scored_text(pair.rejected))
         chosen, rejected = (encode_answer(self.tokenizer, pair.messages, text) for text in texts)
         return chosen, rejected
+
+    def _heldout_scores(self, when: str) -> Mapping[str, float]:
+        return {self.stage.domain: accuracy(*np.split(rewards(self.trainer, from_rank0(self._heldout)), 2))}
 
     def _heldout(self) -> list[Sequence]:
         """All chosen answers, then all rejected ones."""

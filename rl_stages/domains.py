@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.rollout.node import Node
 from cascade_rl.rl_stages.adapters import ADAPTERS
 from cascade_rl.rl_stages.config import RewardModel
 from cascade_rl.rl_stages.environments import swe_agent, workplace
@@ -50,26 +51,46 @@ class Domain:
     """One kind of task.
 
     parse_row  a row's verifier fields, checked (UserError otherwise)
-    verifier   makes a verifier; the caller closes it. None where an environment judges its episodes itself
+    verifier   makes a verifier of single answers; the caller closes it. None where an environment judges its episodes
     lessons    every prompt that `generate:<name>` can make, in a fixed order; None when there is no generator
     agents     the NeMo-Gym agents whose rows, as released, are this domain's
     environment   makes the environment of a multi-turn domain; the caller closes it
     judged     makes the verifier of a stage with a reward model; the caller closes it, and it closes the judge
+    spread     whether its verifier or environment takes `others`, nodes on which it works too
     """
 
     name: str
     parse_row: Callable[[Mapping[str, Any]], dict[str, Any]]
-    verifier: Callable[[], Verifier | GroupVerifier] | None
+    verifier: Callable[..., Verifier] | None
     lessons: Callable[[], Iterator[Lesson]] | None = None
     agents: tuple[str, ...] = ()
-    environment: Callable[[], Environment] | None = None
+    environment: Callable[..., Environment] | None = None
     judged: Callable[[JudgeModel, RewardModel, int], Verifier | GroupVerifier] | None = None
+    spread: bool = False
+
+    def on_nodes(self, others: Sequence[Node]) -> Domain:
+        """With a verifier and an environment that work on these nodes too, where they can."""
+        if not self.spread:
+            return self
+        verifier, environment = self.verifier, self.environment
+        return replace(
+            self,
+            verifier=verifier and partial(verifier, others=others),
+            environment=environment and partial(environment, others=others),
+        )
 
 
 DOMAINS = {
     domain.name: domain
     for domain in (
-        Domain("code", code_rows.parse_row, code.CodeVerifier, code_prompts.lessons, ("code_gen_simple_agent",)),
+        Domain(
+            "code",
+            code_rows.parse_row,
+            code.CodeVerifier,
+            code_prompts.lessons,
+            ("code_gen_simple_agent",),
+            spread=True,
+        ),
         Domain(
             "instruction_following",
             instruction_following.parse_row,
@@ -136,8 +157,21 @@ DOMAINS = {
             swe_agentless_prompts.lessons,
             judged=lambda judge, model, _: swe_agentless.SweAgentlessVerifier(judge, model.max_tokens),
         ),
-        Domain("swe_executed", instance.parse_instance, swe_executed.SweExecutedVerifier, swe_executed_prompts.lessons),
-        Domain("swe_agentic", instance.parse_instance, None, swe_agent_prompts.lessons, environment=swe_agent.SweAgent),
+        Domain(
+            "swe_executed",
+            instance.parse_instance,
+            swe_executed.SweExecutedVerifier,
+            swe_executed_prompts.lessons,
+            spread=True,
+        ),
+        Domain(
+            "swe_agentic",
+            instance.parse_instance,
+            None,
+            swe_agent_prompts.lessons,
+            environment=swe_agent.SweAgent,
+            spread=True,
+        ),
     )
 }
 
@@ -157,6 +191,17 @@ def domain_named(name: str) -> Domain:
     near = get_close_matches(name, DOMAINS, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise UserError(f"expected a domain among {', '.join(sorted(DOMAINS))}; found {name!r}{hint}")
+
+
+def rules_of(name: str, asked: str) -> Callable[[], Verifier]:
+    """Makes the verifier of a domain. UserError, that begins with `asked`, where an environment judges instead."""
+    verifier = domain_named(name).verifier
+    if verifier is None:
+        raise UserError(
+            f"{asked}: expected a domain whose verifier scores single answers; found {name!r}, whose episodes its "
+            "environment judges. Choose another domain"
+        )
+    return verifier
 
 
 def lessons_of(name: str) -> Iterator[Lesson]:

@@ -8,6 +8,7 @@ from typing import Self
 
 from transformers import PreTrainedTokenizerBase
 
+from cascade_rl.engine.rollout.node import Node
 from cascade_rl.engine.sample import Outcome, Rollout
 from cascade_rl.rl_stages.domains import domain_named
 from cascade_rl.rl_stages.environments.episodes import EpisodeRollout
@@ -25,6 +26,7 @@ class Judge:
 
     makers  by domain, what makes another verifier than the domain's own
     ledger  where verdicts are kept as they come, and those of an attempt that was killed are found
+    others  nodes of the job beside this one, for verifiers that can use them
     """
 
     def __init__(
@@ -32,8 +34,9 @@ class Judge:
         tokenizer: PreTrainedTokenizerBase,
         makers: Mapping[str, MakeVerifier] | None = None,
         ledger: Ledger | None = None,
+        others: Sequence[Node] = (),
     ) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer, self.others = tokenizer, others
         self.makers = makers or {}
         self.ledger = ledger
         self.verifiers: dict[str, Verifier | GroupVerifier] = {}
@@ -85,7 +88,7 @@ class Judge:
 
     def _verifier(self, domain: str) -> Verifier | GroupVerifier:
         if domain not in self.verifiers:
-            make = self.makers.get(domain) or domain_named(domain).verifier
+            make = self.makers.get(domain) or domain_named(domain).on_nodes(self.others).verifier
             if make is None:
                 raise TypeError(f"expected episodes of {domain!r}, which its environment judges; found other samples")
             self.verifiers[domain] = verifier = make()

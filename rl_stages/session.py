@@ -34,7 +34,7 @@ from cascade_rl.rl_stages.agreement import Mismatch
 from cascade_rl.rl_stages.config import Stage
 from cascade_rl.rl_stages.environments.episodes import Episodes
 from cascade_rl.rl_stages.evaluation import evaluate, heldout_tasks
-from cascade_rl.rl_stages.judge import Judge
+from cascade_rl.rl_stages.judge import Judge, MakeVerifier
 from cascade_rl.rl_stages.ledger import Ledger
 from cascade_rl.rl_stages.progress import Phase
 from cascade_rl.rl_stages.reward_models.reward_makers import reward_makers
@@ -67,13 +67,14 @@ class Session[S: Stage]:
 
     def __enter__(self) -> Self:
         with self.exits:
+            self.nodes = self.exits.enter_context(nodes_of_job(self.layout.rollout.engines))
             if is_rank0():
                 self.log = self.exits.enter_context(StepLog(self.folder))
                 self.ledger = self.exits.enter_context(Ledger())
-                self.judge = self.exits.enter_context(Judge(self.tokenizer, ledger=self.ledger))
+                self.judge = self._judge()
                 self.rewards = self._rewards()
-                self.episodes = self.exits.enter_context(Episodes(self.tokenizer, self.layout.rollout.max_model_len))
-            self.engine = self._start_engine()
+                self.episodes = self._episodes()
+            self.engine = self._start_engine() if is_rank0() else None
             self.trainer = self._build_trainer()
             self.checkpoints = checkpoint.CheckpointWriter()
             self.first_step = self._restore()
@@ -136,10 +137,10 @@ class Session[S: Stage]:
     # The frame around a loop.
 
     def score(self, when: str) -> None:
-        """Held-out scores of all domains, taken once "before" and once "after" the stage."""
+        """Held-out scores, taken once "before" and once "after" the stage."""
         if when in from_rank0(self.folder.scores):
             return
-        scores = from_rank0(lambda: self._parents_scores(when)) or evaluate(self)
+        scores = self._heldout_scores(when)
         if is_rank0():
             self.folder.record_scores(when, scores)
             self.log.progress.say(f"{when}: " + ", ".join(f"{name} {score:.3f}" for name, score in scores.items()))
@@ -152,6 +153,10 @@ class Session[S: Stage]:
 
     # Parts.
 
+    def _heldout_scores(self, when: str) -> Mapping[str, float]:
+        """By domain, of all domains; collective."""
+        return from_rank0(lambda: self._parents_scores(when)) or evaluate(self)
+
     def _parents_scores(self, when: str) -> Mapping[str, float]:
         """Before a stage, what its parent had after: the same weights, prompts and seeds."""
         parent = self.folder.parent
@@ -161,14 +166,18 @@ class Session[S: Stage]:
         """What scores the samples of training: where the stage has a reward model, that model scores its domain."""
         log = self.folder.logs / "reward_model.log"
         makers = reward_makers(self.stage, self.run.model, self.layout.rollout, log)
-        return self.exits.enter_context(Judge(self.tokenizer, makers, self.ledger)) if makers else self.judge
+        return self._judge(makers) if makers else self.judge
 
-    def _start_engine(self) -> RolloutEngine | None:
+    def _judge(self, makers: Mapping[str, MakeVerifier] | None = None) -> Judge:
+        return self.exits.enter_context(Judge(self.tokenizer, makers, self.ledger, self.nodes[1:]))
+
+    def _episodes(self) -> Episodes:
+        longest = self.layout.rollout.max_model_len
+        return self.exits.enter_context(Episodes(self.tokenizer, longest, self.nodes[1:]))
+
+    def _start_engine(self) -> RolloutEngine:
         rollout, log = self.layout.rollout, self.folder.logs / "engine.log"
-        nodes = self.exits.enter_context(nodes_of_job(rollout.engines))
-        if not is_rank0():
-            return None
-        return self.exits.enter_context(RolloutEngine(self.parent, rollout, self.cascade.seed, log, nodes))
+        return self.exits.enter_context(RolloutEngine(self.parent, rollout, self.cascade.seed, log, self.nodes))
 
     def _build_trainer(self, *, scalar_head: bool = False) -> Trainer:
         return Trainer(

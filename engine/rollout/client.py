@@ -12,8 +12,9 @@ from typing import Any, Self
 from cascade_rl.engine.config import RolloutConfig
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.rollout.layout import engines_per_node
+from cascade_rl.engine.rollout.node import Node, ThisNode
 from cascade_rl.engine.rollout.placement import place, tokens
-from cascade_rl.engine.rollout.process import Arrivals, EngineDied, EngineProcess, Node, ThisNode
+from cascade_rl.engine.rollout.process import Arrivals, EngineDied, EngineProcess
 from cascade_rl.engine.rollout.protocol import (
     AskHealth,
     Check,

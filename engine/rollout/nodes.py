@@ -1,15 +1,15 @@
-"""The nodes of a job, on each of which engines run.
+"""The nodes of a job, on each of which engines run, and untrusted programs.
 
-The first rank of each node starts that node's engines as its own children. Rank 0 tells it to over a connection of
-their own, and then speaks to the engine's server itself.
+The first rank of each node starts that node's processes as its own children. Rank 0 tells it to over a connection of
+their own, and then speaks to the process itself.
 """
 
 import os
+import pickle
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
@@ -19,12 +19,9 @@ from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.ranks import from_rank0, is_rank0
 from cascade_rl.engine.rollout.layout import engines_per_node
 from cascade_rl.engine.rollout.link import Door, connect
-from cascade_rl.engine.rollout.process import REPLY_SECONDS, Node, ThisNode
-from cascade_rl.engine.rollout.protocol import EndServer, InviteServer, StartServer
-
-
-class NodeLost(RuntimeError):
-    """The first rank of a node is gone, and its engines with it. Only a new start of the job helps."""
+from cascade_rl.engine.rollout.node import Node, NodeLost, ThisNode
+from cascade_rl.engine.rollout.process import REPLY_SECONDS, end_servers
+from cascade_rl.engine.rollout.protocol import Call
 
 
 class FirstRank(NamedTuple):
@@ -36,35 +33,51 @@ class FirstRank(NamedTuple):
 
 
 class OtherNode:
-    """Rank 0's hold of another node."""
+    """Rank 0's hold of another node, for any of its threads."""
 
     def __init__(self, first: FirstRank, control: Connection) -> None:
-        self._first, self._control = first, control
+        self._first, self._control, self._lock = first, control, threading.Lock()
 
-    def start(self, order: StartServer) -> tuple[Connection, int]:
-        """See `Node`. Raises NodeLost too."""
-        try:
-            with Door(self._first.head) as door:
-                self._control.send(InviteServer(order, door.invitation))
-                came = door.fileno() in wait([door.fileno(), self._control.fileno()])
-                connection = door.accept() if came else None
+    @property
+    def host(self) -> str:
+        """See `Node`."""
+        return self._first.host
+
+    def open(self, start: Callable[..., Any], *arguments: Any) -> tuple[Connection, Any]:
+        """See `Node`."""
+        with self._asking(), Door(self._first.head) as door:
+            self._ask(Call(start, arguments, door.invitation))
+            came = door.fileno() in wait([door.fileno(), self._control.fileno()])
+            connection = door.accept() if came else None
             started = self._answer()
-        except (EOFError, OSError) as gone:
-            raise NodeLost(
-                f"rank {self._first.rank}, the first of node {self._first.host}, is gone, and its engines with it "
-                f"({gone or 'end of file'}): start the job again"
-            ) from gone
         if connection is None or isinstance(started, Exception):
             raise started
         return connection, started
 
-    def end(self, pid: int, seconds: float = 0.0) -> int | None:
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """See `Node`."""
-        try:
-            self._control.send(EndServer(pid, seconds))
-            return self._answer()
-        except (EOFError, OSError):
-            return None
+        with self._asking():
+            self._ask(Call(function, arguments))
+            answer = self._answer()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """One question after the other."""
+        with self._lock:
+            try:
+                yield
+            except (EOFError, OSError) as gone:
+                raise NodeLost(
+                    f"rank {self._first.rank}, the first of node {self._first.host}, is gone, and what it started with "
+                    f"it ({gone or 'end of file'}): start the job again"
+                ) from gone
+
+    def _ask(self, question: Call) -> None:
+        # Not `send`: where that fails, its BytesIO is in a cycle with the error, and freeing both crashes Python 3.12.
+        self._control.send_bytes(pickle.dumps(question))
 
     def _answer(self) -> Any:
         if not self._control.poll(REPLY_SECONDS):
@@ -125,23 +138,23 @@ def _door(others: Mapping[int, FirstRank]) -> Door:
 
 
 def _obey(control: Connection) -> None:
-    """What a node's first rank does beside its training: starts and ends servers until rank 0 is gone.
+    """What a node's first rank does beside its training: what rank 0 asks for, until rank 0 is gone.
 
     Servers die with the thread that started them, which is this one.
     """
-    node = ThisNode()
     with control:
         try:
             while True:
-                control.send(_done(node, control.recv()))
+                control.send(_answer_to(control.recv()))
         except (EOFError, OSError):
-            node.end_all()
+            end_servers()
 
 
-def _done(node: ThisNode, command: InviteServer | EndServer) -> int | Exception:
-    if isinstance(command, EndServer):
-        return node.end(command.pid, command.seconds)
+def _answer_to(call: Call) -> Any:
     try:
-        return node.launch(command.order, connect(command.invitation))
-    except (UserError, OSError, EOFError, AuthenticationError) as refusal:
+        if call.invitation is None:
+            return call.function(*call.arguments)
+        with connect(call.invitation) as theirs:
+            return call.function(theirs, *call.arguments)
+    except Exception as refusal:  # rank 0 raises it
         return refusal

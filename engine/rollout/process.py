@@ -10,15 +10,16 @@ import threading
 import time
 from concurrent.futures import Future
 from contextlib import suppress
-from multiprocessing import Pipe
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.rollout import vllm_cpu_patches
+from cascade_rl.engine.rollout.node import Node, NodeLost
 from cascade_rl.engine.rollout.protocol import Reply, Settings, StartServer
 from cascade_rl.engine.sample import Request, Rollout
 
@@ -57,71 +58,60 @@ class EngineDied(RuntimeError):
         )
 
 
-class Node(Protocol):
-    """Starts and ends servers on one host."""
-
-    def start(self, order: StartServer) -> tuple[Connection, int]:
-        """The trainer's end of a connection to a new server, and the server's process id there.
-
-        Raises UserError for devices that the node does not have, OSError for a log that it cannot write.
-        """
-
-    def end(self, pid: int, seconds: float = 0.0) -> int | None:
-        """The exit code of a server, which is killed unless it ends by itself in so many seconds; None if unknown.
-
-        On return the server and its workers are gone.
-        """
+@dataclass(frozen=True)
+class _Server:
+    process: subprocess.Popen[bytes]
+    scratch: TemporaryDirectory[str]
+    owner: int  # process id: what is forked from one that has servers has none
 
 
-class ThisNode:
-    """The node of this process. Servers are killed with the thread that started them."""
+_servers: dict[int, _Server] = {}
 
-    def __init__(self) -> None:
-        self._servers: dict[int, tuple[subprocess.Popen[bytes], TemporaryDirectory[str]]] = {}
 
-    def start(self, order: StartServer) -> tuple[Connection, int]:
-        """See `Node`. Both ends speak over an inherited socket pair: no port and no key."""
-        ours, theirs = Pipe()
-        return ours, self.launch(order, theirs)
+def launch_server(theirs: Connection, order: StartServer) -> int:
+    """Process id of a server of this host that speaks over `theirs`. It is killed with the thread that started it.
 
-    def launch(self, order: StartServer, theirs: Connection) -> int:
-        """Process id of a server that speaks over `theirs`, which is closed here. Raises as `start`."""
-        with theirs, order.log_path.open("ab") as log:
-            environment = _environment(order.place, order.devices)
-            scratch = TemporaryDirectory(prefix="rollout-")
-            server = subprocess.Popen(
-                [sys.executable, "-m", SERVER, str(theirs.fileno()), str(os.getpid())],
-                env=environment | {"TMPDIR": scratch.name},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        self._servers[server.pid] = server, scratch
-        return server.pid
+    Raises UserError for devices that the host does not have, OSError for a log that cannot be written.
+    """
+    with order.log_path.open("ab") as log:
+        environment = _environment(order.place, order.devices)
+        scratch = TemporaryDirectory(prefix="rollout-")
+        server = subprocess.Popen(
+            [sys.executable, "-m", SERVER, str(theirs.fileno()), str(os.getpid())],
+            env=environment | {"TMPDIR": scratch.name},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+    _servers[server.pid] = _Server(server, scratch, os.getpid())
+    return server.pid
 
-    def end(self, pid: int, seconds: float = 0.0) -> int:
-        """See `Node`.
 
-        The workers follow the server. The signal to the whole group is for those that have only begun to start;
-        multiprocessing's resource tracker ignores it and gives back the shared memory of the dead.
-        """
-        server, scratch = self._servers[pid]
-        with suppress(subprocess.TimeoutExpired):
-            server.wait(seconds)
-        if server.poll() is None:
-            server.kill()
-            os.killpg(pid, signal.SIGTERM)
-        code = server.wait()
-        _await_orphans(pid)
-        scratch.cleanup()
-        return code
+def end_server(pid: int, seconds: float = 0.0) -> int:
+    """The exit code of a server, which is killed unless it ends by itself in so many seconds.
 
-    def end_all(self) -> None:
-        """On return no server is left."""
-        for pid in self._servers:
-            self.end(pid)
+    On return the server and its workers are gone. The workers follow the server. The signal to the whole group is for
+    those that have only begun to start; multiprocessing's resource tracker ignores it and gives back the shared memory
+    of the dead.
+    """
+    server = _servers[pid]
+    with suppress(subprocess.TimeoutExpired):
+        server.process.wait(seconds)
+    if server.process.poll() is None:
+        server.process.kill()
+        os.killpg(pid, signal.SIGTERM)
+    code = server.process.wait()
+    _await_orphans(pid)
+    server.scratch.cleanup()
+    return code
+
+
+def end_servers() -> None:
+    """On return no server of this process is left."""
+    for pid in [pid for pid, server in _servers.items() if server.owner == os.getpid()]:
+        end_server(pid)
 
 
 class EngineProcess:
@@ -145,7 +135,7 @@ class EngineProcess:
         self._node = node
         self._arrivals = arrivals
         self._replies: SimpleQueue[Reply | None] = SimpleQueue()
-        self._connection, self.pid = node.start(StartServer(place, settings.config.tensor, log_path))
+        self._connection, self.pid = node.open(launch_server, StartServer(place, settings.config.tensor, log_path))
         self._reader = threading.Thread(target=self._read, name="rollouts", daemon=True)
         self._reader.start()
         self.send(settings)
@@ -182,7 +172,9 @@ class EngineProcess:
         return EngineDied(code, pending_ids, self.log_path, tail)
 
     def _end(self, seconds: float = 0.0) -> int | None:
-        code = self._node.end(self.pid, seconds)
+        code = None
+        with suppress(NodeLost):  # it ended with its node
+            code = self._node.call(end_server, self.pid, seconds)
         self._reader.join()
         self._connection.close()
         return code

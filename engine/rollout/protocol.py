@@ -4,6 +4,7 @@ Commands are handled in the order in which they were sent, between two engine st
 `Submit` is answered by exactly one `Reply`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -35,19 +36,13 @@ class StartServer:
 
 
 @dataclass(frozen=True)
-class InviteServer:
-    """To the first rank of another node: start a server, which speaks to the trainer there."""
+class Call:
+    """To the first rank of another node: call a function, with a connection to where one is invited as its first
+    argument. It answers with what the function returns or raises."""
 
-    order: StartServer
-    invitation: Invitation
-
-
-@dataclass(frozen=True)
-class EndServer:
-    """To the first rank of another node: kill a server that does not end by itself in so many seconds."""
-
-    pid: int
-    seconds: float
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    invitation: Invitation | None = None
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ class Gpu:
     nvlink_gb_s: float
     network_gb_s: float
     gpus_per_node: int
+    cores_per_node: int
     kernels: str
 
     @property
@@ -54,7 +55,6 @@ class Assumed:
     demonstration_tokens: int
     filtered_draws: float
     prefill_batch_tokens: int
-    verification_cores: int
     core_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -66,12 +66,12 @@ def read_hardware(name: str, assumptions: Mapping[str, float] | None = None) -> 
         raise UserError(
             f"hardware: expected one of {expected}, found '{name}'. Add a table [gpu.{name}] to {TABLE.name}"
         )
-    verification = table["verification"]
-    numbers = {**table["reserve"], **table["assumed"], "verification_cores": verification.pop("cores")}
+    numbers = {**table["reserve"], **table["assumed"]}
     for key in assumptions or {}:
         if key not in numbers:
             raise UserError(f"--assume has no name '{key}'. Did you mean '{nearest(key, numbers)}'?")
-    return Gpu(name, **table["gpu"][name]), Assumed(**{**numbers, **(assumptions or {})}, core_seconds=verification)
+    assumed = Assumed(**numbers | dict(assumptions or {}), core_seconds=table["verification"])
+    return Gpu(name, **table["gpu"][name]), assumed
 
 
 def names() -> tuple[str, ...]:

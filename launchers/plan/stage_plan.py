@@ -234,7 +234,7 @@ def _timed(setting: Setting) -> Iterator[Phase]:
     for name, terms in memory(setting).items():
         yield Phase(name, terms, seconds.get(name, 0.0))
     if verification := _sandbox_core_seconds(setting):
-        yield Phase("verify", {}, verification / setting.assumed.verification_cores)
+        yield Phase("verify", {}, verification / (setting.gpu.cores_per_node * setting.nodes))
 
 
 def _seconds(setting: Setting) -> dict[str, float]:

@@ -116,7 +116,7 @@ def _verdict(plan: Plan, stage: StagePlan) -> Iterator[str]:
 
 def _footer(plan: Plan) -> str:
     cores = sum(stage.sandbox_core_hours for stage in plan.stages)
-    sandbox = f"; {cores:,.0f} core hours of sandboxes, on {plan.assumed.verification_cores} cores" if cores else ""
+    sandbox = f"; {cores:,.0f} core hours of sandboxes, on {plan.gpu.cores_per_node} cores of a node" if cores else ""
     verdict = "everything fits" if plan.fits else "not everything fits"
     return (
         f"{verdict}; {plan.gpu_hours:,.0f} GPU hours{sandbox}; {plan.disk_bytes / 1e9:,.1f} GB of disk. "

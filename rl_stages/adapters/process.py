@@ -55,7 +55,7 @@ class ProcessVerifier:
             self._worker = None
 
     def _reply(self, question: Mapping[str, Any]) -> Reply | None:
-        self._worker = self._worker or Worker(self._command)
+        self._worker = self._worker or Worker.started(self._command)
         return self._worker.ask(question, self._deadline)
 
     def _verdict(self, reply: Reply) -> Verdict:

@@ -17,6 +17,7 @@ from typing import Self
 from transformers import PreTrainedTokenizerBase
 
 from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.rollout.node import Node
 from cascade_rl.engine.sample import Outcome, Request, Rollout
 from cascade_rl.engine.turns import join
 from cascade_rl.rl_stages.domains import domain_named
@@ -111,9 +112,9 @@ class Host:
     pool: DeadlinePool
 
     @classmethod
-    def of(cls, domain: str) -> Host | None:
+    def of(cls, domain: str, others: Sequence[Node]) -> Host | None:
         """None for a domain without an environment."""
-        make = domain_named(domain).environment
+        make = domain_named(domain).on_nodes(others).environment
         if make is None:
             return None
         environment = make()
@@ -140,10 +141,11 @@ class Host:
 
 
 class Episodes:
-    """The environments of a stage's domains, each made when first needed; a context manager."""
+    """The environments of a stage's domains, each made when first needed, on `others` too where they can; a context
+    manager."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_model_len: int) -> None:
-        self.tokenizer, self.max_model_len = tokenizer, max_model_len
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_model_len: int, others: Sequence[Node] = ()) -> None:
+        self.tokenizer, self.max_model_len, self.others = tokenizer, max_model_len, others
         self.hosts: dict[str, Host | None] = {}
         self.plays: dict[str, Play] = {}
 
@@ -159,7 +161,7 @@ class Episodes:
     def begin(self, task: Task, requests: Iterable[Request]) -> None:
         """Samples of `task` that will be drawn."""
         if task.domain not in self.hosts:
-            self.hosts[task.domain] = Host.of(task.domain)
+            self.hosts[task.domain] = Host.of(task.domain, self.others)
         if host := self.hosts[task.domain]:
             for request in requests:
                 play = Play(task, request, host, self.tokenizer, self.max_model_len)

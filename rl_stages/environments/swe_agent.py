@@ -6,9 +6,10 @@ are those of executed SWE (swe/instance.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cascade_rl.engine.rollout.node import Node
 from cascade_rl.rl_stages.environments.environment import End, Observation
 from cascade_rl.rl_stages.sandbox import Limits, Sandbox, cores
 from cascade_rl.rl_stages.swe.workspace import Workspace
@@ -33,13 +34,14 @@ class WrongAction(ValueError):
 
 
 class SweAgent:
-    """The environment. `step_seconds` also holds for grading: 1200 s is NeMo-Gym's for its tests."""
+    """The environment, here and on the nodes `others`. `step_seconds` also holds for grading: 1200 s is NeMo-Gym's for
+    its tests."""
 
     step_seconds = 1200.0
 
-    def __init__(self) -> None:
-        self.concurrency = cores()
-        self.sandbox = Sandbox(slots=self.concurrency)
+    def __init__(self, others: Sequence[Node] = ()) -> None:
+        self.sandbox = Sandbox(cores(), others=others)
+        self.concurrency = self.sandbox.slots
 
     def start(self, task: Task) -> SweEpisode:
         return SweEpisode(Workspace.create(task, self.sandbox))

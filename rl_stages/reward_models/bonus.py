@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.sample import Outcome
 from cascade_rl.rl_stages.reward_models.bradley_terry import BradleyTerryScorer, ScorerDied
 from cascade_rl.rl_stages.reward_models.shaping import z_scores
 from cascade_rl.rl_stages.task import Task
-from cascade_rl.rl_stages.verdict import GroupVerifier, Verdict, Verifier
+from cascade_rl.rl_stages.verdict import Verdict, Verifier
 
 
 class BonusVerifier:
@@ -22,9 +21,7 @@ class BonusVerifier:
 
     concurrency = 1
 
-    def __init__(self, verifier: Verifier | GroupVerifier, scorer: BradleyTerryScorer) -> None:
-        if isinstance(verifier, GroupVerifier):
-            raise UserError(f"reward_model.bonus: expected a verifier of single answers, found {verifier}")
+    def __init__(self, verifier: Verifier, scorer: BradleyTerryScorer) -> None:
         self.verifier, self.scorer = verifier, scorer
 
     def rank(self, task: Task, texts: Sequence[str]) -> list[Verdict]:

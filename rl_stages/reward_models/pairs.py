@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from cascade_rl.engine.errors import UserError
-from cascade_rl.rl_stages.domains import domain_named, lessons_of
+from cascade_rl.rl_stages.domains import lessons_of, rules_of
 from cascade_rl.rl_stages.messages import Message, parse_messages
 from cascade_rl.rl_stages.rows import read_rows
 from cascade_rl.rl_stages.source import GENERATE, Source
 from cascade_rl.rl_stages.task import Split, parse_task, split_of
-from cascade_rl.rl_stages.verdict import GroupVerifier, Verifier
 
 Row = Mapping[str, Any]
 
@@ -82,27 +81,16 @@ def read_pairs(source: str) -> Iterator[Pair]:
 
 
 def _generated(domain: str) -> Iterator[Pair]:
-    rng, lessons = random.Random(0), list(lessons_of(domain))
-    with closing(_verifier(domain)) as verifier:
+    source, rng, lessons = f"{GENERATE}{domain}", random.Random(0), list(lessons_of(domain))
+    with closing(rules_of(domain, source)()) as verifier:
         for lesson in lessons:
-            task = parse_task(lesson.row(domain), f"{GENERATE}{domain}", lesson.prompt)
+            task = parse_task(lesson.row(domain), source, lesson.prompt)
             strays = [other.right for other in rng.choices(lessons, k=STRAYS)]
             for wrong in (*[lesson.wrong] * NEAR_MISSES, *strays):
                 answers = [str(draw(rng)) for draw in (lesson.right, wrong)]
                 better, worse = (verifier(task, answer).score for answer in answers)
                 if better is not None and worse is not None and better > worse:
                     yield Pair(task.messages, *answers)
-
-
-def _verifier(domain: str) -> Verifier:
-    make = domain_named(domain).verifier
-    verifier = make() if make else None
-    if verifier is None or isinstance(verifier, GroupVerifier):
-        raise UserError(
-            f"{GENERATE}{domain}: expected a domain whose verifier scores one answer at a time; found one whose "
-            "answers are episodes or are compared: choose another domain, or rows of pairs"
-        )
-    return verifier
 
 
 def _helpsteer(row: Row, where: str, prompt: str, first: str, second: str, preference: str) -> Pair | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from cascade_rl.engine.config import RolloutConfig
 from cascade_rl.engine.errors import UserError
 from cascade_rl.rl_stages.config import GrpoStage, RewardModel, Stage
-from cascade_rl.rl_stages.domains import domain_named
+from cascade_rl.rl_stages.domains import domain_named, rules_of
 from cascade_rl.rl_stages.reward_models.bonus import BonusVerifier
 from cascade_rl.rl_stages.reward_models.bradley_terry import BradleyTerryScorer, BradleyTerryVerifier
 from cascade_rl.rl_stages.reward_models.open_judge import open_judge
@@ -22,7 +22,7 @@ def reward_makers(
 
     find  the weights of a stage or a folder by the name that the configuration has for it
 
-    Raises UserError for a domain that no reward model scores.
+    Raises UserError for a domain that the reward model does not score. Starts and reads nothing.
     """
     if not isinstance(stage, GrpoStage) or stage.reward_model is None:
         return {}
@@ -32,7 +32,7 @@ def reward_makers(
         return {stage.domain: _bradley_terry(stage, settings, find(settings.model))}
     make = domain_named(stage.domain).judged
     if make is None:
-        raise UserError(f"{stage.name}.reward_model: expected none, {stage.domain!r} is not scored by a model")
+        raise UserError(f"{stage.name}.reward_model: expected none, {stage.domain!r} is not scored by a judge")
     group = stage.rollouts_per_prompt
     return {stage.domain: lambda: make(open_judge(settings, folder, rollout, log_path), settings, group)}
 
@@ -40,7 +40,5 @@ def reward_makers(
 def _bradley_terry(stage: GrpoStage, settings: RewardModel, folder: Path) -> Maker:
     if not settings.bonus:
         return lambda: BradleyTerryVerifier(BradleyTerryScorer(folder), shaped=settings.shaped)
-    rules = domain_named(stage.domain).verifier
-    if rules is None:
-        raise UserError(f"{stage.name}.reward_model.bonus: expected a domain with a verifier, found {stage.domain!r}")
+    rules = rules_of(stage.domain, f"{stage.name}.reward_model.bonus")
     return lambda: BonusVerifier(rules(), BradleyTerryScorer(folder))

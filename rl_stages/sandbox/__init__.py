@@ -1,6 +1,7 @@
 """Runs untrusted code: programs under test, and commands in a workspace."""
 
 from cascade_rl.rl_stages.sandbox.errors import CompilerUnavailable, SandboxFailure, SandboxUnavailable
+from cascade_rl.rl_stages.sandbox.folder import Folder
 from cascade_rl.rl_stages.sandbox.limits import Limits
 from cascade_rl.rl_stages.sandbox.pool import Sandbox, cores
 from cascade_rl.rl_stages.sandbox.probe import probe
@@ -10,6 +11,7 @@ from cascade_rl.rl_stages.sandbox.tier import Tier
 __all__ = [
     "CommandRun",
     "CompilerUnavailable",
+    "Folder",
     "Limits",
     "Program",
     "ProgramRun",

@@ -1,19 +1,23 @@
-"""Runs untrusted programs and commands in boxes, on a few worker processes."""
+"""Runs untrusted programs and commands in boxes, on worker processes of this node and of others."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from queue import SimpleQueue
+import resource
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import cycle
+from threading import Condition
 from types import MappingProxyType
 from typing import Self
 
-from cascade_rl.rl_stages.sandbox.errors import SandboxFailure
+from cascade_rl.engine.rollout.node import Node, NodeLost
+from cascade_rl.rl_stages.sandbox.errors import SandboxFailure, SandboxUnavailable
+from cascade_rl.rl_stages.sandbox.folder import Folder, remove_folders
 from cascade_rl.rl_stages.sandbox.limits import Limits
 from cascade_rl.rl_stages.sandbox.probe import probe
 from cascade_rl.rl_stages.sandbox.program import CommandRun, Program, ProgramRun, TestRun
-from cascade_rl.rl_stages.sandbox.scratch import Scratch
 from cascade_rl.rl_stages.sandbox.slot import Slot
 from cascade_rl.rl_stages.sandbox.tier import Tier
 
@@ -23,19 +27,42 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def _room() -> tuple[Tier, int]:
+    return probe(), cores()
+
+
+def _slots_on(node: Node) -> list[Slot]:
+    try:
+        tier, count = node.call(_room)
+    except SandboxUnavailable as error:
+        raise SandboxUnavailable(f"node {node.host}: {error}") from None
+    return [Slot(tier, node) for _ in range(count)]
+
+
+def _allow_open_files(count: int) -> None:
+    """Each worker is a connection, and a usual limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + 1024 if hard == resource.RLIM_INFINITY else min(count + 1024, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 class Sandbox:
-    """`slots` workers, each with one box at a time. Safe to use from several threads; a context manager.
+    """Workers, each with one box at a time: `slots` on this node, one for each core of the `others`. Safe to use from
+    several threads; a context manager.
 
     Raises SandboxUnavailable at once when no tier works. The runs raise SandboxFailure when the infrastructure failed.
     """
 
-    def __init__(self, slots: int = 2, tier: Tier | None = None) -> None:
+    def __init__(self, slots: int = 2, tier: Tier | None = None, others: Sequence[Node] = ()) -> None:
         self.tier = tier or probe()
         self._slots = [Slot(self.tier) for _ in range(slots)]
-        self._free: SimpleQueue[Slot] = SimpleQueue()
-        self._scratch = Scratch()
-        for slot in self._slots:
-            self._free.put(slot)
+        for node in others:
+            self._slots += _slots_on(node)
+        _allow_open_files(len(self._slots))
+        self._free, self._freed = list(self._slots), Condition()
+        self._turns = cycle(self._slots)
+        self._name = secrets.token_hex(8)
 
     def __enter__(self) -> Self:
         return self
@@ -43,15 +70,25 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def slots(self) -> int:
+        """On all nodes."""
+        return len(self._slots)
+
     def close(self) -> None:
-        """Ends the workers. It can be called more than once, when no run is in progress."""
+        """Ends the workers, removes the folders. It can be called more than once, when no run is in progress."""
+        for slot in self._slots:
+            slot.hang_up()  # all at once: thousands that end one after another take minutes
         for slot in self._slots:
             slot.close()
-        self._scratch.close()
+        for node in {slot.node for slot in self._slots}:
+            with suppress(NodeLost):
+                node.call(remove_folders, self._name)
 
-    def scratch(self) -> Path:
-        """A folder for workspaces, which goes with this process or when this is closed. Raises OSError."""
-        return self._scratch.folder()
+    def folder(self, files: Mapping[str, str]) -> Folder:
+        """A folder with these files, text by relative path, on each node in turn as many as it has slots. It goes with
+        the node's process, or when this is closed, or it is. Raises OSError, such as of a full disk, SandboxFailure."""
+        return Folder.made(next(self._turns).node, self._name, files)
 
     def run_program(
         self,
@@ -70,7 +107,7 @@ class Sandbox:
     def run_command(
         self,
         argv: Sequence[str],
-        workspace: Path,
+        workspace: Folder,
         limits: Limits,
         stdin: bytes = b"",
         environment: Mapping[str, str] = MappingProxyType({}),
@@ -84,20 +121,30 @@ class Sandbox:
 
         Raises SandboxFailure, at the first failure: the workspace may have changed by then.
         """
-        return self._in_a_slot(lambda slot: slot.run_command(argv, workspace, limits, stdin, environment))
+        with self._slot(workspace.node) as slot:
+            return slot.run_command(argv, workspace.path, limits, stdin, environment)
 
     def _twice[Run](self, run: Callable[[Slot], Run]) -> Run:
         try:
-            return self._in_a_slot(run)
+            with self._slot() as slot:
+                return run(slot)
         except SandboxFailure as first:
             try:
-                return self._in_a_slot(run)
+                with self._slot() as slot:
+                    return run(slot)
             except SandboxFailure as second:
                 raise SandboxFailure(f"{second} (and before: {first})") from first
 
-    def _in_a_slot[Run](self, run: Callable[[Slot], Run]) -> Run:
-        slot = self._free.get()
+    @contextmanager
+    def _slot(self, node: Node | None = None) -> Iterator[Slot]:
+        """One that is free, on any node or on this one; waited for."""
+        with self._freed:
+            slot = self._freed.wait_for(lambda: next((s for s in self._free if node in (None, s.node)), None))
+            assert slot
+            self._free.remove(slot)
         try:
-            return run(slot)
+            yield slot
         finally:
-            self._free.put(slot)
+            with self._freed:
+                self._free.append(slot)
+                self._freed.notify_all()

@@ -1,16 +1,18 @@
-"""The client's end of one worker process."""
+"""The client's end of one worker process, here or on another node."""
 
 from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from cascade_rl.engine.rollout.node import Node, NodeLost, ThisNode
 from cascade_rl.rl_stages.sandbox.confinement import COMPILER
 from cascade_rl.rl_stages.sandbox.errors import CompilerUnavailable, SandboxFailure
 from cascade_rl.rl_stages.sandbox.frames import Frame, read_frame, write_frame
@@ -25,15 +27,43 @@ CLOSE_SECONDS = 5.0
 StopOn = Callable[[int, TestRun], bool]
 
 
+_workers: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def launch_worker(theirs: Connection, tier: Tier) -> int:
+    """Process id of a worker of this host that speaks over `theirs`. Its environment has no secrets to leak."""
+    worker = subprocess.Popen(
+        [sys.executable, "-m", WORKER, tier, str(os.getpid())],
+        stdin=theirs.fileno(),
+        stdout=theirs.fileno(),
+        cwd="/",
+        env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
+        start_new_session=True,
+    )
+    _workers[worker.pid] = worker
+    return worker.pid
+
+
+def end_worker(pid: int) -> None:
+    """Of a worker whose connection is closed; it ends its box."""
+    worker = _workers.pop(pid)
+    try:
+        worker.wait(CLOSE_SECONDS)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        worker.wait()
+
+
 class Slot:
     """Starts its worker with the first request, and again after a failure. For one thread at a time.
 
-    Raises SandboxFailure where the worker, or the box in it, is lost.
+    Raises SandboxFailure where the worker, the box in it, or its node is lost.
     """
 
-    def __init__(self, tier: Tier) -> None:
+    def __init__(self, tier: Tier, node: Node | None = None) -> None:
+        self.node: Node = node or ThisNode()
         self._tier = tier
-        self._process: subprocess.Popen[bytes] | None = None
+        self._worker: tuple[Connection, int] | None = None
 
     def run_program(self, program: Program, inputs: Sequence[bytes], stop_on: StopOn | None) -> ProgramRun:
         seconds = COMPILER.wall_seconds + program.limits.patience_seconds
@@ -57,7 +87,7 @@ class Slot:
     def run_command(
         self, argv: Sequence[str], workspace: Path, limits: Limits, stdin: bytes, environment: Mapping[str, str]
     ) -> CommandRun:
-        head: dict[str, Any] = {"kind": "command", "argv": list(argv), "workspace": str(workspace.resolve(strict=True))}
+        head: dict[str, Any] = {"kind": "command", "argv": list(argv), "workspace": str(workspace)}
         head |= {"limits": vars(limits), "environment": dict(environment)}
         self._start()
         answer, output = self._ask(head, stdin, limits.patience_seconds)
@@ -65,19 +95,19 @@ class Slot:
         text = output.decode(errors="replace")
         return CommandRun(status, code, text, answer["cpu_seconds"], answer["wall_seconds"])
 
+    def hang_up(self) -> None:
+        """The worker begins to end. Only `close` may follow."""
+        if self._worker:
+            self._worker[0].close()
+
     def close(self) -> None:
         """Ends the worker, which ends its box."""
-        if self._process is None:
+        if self._worker is None:
             return
-        process, self._process = self._process, None
-        assert process.stdin and process.stdout
-        process.stdin.close()
-        try:
-            process.wait(CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
+        (connection, pid), self._worker = self._worker, None
+        connection.close()
+        with suppress(NodeLost):  # it ended with its node
+            self.node.call(end_worker, pid)
 
     def _ask(self, head: Mapping[str, Any], body: bytes, seconds: float) -> Frame:
         self._send(head, body)
@@ -87,20 +117,20 @@ class Slot:
         return answer
 
     def _send(self, head: Mapping[str, Any], body: bytes = b"") -> None:
-        assert self._process and self._process.stdin
+        assert self._worker
         try:
-            write_frame(self._process.stdin.fileno(), head, body)
-        except BrokenPipeError:
+            write_frame(self._worker[0].fileno(), head, body)
+        except ConnectionError:
             raise self._failure("the worker died") from None
 
     def _receive(self, seconds: float) -> Frame:
-        assert self._process and self._process.stdout
-        output = self._process.stdout.fileno()
-        if not select.select([output], [], [], seconds)[0]:
+        assert self._worker
+        connection, _ = self._worker
+        if not connection.poll(seconds):
             raise self._failure(f"no answer from the worker in {seconds:g} s")
         try:
-            answer = read_frame(output)
-        except (EOFError, json.JSONDecodeError):
+            answer = read_frame(connection.fileno())
+        except (EOFError, ConnectionError, json.JSONDecodeError):
             raise self._failure("the worker died") from None
         if "lost" in answer[0]:
             raise self._failure(answer[0]["lost"])
@@ -111,19 +141,14 @@ class Slot:
         return SandboxFailure(what)
 
     def _start(self) -> None:
-        """Where none is alive. With an environment that has no secrets to leak."""
-        if self._process and self._process.poll() is None:
+        """Where none is alive: nothing is to be read from an idle one but its end."""
+        if self._worker and not self._worker[0].poll():
             return
         self.close()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", WORKER, self._tier, str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            cwd="/",
-            env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
-            start_new_session=True,
-        )
+        try:
+            self._worker = self.node.open(launch_worker, self._tier)
+        except (NodeLost, OSError) as error:
+            raise SandboxFailure(f"no worker could be started on {self.node.host}: {error}") from error
         self._receive(SLACK_SECONDS)
 
 

@@ -1,7 +1,7 @@
 """A slot of the sandbox: a process of one thread that starts boxes and watches over them.
 
-It reads frames from the client on stdin and answers on stdout. It lives long, since bwrap dies with the thread that
-started it; and it ends every process below it when the client is gone, killed or not.
+It reads frames from the client on stdin and answers on stdout, which may be one socket. It lives long, since bwrap dies
+with the thread that started it; and it ends every process below it when the client is gone, killed or not.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Worker:
                 raise ClientGone
         try:
             return read_frame(0)
-        except EOFError:
+        except (EOFError, ConnectionError):
             raise ClientGone from None
 
     def _serve_program(self, head: dict[str, Any], source: bytes) -> None:
@@ -110,7 +110,7 @@ class Worker:
         try:
             with (
                 self._scratch(needed=True) as scratch,
-                self._host.workspace(Path(head["workspace"])) as workspace,
+                self._host.workspace(Path(head["workspace"]).resolve(strict=True)) as workspace,
                 self._command_box(head, limits, workspace, scratch, files) as box,
             ):
                 answer = Command(box, limits, workspace).run()
@@ -180,7 +180,7 @@ def main() -> None:
     try:
         write_frame(1, {"ready": True})
         worker.serve()
-    except (ClientGone, BrokenPipeError):
+    except (ClientGone, ConnectionError):
         return
 
 

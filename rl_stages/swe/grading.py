@@ -11,7 +11,6 @@ import ast
 import json
 import secrets
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from cascade_rl.rl_stages.sandbox import Limits, SandboxFailure
 from cascade_rl.rl_stages.swe import pytest_in_box
-from cascade_rl.rl_stages.swe.repository import Files, Repository, can_be_patched, write_files
+from cascade_rl.rl_stages.swe.repository import Files, Repository, can_be_patched
 from cascade_rl.rl_stages.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -119,12 +118,10 @@ def _run_tests(repository: Repository, sandbox: Sandbox, limits: Limits) -> Test
     nonce, canaries = secrets.token_hex(16), (Canary(), Canary())
     tests = sorted(path for path in repository.tests if is_module(path))
     first, last = (f"test_{canary.name}.py" for canary in canaries)
-    with tempfile.TemporaryDirectory(dir=sandbox.scratch()) as folder:
-        repository.write_with_tests(Path(folder))
-        write_files(Path(folder), {first: canaries[0].source, last: canaries[1].source})
-        request = {"nonce": nonce, "files": [first, *tests, last]}
-        argv = [sys.executable, "-I", "-B", "-c", _RUNNER]
-        run = sandbox.run_command(argv, Path(folder), limits, json.dumps(request).encode(), ENVIRONMENT)
+    request = {"nonce": nonce, "files": [first, *tests, last]}
+    argv = [sys.executable, "-I", "-B", "-c", _RUNNER]
+    with sandbox.folder({**repository.with_tests, first: canaries[0].source, last: canaries[1].source}) as folder:
+        run = sandbox.run_command(argv, folder, limits, json.dumps(request).encode(), ENVIRONMENT)
     if f"{nonce} ready\n" not in run.output:
         raise PytestUnavailable(f"expected pytest to start in the box; found {run.output[-300:]!r} ({run.status})")
     outcomes = _outcomes(run.output, nonce)

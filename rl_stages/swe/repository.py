@@ -36,22 +36,12 @@ class Repository:
         """With other text in some files; the tests stay."""
         return replace(self, files={**self.files, **files})
 
-    def write(self, folder: Path) -> None:
-        """The files, without the tests."""
-        write_files(folder, self.files)
-
-    def write_with_tests(self, folder: Path) -> None:
-        write_files(folder, {**self.files, **self.tests})
+    @property
+    def with_tests(self) -> Files:
+        return {**self.files, **self.tests}
 
     def as_json(self) -> str:
         return json.dumps({"files": self.files, "tests": self.tests}, sort_keys=True)
-
-
-def write_files(folder: Path, files: Files) -> None:
-    for path, text in files.items():
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(text.encode())
 
 
 def is_test(path: str) -> bool:

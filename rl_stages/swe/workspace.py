@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from cascade_rl.rl_stages.sandbox import Limits
@@ -14,12 +11,11 @@ from cascade_rl.rl_stages.swe.instance import Instance
 from cascade_rl.rl_stages.swe.unified_diff import unified_diff
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.sandbox import Sandbox
+    from cascade_rl.rl_stages.sandbox import Folder, Sandbox
     from cascade_rl.rl_stages.task import Task
     from cascade_rl.rl_stages.verdict import Verdict
 
 ACTION_LIMITS = Limits(cpu_seconds=10.0, output_bytes=1 << 16)
-MAX_FILE_BYTES = 1 << 20
 
 
 class Workspace:
@@ -30,22 +26,16 @@ class Workspace:
         verdict = workspace.grade()
     """
 
-    def __init__(self, instance: Instance, sandbox: Sandbox, folder: Path) -> None:
+    def __init__(self, instance: Instance, sandbox: Sandbox, folder: Folder) -> None:
         self._instance = instance
         self._sandbox = sandbox
         self._folder = folder
 
     @classmethod
     def create(cls, task: Task, sandbox: Sandbox) -> Self:
-        """A fresh checkout of the task's repository, in a folder of its own. Raises OSError, such as of a full disk."""
+        """A fresh checkout of the task's repository. Raises OSError, such as of a full disk, and SandboxFailure."""
         instance = Instance.of(task.metadata)
-        workspace = cls(instance, sandbox, Path(tempfile.mkdtemp(dir=sandbox.scratch())))
-        try:
-            instance.repository.write(workspace._folder)
-        except OSError:
-            workspace.close()
-            raise
-        return workspace
+        return cls(instance, sandbox, sandbox.folder(instance.repository.files))
 
     def __enter__(self) -> Self:
         return self
@@ -63,8 +53,7 @@ class Workspace:
 
     def files(self) -> Mapping[str, str]:
         """What the repository's own files hold now; new files, links and what is no text are left out."""
-        found = {path: self._read(path) for path in self._instance.repository.files}
-        return {path: text for path, text in found.items() if text is not None}
+        return self._folder.texts(list(self._instance.repository.files))
 
     def patch(self) -> str:
         """The unified diff of the repository's own files; empty when nothing was changed."""
@@ -79,18 +68,4 @@ class Workspace:
 
     def close(self) -> None:
         """Removes the folder. It can be called more than once."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _read(self, path: str) -> str | None:
-        """None where the path leads elsewhere: an agent's link must not show the grader files from outside its box."""
-        file = self._folder / path
-        if (
-            file.resolve() != self._folder.resolve() / path
-            or not file.is_file()
-            or file.stat().st_size > MAX_FILE_BYTES
-        ):
-            return None
-        try:
-            return file.read_bytes().decode()
-        except (OSError, UnicodeDecodeError):
-            return None  # made unreadable by the agent, or no text
+        self._folder.close()

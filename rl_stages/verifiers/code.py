@@ -9,8 +9,10 @@ output replaced by look-alikes. A program that reaches for these outputs wins th
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from cascade_rl.engine.rollout.node import Node
 from cascade_rl.rl_stages.sandbox import Program, ProgramRun, Sandbox, SandboxFailure, Status, TestRun, cores
 from cascade_rl.rl_stages.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.verifiers.checkers import Checker
@@ -41,11 +43,13 @@ class CodeVerifier:
     The run ends at the first test that fails; `parts["tests_passed"]` is the share that passed before. Of one problem,
     equal programs are run once. Safe to call from several threads. Raises SandboxUnavailable where no isolation works,
     CompilerUnavailable for C++ without a compiler.
+
+    others  nodes on all cores of which programs run too; what is expected of them does not leave this process
     """
 
-    def __init__(self, slots: int | None = None) -> None:
-        self.concurrency = slots or cores()
-        self._sandbox = Sandbox(self.concurrency)
+    def __init__(self, slots: int | None = None, others: Sequence[Node] = ()) -> None:
+        self._sandbox = Sandbox(slots or cores(), others=others)
+        self.concurrency = self._sandbox.slots
         self._remembered = RememberedVerdicts()
 
     def __call__(self, task: Task, text: str) -> Verdict:

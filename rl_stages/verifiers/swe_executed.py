@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from cascade_rl.engine.rollout.node import Node
 from cascade_rl.rl_stages.sandbox import Sandbox, cores
 from cascade_rl.rl_stages.swe.grading import grade
 from cascade_rl.rl_stages.swe.instance import Instance
@@ -22,13 +24,14 @@ if TYPE_CHECKING:
 
 
 class SweExecutedVerifier:
-    """Safe to call from several threads. The sandbox starts with the first patch.
+    """Safe to call from several threads. The sandbox, here and on the nodes `others`, starts with the first patch.
 
     Of one task, equal patches are run once.
     """
 
-    def __init__(self, slots: int | None = None) -> None:
-        self.concurrency = slots or cores()
+    def __init__(self, slots: int | None = None, others: Sequence[Node] = ()) -> None:
+        self._slots, self._others = slots or cores(), others
+        self.concurrency = self._slots + sum(node.call(cores) for node in others)
         self._sandbox: Sandbox | None = None
         self._lock = threading.Lock()
         self._remembered = RememberedVerdicts()
@@ -50,5 +53,5 @@ class SweExecutedVerifier:
 
     def _running_sandbox(self) -> Sandbox:
         with self._lock:
-            self._sandbox = self._sandbox or Sandbox(self.concurrency)
+            self._sandbox = self._sandbox or Sandbox(self._slots, others=self._others)
             return self._sandbox

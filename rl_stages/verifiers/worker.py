@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from cascade_rl.rl_stages.verdict import Verdict
 READY = b"ready\n"
 MEMORY_BYTES = 3 << 30
 START_SECONDS = 120.0  # importing sympy on a loaded machine
+STARTS = 3
 STARVED = 0.25  # share of the deadline with a processor, below which a check that would still run is not to blame
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -35,6 +37,10 @@ Reply = dict[str, Any]
 
 class WorkerDied(RuntimeError):
     """The worker process is gone, for a reason that no deadline explains."""
+
+
+class WorkerKilled(WorkerDied):
+    """By a signal, that is by somebody else."""
 
 
 def asked_twice[T](ask: Callable[[], T], close: Callable[[], None]) -> T:
@@ -62,6 +68,14 @@ class Worker:
             self.kill()
             raise WorkerDied(f"not ready after {START_SECONDS:g} s")
 
+    @classmethod
+    def started(cls, command: Sequence[str]) -> Worker:
+        """A worker that is ready. One that is killed before was asked nothing, and another is started in its place."""
+        for _ in range(STARTS - 1):
+            with suppress(WorkerKilled):
+                return cls(command)
+        return cls(command)
+
     @property
     def pid(self) -> int:
         return self._process.pid
@@ -88,7 +102,8 @@ class Worker:
             return None
         line = self._replies.readline()
         if not line:
-            raise WorkerDied(f"exit code {self._process.wait()}")
+            code = self._process.wait()
+            raise (WorkerKilled if code < 0 else WorkerDied)(f"exit code {code}")
         return line
 
 
@@ -119,7 +134,7 @@ class DeadlineCheck:
             self.worker = None
 
     def _ask(self, request: Mapping[str, Any]) -> Verdict:
-        self.worker = self.worker or Worker([sys.executable, "-m", self._module])
+        self.worker = self.worker or Worker.started([sys.executable, "-m", self._module])
         before = self.worker.state()[1]
         reply = self.worker.ask(request, self._deadline)
         if reply is None:

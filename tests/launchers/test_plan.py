@@ -292,6 +292,14 @@ def test_every_launcher_has_a_plan(launcher: str, hardware: str, tmp_path: Path)
     assert made.fits and made.gpu_hours > 0 and made.disk_bytes > 0
 
 
+def test_programs_run_on_the_cores_of_all_nodes() -> None:
+    """427.2 s on 384 cores, for the 2,048 samples of a step: of 16 nodes with 112 cores each."""
+    made = plan.plan(command.load_cascade(LAUNCHERS / "cascade2_30b_a3b.py"), "h100")
+    (code,) = [stage for stage in made.stages if stage.name == "code_rl"]
+    (verify,) = [phase.seconds for phase in code.phases if phase.name == "verify"]
+    assert verify == pytest.approx(427.2 * 384 / (16 * 112), rel=1e-3)
+
+
 def test_the_command_writes_its_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "plan.json"
     arguments = [str(LAUNCHERS / "cascade2_tiny.py"), "--hardware", "b200", "--json", str(file), "sft.steps=7"]

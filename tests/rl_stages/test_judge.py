@@ -7,11 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from cascade_rl.engine.rollout.node import ThisNode
 from cascade_rl.engine.sample import Outcome, Rollout
 from cascade_rl.rl_stages.judge import Judge
+from cascade_rl.rl_stages.sandbox import cores
 from cascade_rl.rl_stages.task import Task
 from cascade_rl.rl_stages.tokenizer import train_tokenizer
 from cascade_rl.rl_stages.verdict import Verdict
+from cascade_rl.rl_stages.verifiers.code_rows import parse_row
 
 MESSAGE = {"role": "user", "content": "What is 3 + 4?"}
 TOKENIZER = train_tokenizer([[MESSAGE]])
@@ -53,6 +56,15 @@ def test_a_truncated_answer_scores_nothing_even_when_right(judge: Judge) -> None
     assert told == "3 + 4 = \\boxed{7}"
     assert (verdict.outcome, verdict.score) == (Outcome.TRUNCATED, 0.0)
     assert judge.verifiers == {}
+
+
+def test_programs_run_on_the_cores_of_other_nodes_too() -> None:
+    tests = {"inputs": ["3\n4\n"], "outputs": ["7\n"]}
+    code = Task("code-1", "code", (MESSAGE,), parse_row({"verifier_metadata": {"unit_tests": tests}}))
+    with Judge(TOKENIZER, others=[ThisNode()]) as judge:
+        _, verdict = verdict_on(judge, code, rollout("```\nprint(int(input()) + int(input()))\n```"))
+        assert verdict.score == 1.0
+        assert judge.verifiers["code"].concurrency == 2 * cores()
 
 
 def test_each_domain_has_its_own_verifier(judge: Judge) -> None:

@@ -1,7 +1,4 @@
-"""Engines on two nodes, which are two ranks that each think they are the first of a node.
-
-They differ in their host names where this process may change one, so that a refit between them takes the wire.
-"""
+"""Engines on two nodes."""
 
 import json
 import os
@@ -24,26 +21,18 @@ from cascade_rl.engine.config import OptimizerConfig, ParallelConfig
 from cascade_rl.engine.errors import UserError
 from cascade_rl.engine.refit import Refit
 from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
-from cascade_rl.engine.rollout.nodes import NodeLost, nodes_of_job
+from cascade_rl.engine.rollout.node import NodeLost
+from cascade_rl.engine.rollout.nodes import nodes_of_job
 from cascade_rl.engine.sample import Request, Rollout, Sampling
 from cascade_rl.engine.sampler import Sampler, sample
 from cascade_rl.engine.trainer import Trainer
 from tests.gloo import run_ranks
+from tests.two_nodes import be_first_of_a_node, runs
 
 from .conftest import CONFIG, Tiny, make_requests
 from .tiny_models import build, write_config, write_image
 
 PAIR = replace(CONFIG, engines=2)
-HEAD = "127.0.0.2"
-
-
-def be_first_of_a_node() -> int:
-    rank = int(os.environ["RANK"])
-    os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": HEAD}
-    with suppress(PermissionError):
-        os.unshare(os.CLONE_NEWUTS)
-        socket.sethostname(f"node{rank}")
-    return rank
 
 
 @dataclass
@@ -175,14 +164,6 @@ def test_no_engine_outlives_the_first_rank_of_its_node_or_rank_0(victim: int, tm
     if victim == 1:
         assert ended.errors[0].startswith("EngineDied: ")
         assert ended.errors[1].startswith("NodeLost: rank 1, the first of node")
-
-
-def runs(pid: int) -> bool:
-    """Nobody may be there to reap what the victim leaves."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def refuse(engines: int) -> None:

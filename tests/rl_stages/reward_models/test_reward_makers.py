@@ -33,7 +33,7 @@ def test_a_server_ranks_the_answers() -> None:
 
 
 def test_a_domain_that_no_model_scores_is_refused() -> None:
-    with pytest.raises(UserError, match=r"rlhf\.reward_model: expected none, 'math' is not scored by a model"):
+    with pytest.raises(UserError, match=r"rlhf\.reward_model: expected none, 'math' is not scored by a judge"):
         makers(replace(STAGE, domain="math", reward_model=SERVER))
 
 
@@ -48,5 +48,5 @@ def test_a_bradley_terry_model_is_the_export_of_its_stage(monkeypatch: pytest.Mo
     bonus = RewardModel(kind="bradley_terry", model="scorer", bonus=True)
     added = makers(replace(stage, domain="instruction_following", reward_model=bonus))["instruction_following"]()
     assert isinstance(added, BonusVerifier) and isinstance(added.verifier, InstructionFollowingVerifier)
-    with pytest.raises(UserError, match=r"rlhf\.reward_model\.bonus: expected a domain with a verifier"):
+    with pytest.raises(UserError, match=r"rlhf\.reward_model\.bonus: expected a domain whose verifier scores"):
         makers(replace(stage, domain="workplace", reward_model=bonus))

@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -63,7 +62,7 @@ def client(tier: Tier) -> None:
 def command(tier: Tier) -> None:
     """A command in a workspace that leaves processes and files behind."""
     with Sandbox(1, tier) as sandbox:
-        workspace = Path(tempfile.mkdtemp(dir=sandbox.scratch()))
+        workspace = sandbox.folder({})
         script = f"echo x > $TMPDIR/file; (exec -a {STRAY} setsid sleep 300) & exec -a {STRAY} sleep 300"
         sandbox.run_command(["bash", "-c", script], workspace, Limits(cpu_seconds=30))
 

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from cascade_rl.engine.rollout.node import ThisNode
 from cascade_rl.rl_stages.sandbox import (
     CompilerUnavailable,
+    Folder,
     Limits,
     Program,
     Sandbox,
@@ -206,7 +208,8 @@ def test_steps_down_without_bubblewrap_and_refuses_without_anything(monkeypatch:
 
 
 def run(sandbox: Sandbox, workspace: Path, script: str, **limits: float) -> tuple[Status, int, str]:
-    found = sandbox.run_command(["sh", "-c", script], workspace, Limits(**limits), b"in", {"GIVEN": "1"})  # type: ignore[arg-type]
+    place = Folder(ThisNode(), workspace)
+    found = sandbox.run_command(["sh", "-c", script], place, Limits(**limits), b"in", {"GIVEN": "1"})  # type: ignore[arg-type]
     return found.status, found.exit_code, found.output
 
 
@@ -217,9 +220,10 @@ def test_commands(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert run(sandbox, tmp_path, script) == (Status.RUNTIME_ERROR, 3, "keptin1\n")
     assert (tmp_path / "made").read_text() == "new\n"
     assert run(sandbox, tmp_path, "kill -9 $$")[:2] == (Status.RUNTIME_ERROR, -9)
-    assert sandbox.run_command(["no-such-program"], tmp_path, Limits()).exit_code == 127
+    place = Folder(ThisNode(), tmp_path)
+    assert sandbox.run_command(["no-such-program"], place, Limits()).exit_code == 127
     (tmp_path / "test_it.py").write_text("import os\ndef test_it(tmp_path): (tmp_path / 'x').write_text('1')\n")
-    pytest_run = sandbox.run_command([sys.executable, "-m", "pytest", "-q"], tmp_path, Limits())
+    pytest_run = sandbox.run_command([sys.executable, "-m", "pytest", "-q"], place, Limits())
     assert pytest_run.status is Status.OK and "1 passed" in pytest_run.output, pytest_run
     assert 0.05 < pytest_run.cpu_seconds < 10
 

@@ -1,9 +1,10 @@
 import os
 import random
 import signal
-import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from threading import Thread
 import pytest
 
 from cascade_rl.engine.sample import Outcome
-from cascade_rl.rl_stages.sandbox import CommandRun, Sandbox, SandboxFailure, Status
+from cascade_rl.rl_stages.sandbox import CommandRun, Folder, Sandbox, SandboxFailure, Status
 from cascade_rl.rl_stages.sandbox.process_tree import descendants
 from cascade_rl.rl_stages.swe.grading import grade, run_tests
 from cascade_rl.rl_stages.swe.instance import Instance
@@ -137,8 +138,8 @@ class Broken:
     def __init__(self, failure: SandboxFailure | None = None) -> None:
         self.failure = failure
 
-    def scratch(self) -> str:
-        return tempfile.gettempdir()
+    def folder(self, _: Mapping[str, str]) -> nullcontext:
+        return nullcontext()
 
     def run_command(self, *_) -> CommandRun:
         if self.failure:
@@ -165,8 +166,8 @@ class Killed:
             Thread(target=kill_a_busy_worker).start()
         return self.sandbox.run_command(*arguments)
 
-    def scratch(self) -> Path:
-        return self.sandbox.scratch()
+    def folder(self, files: Mapping[str, str]) -> Folder:
+        return self.sandbox.folder(files)
 
 
 def kill_a_busy_worker() -> None:

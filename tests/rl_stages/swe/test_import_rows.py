@@ -3,10 +3,10 @@ import json
 import pytest
 
 from cascade_rl.engine.errors import UserError
+from cascade_rl.rl_stages.sandbox.folder import write_files
 from cascade_rl.rl_stages.swe.grading import grade
 from cascade_rl.rl_stages.swe.import_rows import import_rows
 from cascade_rl.rl_stages.swe.instance import Instance
-from cascade_rl.rl_stages.swe.repository import write_files
 from cascade_rl.rl_stages.swe.unified_diff import unified_diff
 from cascade_rl.rl_stages.task import parse_task
 from tests.rl_stages.swe.tiny_package import REPOSITORY, SOURCE
@@ -52,7 +52,7 @@ def imported(tmp_path, rows, domain="swe_executed"):
 @pytest.fixture
 def checkouts(tmp_path):
     for _, name, files in KINDS.values():
-        write_files(tmp_path / name, {**REPOSITORY.files, **REPOSITORY.tests, **files})
+        write_files(tmp_path / name, {**REPOSITORY.with_tests, **files})
     return tmp_path
 
 

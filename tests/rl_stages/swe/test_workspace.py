@@ -1,8 +1,9 @@
 import pytest
 
 from cascade_rl.rl_stages.prompts.swe_executed import lessons
+from cascade_rl.rl_stages.sandbox.folder import MAX_FILE_BYTES
 from cascade_rl.rl_stages.swe.instance import parse_instance
-from cascade_rl.rl_stages.swe.workspace import MAX_FILE_BYTES, Workspace
+from cascade_rl.rl_stages.swe.workspace import Workspace
 from cascade_rl.rl_stages.task import Task
 
 LESSON = next(lesson for lesson in lessons() if lesson.fields["instance_id"] == "double-3-a-4")
@@ -49,7 +50,7 @@ def test_what_is_no_file_of_the_repository_is_not_read(workspace, command):
 def test_close_removes_the_folder(sandbox):
     workspace = Workspace.create(TASK, sandbox)
     workspace.act("mkdir -p a/b && touch a/b/c")
-    folder = workspace._folder
+    folder = workspace._folder.path
     workspace.close()
     workspace.close()
     assert not folder.exists()
