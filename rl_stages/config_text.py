@@ -71,10 +71,11 @@ def leaves(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def override(cascade: Cascade, settings: Sequence[str]) -> Cascade:
     """The tree with `key=value` settings applied, all at once: `seed=2`, `rollout.max_num_seqs=32`,
     `if_rl.optimizer.lr=1e-3`, `evaluation.domains=math,instruction_following` (a tuple is comma-separated),
-    `base.hf=null`."""
+    `base.hf=null`. In a node that is null, `if_rl.parallel.tensor=2`, the other keys are those that hold for the stage
+    otherwise, of its hardware's layout or of the cascade, or the defaults."""
     plain = to_plain(cascade)
-    known = leaves(plain)
-    for setting in settings:
+    known, stages = leaves(plain), {stage.name for stage in cascade.stages}
+    for setting in sorted(settings, key=lambda text: text.partition(".")[0] in stages):  # they may need the cascade's
         key, equals, text = setting.partition("=")
         if not equals:
             raise UserError(f"Expected a setting key=value, found '{setting}'.")
@@ -92,16 +93,23 @@ def _hint(node: Any, path: Sequence[str]) -> Any:
     if head not in children:
         return None
     child, hint = children[head]
-    return _hint(child, rest) if rest else hint
+    return _hint(_nullable(hint)[0] if child is None else child, rest) if rest else hint
+
+
+def _nullable(hint: Any) -> tuple[Any, bool]:
+    """The type of a value that is there, and whether null may be in its place."""
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return options[0], NoneType in options
 
 
 def _children(node: Any) -> dict[str, tuple[Any, Any]]:
+    """Of a node, or of the class of one that is not there: the keys, with value and type."""
     if isinstance(node, Mapping):
         return {key: (value, type(value)) for key, value in node.items()}
     if not is_dataclass(node):
         return {}
-    hints = get_type_hints(type(node))
-    children = {item.name: (getattr(node, item.name), hints[item.name]) for item in fields(node)}
+    hints = get_type_hints(node if isinstance(node, type) else type(node))
+    children = {item.name: (getattr(node, item.name, None), hints[item.name]) for item in fields(node)}
     if isinstance(node, Cascade):
         del children["stages"]
         children |= {stage.name: (stage, type(stage)) for stage in node.stages}
@@ -109,12 +117,15 @@ def _children(node: Any) -> dict[str, tuple[Any, Any]]:
 
 
 def _place(plain: Any, cascade: Cascade, path: Sequence[str], value: Any) -> None:
-    head, *rest = path
+    (head, *rest), shared = path, plain
     names = [stage.name for stage in cascade.stages]
     if head in names:
+        shared = plain["layouts"].get(plain["hardware"], {}).get(head, plain)
         plain, path = plain["stages"][names.index(head)], rest
     *owners, last = path
     for owner in owners:
+        if plain[owner] is None:
+            plain[owner] = dict(shared.get(owner) or {})
         plain = plain[owner]
     plain[last] = value
 
@@ -129,9 +140,10 @@ def _name(hint: Any) -> str:
 
 def _parse(text: str, hint: Any, where: str) -> Any:
     """Plain form of a value typed by a person; `_read` checks it later."""
+    hint, nullable = _nullable(hint)
     origin, options = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return None if text == "null" else _parse(text, options[0], where)
+    if nullable and text == "null":
+        return None
     if origin is tuple:
         items = text.split(",") if text else []
         return [_parse(item, options[0], where) for item in items]
@@ -154,11 +166,12 @@ def _parse_number(text: str, hint: type[int] | type[float], where: str) -> int |
 
 
 def _read(value: Any, hint: Any, where: str) -> Any:
+    hint, nullable = _nullable(hint)
     origin, options = get_origin(hint), get_args(hint)
+    if nullable and value is None:
+        return None
     if is_dataclass(hint):
         return _read_node(value, hint, where)
-    if origin in (Union, UnionType):
-        return None if value is None and NoneType in options else _read(value, options[0], where)
     if origin is tuple:
         return _read_tuple(value, options, where)
     if origin is Literal:

@@ -15,6 +15,7 @@ from cascade_rl.rl_stages.config import (
     Evaluation,
     Extension,
     GrpoStage,
+    Layout,
     SftStage,
 )
 from cascade_rl.rl_stages.config_text import from_plain, from_yaml, leaves, override, to_plain, to_yaml
@@ -141,6 +142,26 @@ def test_settings_that_need_each_other_come_in_any_order() -> None:
     assert override(TINY, ["base.hf_config=null", "base.hf=model"]).base == BaseModel(hf="model")
 
 
+def test_a_setting_in_a_node_that_is_null_makes_it() -> None:
+    own = ["if_rl.nproc=4", "if_rl.parallel.tensor=2", "parallel.expert=2", "nproc=2", "if_rl.code_switch.reward=-1"]
+    for settings in (own, own[::-1]):
+        changed = override(TINY, settings)
+        assert changed.stage("if_rl").parallel == ParallelConfig(tensor=2, expert=2)
+        assert (changed.parallel, changed.stage("sft").parallel) == (ParallelConfig(expert=2), None)
+        assert changed.stage("if_rl").code_switch == CodeSwitch(reward=-1.0)  # type: ignore[attr-defined]
+
+
+def test_a_setting_in_a_stages_null_layout_keeps_the_rest_of_its_hardwares() -> None:
+    laid_out = Layout(nproc=8, parallel=ParallelConfig(tensor=2, expert=4), rollout=RolloutConfig(max_model_len=128))
+    layouts = {"h100": {"if_rl": laid_out}, "b200": {}}
+    changed = override(replace(TINY, layouts=layouts), ["if_rl.parallel.tensor=4", "if_rl.rollout.max_num_seqs=9"])
+    found = changed.layout(changed.stage("if_rl"))
+    assert (found.nproc, found.parallel) == (8, ParallelConfig(tensor=4, expert=4))
+    assert found.rollout == replace(laid_out.rollout, max_num_seqs=9)
+    elsewhere = override(replace(TINY, layouts=layouts), ["if_rl.rollout.max_num_seqs=9", "hardware=b200"])
+    assert elsewhere.stage("if_rl").rollout == replace(TINY.rollout, max_num_seqs=9)
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -150,6 +171,8 @@ def test_settings_that_need_each_other_come_in_any_order() -> None:
         ("sed=2", "Unknown key 'sed'. Did you mean 'seed'?"),
         ("rollout.max_num_seq=2", "Did you mean 'rollout.max_num_seqs'?"),
         ("if_rl.steps.more=1", "Unknown key 'if_rl.steps.more'."),
+        ("if_rl.parallel.tensr=2", "Unknown key 'if_rl.parallel.tensr'."),
+        ("if_rl.reward_model.url=http://judge", "if_rl.reward_model: key 'kind' is missing."),
         ("stages=2", "Unknown key 'stages'."),
         ("if_rl.kind=sft", "Unknown key 'if_rl.kind'."),
         ("seed", "Expected a setting key=value, found 'seed'."),
