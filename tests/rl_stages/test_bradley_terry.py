@@ -295,7 +295,7 @@ def test_lessons_make_pairs_and_no_prompt_is_in_both_splits() -> None:
             for text in (pair.chosen, pair.rejected)
         ]
         assert passes == [True, False], pair
-    with pytest.raises(UserError, match="generate:workplace: expected a domain whose verifier scores one answer"):
+    with pytest.raises(UserError, match="generate:workplace: expected a domain whose verifier scores single answers"):
         load_pairs("generate:workplace", split="train", seed=0)
     with pytest.raises(UserError, match="expected preference pairs to be taken whole"):
         load_pairs("generate:rlhf*0.5", split="train", seed=0)

@@ -23,12 +23,6 @@ from .tiny_models import Reference, write_config
 LONG = Sampling(max_new_tokens=200)
 
 
-def run_some_steps(engine: RolloutEngine, count: int) -> None:
-    start = engine.health().steps
-    while engine.health().steps < start + count:
-        pass
-
-
 @pytest.mark.parametrize("family", ["nemotron_h", "qwen3_moe", "qwen3"])
 def test_weights_replaced_while_requests_run(engines: dict[str, Tiny], family: str) -> None:
     """Each token's log-prob is that of the weights of its span, with no key, value or state of older ones.
@@ -38,16 +32,14 @@ def test_weights_replaced_while_requests_run(engines: dict[str, Tiny], family: s
     """
     tiny = engines[family]
     old, new = tiny.references
-    for _ in range(5):  # on a busy machine the new weights may come when all is drawn
-        rollouts = replace_under_way(tiny)
-        if all(len(rollout.versions) == 2 and 10 < rollout.versions[1][1] < 190 for rollout in rollouts):
-            break
+    rollouts = replace_under_way(tiny, make_requests(6, LONG))
     first = tiny.engine.version - 1
+    tolerance = 5 * tiny.tolerance  # approximations add up over 200 tokens; the other weights' gap is beyond 0.1
     for rollout in rollouts:
         (old_version, begin), (new_version, switch) = rollout.versions
         assert (old_version, begin, new_version) == (first, 0, first + 1)
         assert 10 < switch < 190
-        assert gaps(rollout, old)[:switch].max() < tiny.tolerance
+        assert gaps(rollout, old)[:switch].max() < tolerance
         assert gaps(rollout, new)[:switch].max() > 0.1
         recomputed = recompute_routes(rollout, new, len(rollout.prompt_ids) + switch - 1)
         assert gaps(rollout, old)[switch:].max() > 0.1
@@ -55,12 +47,19 @@ def test_weights_replaced_while_requests_run(engines: dict[str, Tiny], family: s
         assert np.median(gaps(recomputed, new)[switch:]) < tiny.tolerance
 
 
-def replace_under_way(tiny: Tiny) -> list[Rollout]:
-    tiny.load(0)
-    tiny.engine.submit(make_requests(6, LONG))
-    run_some_steps(tiny.engine, 20)
-    tiny.load(1)
-    return list(tiny.engine.results())
+def replace_under_way(tiny: Tiny, requests: list[Request]) -> list[Rollout]:
+    """Samples of LONG that have drawn a part from the weights before and a part from those behind them."""
+    for _ in range(8):  # on a busy machine the new weights may come when all is drawn
+        tiny.load(0)
+        start = tiny.engine.health().steps
+        tiny.engine.submit(requests)
+        while tiny.engine.health().steps < start + 20:
+            pass
+        tiny.load(1)
+        rollouts = list(tiny.engine.results())
+        if all(len(rollout.versions) == 2 and 10 < rollout.versions[1][1] < 190 for rollout in rollouts):
+            break
+    return rollouts
 
 
 def recompute_routes(rollout: Rollout, reference: Reference, count: int) -> Rollout:
@@ -79,8 +78,7 @@ def test_a_paused_engine_stands_still(engines: dict[str, Tiny]) -> None:
     requests = make_requests(6, LONG)
     expected = tiny.sample(requests)
     engine.submit(requests)
-    run_some_steps(engine, 10)
-    engine.pause()
+    engine.pause()  # at once: on a busy machine all may be drawn after any number of steps that this process waits for
     before = engine.health()
     time.sleep(0.2)
     assert engine.health() == before

@@ -15,7 +15,7 @@ from cascade_rl.engine.rollout.client import EngineDied
 from cascade_rl.engine.sample import Sampling
 
 from .conftest import CONFIG, Tiny, kept_sets, make_requests
-from .test_engine_lifecycle import LONG, run_some_steps
+from .test_engine_lifecycle import LONG, replace_under_way
 
 TOLERANCE = 1e-5
 NUCLEUS = Sampling(max_new_tokens=24, top_p=0.9, top_k=20)
@@ -61,10 +61,7 @@ def test_experts_are_recorded_once_across_a_preemption(twos: dict[str, Tiny]) ->
     tiny.load(0)
     [request] = make_requests(1, LONG)
     before = tiny.sample([request])[request.id]
-    tiny.engine.submit([request])
-    run_some_steps(tiny.engine, 20)
-    tiny.load(1)
-    [after] = tiny.engine.results()
+    [after] = replace_under_way(tiny, [request])
     switch = after.versions[1][1]
     known = len(request.prompt_ids) + switch - 1
     assert len(after.routes) == len(request.prompt_ids) + 199

