@@ -144,9 +144,10 @@ CASCADE = Cascade(
         grpo(
             "rlhf_teacher",
             "rlhf",
-            15,
+            6,
             parent="sft",
-            # It is too small to read whose name is greeted: rules say what is right, it says which of those is better.
+            # It does not always learn to read whose name is greeted (0.86 of held-out pairs in two runs, 0.98 in a
+            # third): rules say what is right, it says which of those is better.
             reward_model=RewardModel(kind="bradley_terry", model="reward_model", bonus=True),
             kl_coefficient=0.03,
         ),
@@ -156,11 +157,12 @@ CASCADE = Cascade(
             parent="multi_domain_rl",
             data=tuple(f"generate:{domain}" for domain in (*TAUGHT_ALONE, *MULTI_DOMAIN)),
             teachers=dict.fromkeys((*TAUGHT_ALONE, *MULTI_DOMAIN), "best"),
-            steps=16,
+            steps=24,
             prompts_per_step=64,
             sampling=Sampling(max_new_tokens=ANSWER_TOKENS),
             token_budget=TOKEN_BUDGET,
-            optimizer=OptimizerConfig(lr=6e-4, warmup_steps=2),
+            # To its end it settles: at a constant rate, what one teacher says moves what another has taught.
+            optimizer=OptimizerConfig(lr=6e-4, min_lr=3e-5, schedule="cosine", warmup_steps=2),
         ),
         SftStage(
             name="genrm",
@@ -173,7 +175,17 @@ CASCADE = Cascade(
             optimizer=OptimizerConfig(lr=2e-3, min_lr=1e-4, schedule="cosine", warmup_steps=10, weight_decay=0.1),
             checkpoint_every=100,
         ),
-        grpo("rlhf", "rlhf", 10, parent="mopd", reward_model=JUDGE, kl_coefficient=0.03, optimizer=GENTLE),
+        # Nearly all answers are right, so that nearly all advantages are about length: with GENTLE steps a token behind
+        # the prompt went to other experts after five, and one in three answers had no greeting.
+        grpo(
+            "rlhf",
+            "rlhf",
+            9,
+            parent="mopd",
+            reward_model=JUDGE,
+            kl_coefficient=0.03,
+            optimizer=OptimizerConfig(lr=1.5e-4),
+        ),
         grpo("long_context_rl", "long_context", 20, optimizer=GENTLE),
         grpo("code_rl", "code", 15, optimizer=GENTLE),
         grpo("swe_agentless_rl", "swe_agentless", 15, optimizer=GENTLE),

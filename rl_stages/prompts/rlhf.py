@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -17,10 +18,13 @@ from cascade_rl.rl_stages.prompts.math import NAMES
 from cascade_rl.rl_stages.reward_models.genrm import sections
 
 CLOSING = "Thank you"
-FEWER_THAN = 10  # words
+FEWEST, FEWER_THAN = 4, 10  # words, of a body and of an answer
 BODIES = ("the {topic} is {adjective}.", "my {topic} is very {adjective}.", "I like the {topic}.")
 RAMBLING = ("I like it.", "It is {adjective}.", "We like it, and it is {adjective}.")
-EMPTY = 0.2  # of the drafts to judge: a judge that saw none gives full marks to a policy that only says thank you
+# Of the answers to judge. A judge that saw none of the first gives full marks to a policy that only says thank you, one
+# that saw none of the second to a policy that says "Thank 3".
+EMPTY, GARBLED = 0.2, 0.4
+STRAY_WORDS = (*NAMES, *ADJECTIVES, *"123456789")
 PAIRS_PER_PROMPT = 8
 RANKINGS = {4: 1, 2: 2, -2: 5, -4: 6}  # by the lead of the first answer
 
@@ -35,19 +39,14 @@ class Draft:
     answers: bool = True
 
     def write(self, topic: str, rng: random.Random) -> str:
+        greeting = f"Hello {self.greets}, " if self.greets else ""
         if not self.answers:
-            greeting = f"Hello {self.greets}, " if self.greets else ""
             return greeting + " ".join([CLOSING] * rng.randint(1, 4))
         body = rng.choice(BODIES)
-        greeting = f"Hello {self.greets}, " if self.greets else ""
         parts = [greeting + body if greeting or body[0] == "I" else body.capitalize()]
         parts += RAMBLING[1:] if self.rambles else ()
         parts += [CLOSING] if self.closes else ()
         return " ".join(parts).format(topic=topic, adjective=rng.choice(ADJECTIVES))
-
-    def score(self, name: str) -> int:
-        """Helpfulness from 1 to 5: what the judge is taught to see."""
-        return 1 + self.answers * (2 * (self.greets == name) + 2 * self.closes)
 
 
 def lessons() -> Iterator[Lesson]:
@@ -85,10 +84,8 @@ def judgements() -> Iterator[Lesson]:
 
 
 def judgement(name: str, topic: str, request: str, rng: random.Random) -> Lesson:
-    drafts = [replace(draft(name, rng), answers=rng.random() >= EMPTY) for _ in range(2)]
-    first, second = (one.write(topic, rng) for one in drafts)
+    (first, score_1), (second, score_2) = (judged(name, topic, rng) for _ in range(2))
     conversation = [{"role": "user", "content": _prompt(name, topic, request)}]
-    score_1, score_2 = (one.score(name) for one in drafts)
     ranking = RANKINGS.get(score_1 - score_2, 3 if len(first) <= len(second) else 4)
     fields = {"score_1": score_1, "score_2": score_2, "ranking": ranking}
 
@@ -96,6 +93,28 @@ def judgement(name: str, topic: str, request: str, rng: random.Random) -> Lesson
         return json.dumps({"score_1": other.choice((1, 3, 5)), "score_2": other.choice((1, 3, 5)), "ranking": 3})
 
     return Lesson(sections(conversation, None, first, second), fields, lambda _: json.dumps(fields), wrong)
+
+
+def judged(name: str, topic: str, rng: random.Random) -> tuple[str, int]:
+    """Any answer, and its helpfulness."""
+    text = replace(draft(name, rng), answers=rng.random() >= EMPTY).write(topic, rng)
+    if rng.random() < GARBLED:
+        text = garbled(text, rng)
+    return text, helpfulness(name, text)
+
+
+def helpfulness(name: str, text: str) -> int:
+    """From 1, for what says nothing, to 5: what the judge is taught to see."""
+    body = re.sub(rf"Hello \w+,|{CLOSING}", "", text)
+    answers = len(body.split()) >= FEWEST
+    return 1 + answers * 2 * (f"Hello {name}," in text) + answers * 2 * text.endswith(CLOSING)
+
+
+def garbled(text: str, rng: random.Random) -> str:
+    """`text` with a stray word for one of its own, half the time for the last."""
+    words = text.split(" ")
+    words[-1 if rng.random() < 0.5 else rng.randrange(len(words))] = rng.choice(STRAY_WORDS)
+    return " ".join(words)
 
 
 def draft(name: str, rng: random.Random) -> Draft:

@@ -36,9 +36,19 @@ def test_a_judgement_is_a_function_of_what_can_be_seen():
 
 
 def seen(name: str, text: str) -> int:
-    """1 for an answer that says nothing but hello and thank you."""
-    body = re.sub(rf"^Hello \w+, |{CLOSING} ?", "", text)
-    return 1 + bool(body) * (2 * (f"Hello {name}," in text) + 2 * (CLOSING in text))
+    """1 for an answer that says nothing but hello and thank you, or that has neither."""
+    words = text.split(" ")
+    own = [word for word in words if word not in ("Hello", "Thank", "you") and not word.endswith(",")]
+    polite = 2 * (words[:2] == ["Hello", f"{name},"]) + 2 * (words[-2:] == CLOSING.split())
+    return 1 + (len(own) > 2) * polite
+
+
+def test_the_judge_sees_answers_that_say_nothing_and_answers_with_a_word_gone_astray():
+    answers = [re.findall(r">(.*?)</", lesson.prompt)[1:] for lesson in judgements()]
+    texts = [text for pair in answers for text in pair]
+    assert 0.1 < sum("." not in text for text in texts) / len(texts) < 0.3
+    astray = [text for text in texts if re.search(r"Thank (?!you)\w+", text)]
+    assert 0.05 < len(astray) / len(texts) < 0.2
 
 
 def test_question_and_judgement_fit_a_tiny_model():
