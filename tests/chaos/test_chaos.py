@@ -32,7 +32,7 @@ from tests.rl_stages.tiny_cascade import CASCADE
 
 HERE = Path(__file__).parent
 KILLS = int(os.environ.get("CHAOS_KILLS", "5"))
-PER_RUN = 10  # of a long campaign
+PER_RUN = 20  # of a long campaign
 GRPO_ALONE = """
 from dataclasses import replace
 from runpy import run_path
