@@ -51,7 +51,8 @@ def code() -> str:
 # What the pages quote, without the numbers in it.
 QUOTED = {
     "reward_flat": ["groups whose rewards are not all equal", "raise max_draws, or switch"],
-    "reward_hacked": ["tie_rate"],
+    "reward_hacked": ["tie_rate", "reference_kl"],
+    "routing_flip": ["reference_kl", "probe_gap"],
     "tme_grows": [
         "mean of exp|log p_train - log p_rollout| is ", "mean of exp|log p_train - log p_rollout| of the probe is ",
         "expected sequences whose mean of exp|log p_train - log p_rollout| is at most ",
