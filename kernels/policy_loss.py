@@ -289,14 +289,7 @@ def sequence_loss(
     last = tl.load(cu_seqlens_ptr + sequence + 1)
     mean = 0.0
     if SURROGATE == "gspo":
-        log_ratio_sum = tl.zeros((BLOCK,), tl.float32)
-        count = tl.zeros((BLOCK,), tl.float32)
-        for start in tl.range(first, last, BLOCK):
-            token = start + tl.arange(0, BLOCK)
-            seen = tl.load(mask_ptr + token, mask=token < last, other=0).to(tl.int1)
-            log_ratio_sum += at(logprob_ptr, token, seen) - at(old_ptr, token, seen)
-            count += seen.to(tl.float32)
-        mean = tl.sum(log_ratio_sum, 0) / tl.maximum(tl.sum(count, 0), 1.0)
+        mean = mean_log_ratio(logprob_ptr, old_ptr, mask_ptr, first, last, BLOCK)
     loss_sum = tl.zeros((BLOCK,), tl.float32)
     ratio_sum = tl.zeros((BLOCK,), tl.float32)
     clipped_sum = tl.zeros((BLOCK,), tl.float32)
@@ -315,55 +308,19 @@ def sequence_loss(
             log_ratio = tl.zeros((BLOCK,), tl.float32) + mean
         sane = tl.abs(log_ratio) <= _BOUND
         ratio = exp(tl.minimum(tl.maximum(log_ratio, -_BOUND), _BOUND))
-        inside = tl.minimum(tl.maximum(ratio, clip_low), clip_high)
-        if SURROGATE == "reinforce":
-            surrogate = advantage * logprob
-            slope = advantage
-            clipped = seen & False
-        elif SURROGATE == "cispo":
-            surrogate = inside * advantage * logprob
-            slope = inside * advantage
-            clipped = inside != ratio
-        else:
-            clipped = inside * advantage < ratio * advantage
-            surrogate = tl.where(clipped, inside, ratio) * advantage
-            if DUAL:
-                floor = dual_clip * advantage
-                cut = (advantage < 0) & (surrogate < floor)
-                surrogate = tl.where(cut, floor, surrogate)
-                clipped = clipped | cut
-            slope = tl.where(clipped | (sane == 0), 0.0, ratio * advantage)
-
+        surrogate, slope, clipped = surrogate_at(
+            logprob, advantage, ratio, sane, clip_low, clip_high, dual_clip, SURROGATE, DUAL
+        )
         weight = tl.full((BLOCK,), 1.0, tl.float32)
         corrected = seen & False
         if IMPORTANCE != "off":
-            uncorrected = exp(tl.minimum(old - at(rollout_ptr, token, seen), _BOUND))
-            if IMPORTANCE == "truncated":
-                weight = tl.minimum(uncorrected, importance_high)
-            else:
-                within = (uncorrected >= importance_low) & (uncorrected <= importance_high)
-                weight = tl.where(within, uncorrected, 0.0)
-            corrected = weight != uncorrected
+            log_importance = old - at(rollout_ptr, token, seen)
+            weight, corrected = importance_at(log_importance, importance_low, importance_high, IMPORTANCE)
         loss = -weight * surrogate
         gradient = -weight * slope
-
         kl = tl.zeros((BLOCK,), tl.float32)
         if KL != "off":
-            d = at(reference_ptr, token, seen) - logprob
-            near = tl.abs(d) <= _BOUND
-            d = tl.minimum(tl.maximum(d, -_BOUND), _BOUND)
-            if KL == "k1":
-                kl = -d
-                kl_slope = tl.full((BLOCK,), 1.0, tl.float32)
-            elif KL == "k2":
-                kl = d * d / 2
-                kl_slope = -d
-            else:
-                # exp(d) - 1 cancels near 0, where its series is exact to float32
-                tiny = tl.abs(d) < 1e-2
-                expm1 = tl.where(tiny, d * (1 + d * (0.5 + d * (1 / 6 + d / 24))), exp(d) - 1)
-                kl = tl.where(tiny, d * d * (0.5 + d * (1 / 6 + d / 24)), expm1 - d)
-                kl_slope = -expm1
+            kl, kl_slope, near = kl_at(at(reference_ptr, token, seen) - logprob, KL)
             loss += kl_coefficient * kl
             gradient += tl.where(near, kl_coefficient * kl_slope, 0.0)
 
@@ -381,6 +338,76 @@ def sequence_loss(
     tl.store(out + 3 * sequences, tl.sum(weight_sum, 0))
     tl.store(out + 4 * sequences, tl.sum(corrected_sum, 0))
     tl.store(out + 5 * sequences, tl.sum(kl_sum, 0))
+
+
+@triton.jit
+def mean_log_ratio(logprobs, olds, masks, first, last, BLOCK: tl.constexpr):
+    """Of the loss tokens from `first` to `last`; 0 where there is none."""
+    log_ratio_sum = tl.zeros((BLOCK,), tl.float32)
+    count = tl.zeros((BLOCK,), tl.float32)
+    for start in tl.range(first, last, BLOCK):
+        token = start + tl.arange(0, BLOCK)
+        seen = tl.load(masks + token, mask=token < last, other=0).to(tl.int1)
+        log_ratio_sum += at(logprobs, token, seen) - at(olds, token, seen)
+        count += seen.to(tl.float32)
+    return tl.sum(log_ratio_sum, 0) / tl.maximum(tl.sum(count, 0), 1.0)
+
+
+@triton.jit
+def surrogate_at(
+    logprob, advantage, ratio, sane, clip_low, clip_high, dual_clip, SURROGATE: tl.constexpr, DUAL: tl.constexpr
+):
+    """S, its slope by logprob, and where it was clipped; no slope where the ratio is not `sane`."""
+    inside = tl.minimum(tl.maximum(ratio, clip_low), clip_high)
+    if SURROGATE == "reinforce":
+        surrogate = advantage * logprob
+        slope = advantage
+        clipped = sane & False
+    elif SURROGATE == "cispo":
+        surrogate = inside * advantage * logprob
+        slope = inside * advantage
+        clipped = inside != ratio
+    else:
+        clipped = inside * advantage < ratio * advantage
+        surrogate = tl.where(clipped, inside, ratio) * advantage
+        if DUAL:
+            floor = dual_clip * advantage
+            cut = (advantage < 0) & (surrogate < floor)
+            surrogate = tl.where(cut, floor, surrogate)
+            clipped = clipped | cut
+        slope = tl.where(clipped | (sane == 0), 0.0, ratio * advantage)
+    return surrogate, slope, clipped
+
+
+@triton.jit
+def importance_at(log_importance, low, high, IMPORTANCE: tl.constexpr):
+    """w, and where it is not what was measured."""
+    uncorrected = exp(tl.minimum(log_importance, _BOUND))
+    if IMPORTANCE == "truncated":
+        weight = tl.minimum(uncorrected, high)
+    else:
+        weight = tl.where((uncorrected >= low) & (uncorrected <= high), uncorrected, 0.0)
+    return weight, weight != uncorrected
+
+
+@triton.jit
+def kl_at(log_ratio, KL: tl.constexpr):
+    """The estimate, its slope by logprob, and where the log ratio was not cut: elsewhere there is no slope."""
+    near = tl.abs(log_ratio) <= _BOUND
+    d = tl.minimum(tl.maximum(log_ratio, -_BOUND), _BOUND)
+    if KL == "k1":
+        kl = -d
+        slope = tl.full(d.shape, 1.0, tl.float32)
+    elif KL == "k2":
+        kl = d * d / 2
+        slope = -d
+    else:
+        # exp(d) - 1 cancels near 0, where its series is exact to float32
+        tiny = tl.abs(d) < 1e-2
+        expm1 = tl.where(tiny, d * (1 + d * (0.5 + d * (1 / 6 + d / 24))), exp(d) - 1)
+        kl = tl.where(tiny, d * d * (0.5 + d * (1 / 6 + d / 24)), expm1 - d)
+        slope = -expm1
+    return kl, slope, near
 
 
 def _check(
