@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -24,16 +23,13 @@ if TYPE_CHECKING:
 
 
 class SweExecutedVerifier:
-    """Safe to call from several threads. The sandbox, here and on the nodes `others`, starts with the first patch.
-
-    Of one task, equal patches are run once.
+    """Safe to call from several threads. Its sandbox is here and on the nodes `others`; of one task, equal patches are
+    run once. Raises SandboxUnavailable where no isolation works.
     """
 
     def __init__(self, slots: int | None = None, others: Sequence[Node] = ()) -> None:
-        self._slots, self._others = slots or cores(), others
-        self.concurrency = self._slots + sum(node.call(cores) for node in others)
-        self._sandbox: Sandbox | None = None
-        self._lock = threading.Lock()
+        self._sandbox = Sandbox(slots or cores(), others=others)
+        self.concurrency = self._sandbox.slots
         self._remembered = RememberedVerdicts()
 
     def __call__(self, task: Task, text: str) -> Verdict:
@@ -43,15 +39,8 @@ class SweExecutedVerifier:
         except PatchError as error:
             return Verdict.wrong_format(str(error))
         patch = unified_diff(instance.repository.files, patched)
-        return self._remembered((instance.id, patch), lambda: grade(instance, patched, self._running_sandbox()))
+        return self._remembered((instance.id, patch), lambda: grade(instance, patched, self._sandbox))
 
     def close(self) -> None:
-        """Ends the sandbox, if there is one."""
-        if self._sandbox is not None:
-            self._sandbox.close()
-            self._sandbox = None
-
-    def _running_sandbox(self) -> Sandbox:
-        with self._lock:
-            self._sandbox = self._sandbox or Sandbox(self._slots, others=self._others)
-            return self._sandbox
+        """Ends the sandbox's workers."""
+        self._sandbox.close()
