@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cascade_rl.engine.uncollected import uncollected
 from cascade_rl.rl_stages.exit_status import exit_status
 from cascade_rl.rl_stages.quiet_libraries import quiet_libraries
 from cascade_rl.rl_stages.run_folder import RunFolder
@@ -14,9 +15,10 @@ from cascade_rl.rl_stages.stop_request import STOPPED, StopRequested
 
 def run_stage(run: RunFolder, name: str) -> int:
     """Takes the stage from where it stands to its end; returns exit code 0, or STOPPED where it was asked to stop."""
-    from cascade_rl.distillation import mopd
-    from cascade_rl.rl_stages import bradley_terry, grpo, sft
-    from cascade_rl.rl_stages.session import Session
+    with uncollected():
+        from cascade_rl.distillation import mopd
+        from cascade_rl.rl_stages import bradley_terry, grpo, sft
+        from cascade_rl.rl_stages.session import Session
 
     loops: dict[str, Callable[[Any], None]] = {
         "sft": sft.run, "grpo": grpo.run, "mopd": mopd.run, "reward_model": bradley_terry.run

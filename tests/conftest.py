@@ -1,5 +1,6 @@
 """Shared by all tests: one thread, no network, the same seeds for each test."""
 
+import gc
 import os
 import random
 
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+gc.disable()  # until all is imported
 torch.set_num_threads(1)
 torch.set_num_interop_threads(1)
 
@@ -25,6 +27,11 @@ def _seeds() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 # Files whose tests take minutes. They begin first, so that at the end both of two cores have something short to do.

@@ -32,6 +32,7 @@ from cascade_rl.engine.rollout.protocol import (
     UpdateWeights,
 )
 from cascade_rl.engine.sample import Kept, Request, Rollout, Scored
+from cascade_rl.engine.uncollected import uncollected
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -252,7 +253,9 @@ def main() -> None:
     vllm_cpu_patches.set_environment()
     connection = Connection(int(sys.argv[1]))
     try:
-        Server(connection, connection.recv()).run()
+        with uncollected():
+            server = Server(connection, connection.recv())
+        server.run()
     except (EOFError, ConnectionError):
         sys.exit("the trainer closed the connection")
 

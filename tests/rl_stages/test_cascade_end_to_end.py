@@ -1,7 +1,7 @@
 """The whole product on the real stack, Megatron-Core and vLLM, as a person runs it: `nemo-run LAUNCHER`.
 
-One undisturbed run is the measure of all others: a run that is killed, one that loses its engine and one on two
-ranks have to arrive where it arrived.
+One undisturbed run is the measure of all others: a run that loses its engine and is killed, and one on two ranks, have
+to arrive where it arrived.
 """
 
 import json
@@ -267,34 +267,15 @@ def test_a_person_sees_each_step_and_where_the_run_is(undisturbed: Finished) -> 
 # The same, disturbed.
 
 
-def test_a_dead_engine_is_replaced_and_its_samples_are_drawn_again(
+def test_a_run_that_is_killed_and_loses_its_engine_ends_as_if_nothing_had_happened(
     undisturbed: Finished, tmp_path: Path
 ) -> None:
-    """A second run with the same seed: everything is equal, although the engine dies while it generates."""
-    launcher = some_stages(tmp_path, undisturbed.stage("sft").export, "if_rl")
-    launched = start(tmp_path, launcher)
-    stage = tmp_path / "runs/tiny/stages/01_if_rl"
-    launched.wait_for((stage / "checkpoints/step_00001").exists)
-    (engine,) = launched.pids(SERVER)
-    idle = cpu_ticks(engine)
-    launched.wait_for(lambda: cpu_ticks(engine) > idle + 5)
-    os.kill(engine, signal.SIGKILL)
-
-    second = finish(launched, tmp_path)
-    (death,) = [event for event in second.stage("if_rl").events.rows() if event["event"] == "engine_died"]
-    assert "died with exit code -9" in death["detail"]
-    assert "and 0 pending requests" not in death["detail"]
-    require_same_results(second.stage("if_rl"), undisturbed.stage("if_rl"))
-
-
-def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(
-    undisturbed: Finished, tmp_path: Path
-) -> None:
+    """The same seed: everything is equal."""
     launcher = some_stages(tmp_path, undisturbed.run.root / "base", "sft", "if_rl")
     promises = ["01_sft: starting: 40 steps"]
     for moment in moments_to_kill(tmp_path / "runs/tiny/stages", random.Random(2)):
         launched = start(tmp_path, launcher)
-        launched.wait_for(moment)
+        moment(launched)
         launched.kill()
         assert promises[-1] in launched.process.communicate()[0]
         promises.append(goes_on(RunFolder.open(tmp_path / "runs/tiny")))
@@ -303,20 +284,40 @@ def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(
 
     killed = finish(start(tmp_path, launcher), tmp_path)
     assert f"01_sft: done before, skipped\n{promises[3]}" in killed.out
+    (death,) = [event for event in killed.stage("if_rl").events.rows() if event["event"] == "engine_died"]
+    assert "died with exit code -9" in death["detail"]
+    assert "and 0 pending requests" not in death["detail"]
     for name in ("sft", "if_rl"):
         require_same_results(killed.stage(name), undisturbed.stage(name))
     assert not list(killed.run.root.rglob("*.partial"))
 
 
-def moments_to_kill(stages: Path, rng: random.Random) -> list[Callable[[], bool]]:
-    """While SFT trains, while it is evaluated afterwards, and when the second RL step has just been recorded."""
+def moments_to_kill(stages: Path, rng: random.Random) -> list[Callable[[Launched], None]]:
+    """While SFT trains, while it is evaluated afterwards, and when the second RL step has just been recorded, after the
+    engine has died while it drew for the first."""
     sft, rl = stages / "01_sft", stages / "02_if_rl"
-    sft_step = rng.randrange(11, 38)
-    return [
-        lambda: rows(sft) >= sft_step and (sft / "checkpoints/step_00010").exists(),  # written behind the steps
-        after(rng.uniform(0.0, 0.3), (sft / "checkpoints/step_00040").exists),
-        lambda: rows(rl) >= 2 and (rl / "checkpoints/step_00001").exists(),
-    ]
+    sft_step, delay = rng.randrange(11, 38), rng.uniform(0.0, 0.3)
+
+    def training(launched: Launched) -> None:
+        launched.wait_for(lambda: rows(sft) >= sft_step and (sft / "checkpoints/step_00010").exists())  # written behind
+
+    def evaluated(launched: Launched) -> None:
+        launched.wait_for((sft / "checkpoints/step_00040").exists)
+        time.sleep(delay)
+
+    def after_its_engine(launched: Launched) -> None:
+        launched.wait_for((rl / "ledger/version_00000").exists)
+        kill_busy_engine(launched)
+        launched.wait_for(lambda: rows(rl) >= 2 and (rl / "checkpoints/step_00001").exists())
+
+    return [training, evaluated, after_its_engine]
+
+
+def kill_busy_engine(launched: Launched) -> None:
+    (engine,) = launched.pids(SERVER)
+    idle = cpu_ticks(engine)
+    launched.wait_for(lambda: cpu_ticks(engine) > idle + 5)
+    os.kill(engine, signal.SIGKILL)
 
 
 def goes_on(run: RunFolder) -> str:
@@ -328,18 +329,6 @@ def goes_on(run: RunFolder) -> str:
 def rows(stage: Path) -> int:
     path = stage / "metrics.jsonl"
     return path.read_text().count("\n") if path.exists() else 0
-
-
-def after(seconds: float, condition: Callable[[], bool]) -> Callable[[], bool]:
-    """True once `condition` has been true for so long."""
-    since: list[float] = []
-
-    def elapsed() -> bool:
-        if condition():
-            since.append(time.monotonic())
-        return bool(since) and time.monotonic() - since[0] >= seconds
-
-    return elapsed
 
 
 def test_two_ranks_train_the_same_policy(undisturbed: Finished, tmp_path: Path) -> None:
