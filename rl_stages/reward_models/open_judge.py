@@ -5,12 +5,14 @@ from pathlib import Path
 from cascade_rl.engine.config import RolloutConfig
 from cascade_rl.rl_stages.config import RewardModel
 from cascade_rl.rl_stages.reward_models.judge_client import JudgeClient, JudgeModel
-from cascade_rl.rl_stages.reward_models.served_model import ServedModel
 
 
 def open_judge(settings: RewardModel, folder: Path | None, rollout: RolloutConfig, log_path: Path) -> JudgeModel:
     """A client, or an engine with the weights in `folder`, made like the trainer's. The caller closes it."""
     if folder is not None:
+        # not above: with it comes transformers, which was 1.2 s of a launcher's start
+        from cascade_rl.rl_stages.reward_models.served_model import ServedModel
+
         return ServedModel(
             folder,
             rollout,

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cascade_rl.rl_stages.sandbox import Limits, SandboxFailure
-from cascade_rl.rl_stages.swe import pytest_in_box
 from cascade_rl.rl_stages.swe.repository import Files, Repository, can_be_patched
 from cascade_rl.rl_stages.verdict import Verdict
 
@@ -30,7 +29,7 @@ TEST_LIMITS = Limits(cpu_seconds=30.0)
 ENVIRONMENT = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 TEST_MACHINERY = frozenset(("pytest", "_pytest", "pluggy", "unittest", "gc"))
 
-_RUNNER = Path(pytest_in_box.__file__).read_text()
+_RUNNER = Path(__file__).with_name("pytest_in_box.py").read_text()
 
 
 @dataclass(frozen=True)
