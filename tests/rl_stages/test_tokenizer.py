@@ -13,10 +13,14 @@ VOCABULARY = 1024  # of the tiny cascade
 @pytest.fixture(scope="module")
 def demonstrations():
     return {
-        name: [row.messages for row in load_demonstrations(f"generate:{name}@0.5", count=5000, seed=0)]
+        name: distinct(load_demonstrations(f"generate:{name}@0.5", count=5000, seed=0))
         for name in DOMAINS
         if DOMAINS[name].lessons and DOMAINS[name].verifier  # tests/rl_stages/prompts has the bounds of episodes
     }
+
+
+def distinct(rows):
+    return list({str(row.messages): row.messages for row in rows}.values())
 
 
 @pytest.fixture(scope="module")
