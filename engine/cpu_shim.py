@@ -6,6 +6,7 @@ facts/megatron_cpu.md, section 2.
 """
 
 import contextlib
+import os
 from collections.abc import Callable
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -182,7 +183,9 @@ def install() -> None:
             f"the CPU shim is tested with megatron-core {TESTED_MEGATRON}, found {found}: "
             "install the pinned requirements (make setup)"
         )
-    # Megatron's @jit_fuser is torch.compile: here it would spend 14 s in a C++ compiler for the same numbers
+    # Megatron's @jit_fuser is torch.compile: here it would spend 14 s in a C++ compiler for the same numbers. Where
+    # Megatron is not imported yet, the compiler need not be either.
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
     torch.compiler.set_stance("force_eager")
     for name, (replacement, _reason) in TORCH_CUDA.items():
         setattr(torch.cuda, name, replacement)

@@ -16,6 +16,9 @@ from cascade_rl.rl_stages.stop_request import STOPPED, StopRequested
 def run_stage(run: RunFolder, name: str) -> int:
     """Takes the stage from where it stands to its end; returns exit code 0, or STOPPED where it was asked to stop."""
     with uncollected():
+        from cascade_rl.engine.backend import backend
+
+        backend()  # before Megatron: on a CPU it does without the compiler, 2 s of a start
         from cascade_rl.distillation import mopd
         from cascade_rl.rl_stages import bradley_terry, grpo, sft
         from cascade_rl.rl_stages.session import Session
