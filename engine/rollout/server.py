@@ -47,8 +47,9 @@ class Server:
 
     def __init__(self, connection: Connection, settings: Settings):
         self._connection = connection
-        arguments = _engine_arguments(settings)
-        self._engine = _build_engine(arguments)
+        with uncollected():
+            arguments = _engine_arguments(settings)
+            self._engine = _build_engine(arguments)
         self._engine.collective_rpc("use_trainer_logprob")
         self._engine.collective_rpc(vllm_cpu_patches.unlink_shared_memory)
         self._moe_layers: list[int] = []
@@ -253,9 +254,7 @@ def main() -> None:
     vllm_cpu_patches.set_environment()
     connection = Connection(int(sys.argv[1]))
     try:
-        with uncollected():
-            server = Server(connection, connection.recv())
-        server.run()
+        Server(connection, connection.recv()).run()
     except (EOFError, ConnectionError):
         sys.exit("the trainer closed the connection")
 
