@@ -357,7 +357,7 @@ def mean_log_ratio(logprobs, olds, masks, first, last, BLOCK: tl.constexpr):
 def surrogate_at(
     logprob, advantage, ratio, sane, clip_low, clip_high, dual_clip, SURROGATE: tl.constexpr, DUAL: tl.constexpr
 ):
-    """S, its slope by logprob, and where it was clipped; no slope where the ratio is not `sane`."""
+    """S, its slope by logprob, and where it was clipped. A factor that is not `sane` has no slope."""
     inside = tl.minimum(tl.maximum(ratio, clip_low), clip_high)
     if SURROGATE == "reinforce":
         surrogate = advantage * logprob

@@ -7,8 +7,6 @@ import os
 import socket
 from contextlib import suppress
 
-import psutil
-
 HEAD = "127.0.0.2"
 
 
@@ -20,11 +18,3 @@ def be_first_of_a_node() -> int:
         os.unshare(os.CLONE_NEWUTS)
         socket.sethostname(f"node{rank}")
     return rank
-
-
-def runs(pid: int) -> bool:
-    """Nobody may be there to reap what the victim leaves."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

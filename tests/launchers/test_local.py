@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.living import runs
+
 HERE = Path(__file__).parent
 LAUNCHER = HERE / "fake_launcher.py"
 NEMO_RUN = (sys.executable, "-m", "cascade_rl.launchers.cli")
@@ -40,14 +42,6 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.05)
-
-
-def alive(pid: int) -> bool:
-    path = Path(f"/proc/{pid}/stat")
-    try:
-        return path.read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +134,7 @@ def test_a_failed_rank_ends_all_and_gives_its_exit_code(
     assert told in out
     assert f"failed with exit code {code}" in out
     assert "01_sft: done in" in out
-    assert not any(alive(int(pid)) for pid in pids.read_text().split())
+    assert not any(runs(int(pid)) for pid in pids.read_text().split())
 
 
 @pytest.mark.parametrize(
@@ -156,7 +150,7 @@ def test_a_stopped_launcher_leaves_no_rank_and_goes_on_later(
     process.wait(timeout=20)
     assert process.returncode == code
     ranks = [int(pid) for pid in pids.read_text().split()]
-    until(lambda: not any(alive(pid) for pid in ranks))
+    until(lambda: not any(runs(pid) for pid in ranks))
 
     returned, out, _ = nemo_run(tmp_path, LAUNCHER)
     assert returned == 0

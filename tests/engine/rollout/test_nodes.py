@@ -27,7 +27,8 @@ from cascade_rl.engine.sample import Request, Rollout, Sampling
 from cascade_rl.engine.sampler import Sampler, sample
 from cascade_rl.engine.trainer import Trainer
 from tests.gloo import run_ranks
-from tests.two_nodes import be_first_of_a_node, runs
+from tests.living import runs
+from tests.two_nodes import be_first_of_a_node
 
 from .conftest import CONFIG, Tiny, make_requests
 from .tiny_models import build, write_config, write_image

@@ -13,6 +13,7 @@ import pytest
 
 from cascade_rl.engine.rollout.client import EngineDied
 from cascade_rl.engine.sample import Sampling
+from tests.living import runs
 
 from .conftest import CONFIG, Tiny, kept_sets, make_requests
 from .test_engine_lifecycle import LONG, replace_under_way
@@ -79,19 +80,12 @@ def test_workers_end_with_a_server_that_is_killed(twos: dict[str, Tiny]) -> None
     assert segments
     os.kill(server.pid, signal.SIGKILL)
     deadline = time.monotonic() + 10
-    while any(runs(process) for process in family[1:]):
+    while any(runs(process.pid) for process in family[1:]):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert [path for path in segments if path.exists()] == []
     with pytest.raises(EngineDied):
         engine.health()
-
-
-def runs(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def shared_memory(process: psutil.Process) -> set[Path]:
@@ -111,4 +105,4 @@ def test_an_engine_ends_with_its_worker(twos: dict[str, Tiny]) -> None:
     worker.kill()
     with pytest.raises(EngineDied, match="exit code 1"):
         list(tiny.engine.results())
-    assert not any(map(runs, family))
+    assert not any(runs(process.pid) for process in family)

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
 from tests.launchers.slurm.fake_cascade import CASCADE
+from tests.living import runs
 
 # a rank: writes its pid, starts a child that outlives it, then does what RANK_DOES says
 RANK = """
@@ -65,12 +65,6 @@ def start(stage: StageFolder, rank_does: str, after: float = 0.5, head: str = "l
 def end(process: subprocess.Popen) -> tuple[int, str]:
     _, told = process.communicate(timeout=120)
     return process.returncode, told
-
-
-def runs(pid: int) -> bool:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    return False
 
 
 def final_text(stage: StageFolder) -> str | None:

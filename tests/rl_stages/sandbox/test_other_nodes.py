@@ -31,7 +31,8 @@ from cascade_rl.rl_stages.verifiers.code import CodeVerifier
 from cascade_rl.rl_stages.verifiers.code_rows import parse_row
 from cascade_rl.rl_stages.verifiers.swe_executed import SweExecutedVerifier
 from tests.gloo import run_ranks
-from tests.two_nodes import be_first_of_a_node, runs
+from tests.living import runs
+from tests.two_nodes import be_first_of_a_node
 
 TESTS = {"inputs": ["1\n2\n", "5\n7\n"], "outputs": ["3\n", "12\n"]}
 TASK = Task("sum", "code", (), parse_row({"verifier_metadata": {"unit_tests": TESTS}}))
