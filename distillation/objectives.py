@@ -16,16 +16,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.losses import Loss, StatesLoss, Sums
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Sequence
 from cascade_rl.engine.models.head import Head
-from cascade_rl.engine.packing import MicroBatch
-from cascade_rl.engine.sample import Sequence
-from cascade_rl.engine.trainer import read_logprob
+from cascade_rl.engine.train.losses import Loss, StatesLoss, Sums
+from cascade_rl.engine.train.packing import MicroBatch
+from cascade_rl.engine.train.trainer import read_logprob
 from cascade_rl.kernels.fused_linear_kl import fused_linear_kl
 from cascade_rl.kernels.fused_linear_logprob import fused_linear_logprob
+from cascade_rl.kernels.parts.vocabulary import IGNORED, VocabularyShard
 from cascade_rl.kernels.topk_kl import topk_kl
-from cascade_rl.kernels.vocabulary import IGNORED, VocabularyShard
 
 EXACT_IDS = 2**24  # up to which float32, in which all values per token travel, holds whole numbers
 CHUNK_TOKENS = 512

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from cascade_rl.engine.backend.ranks import from_rank0
+from cascade_rl.engine.core.rollouts import Sequence
 from cascade_rl.engine.models import load_hf
-from cascade_rl.engine.ranks import from_rank0
-from cascade_rl.engine.reference import Reference
-from cascade_rl.engine.sample import Sequence
-from cascade_rl.engine.trainer import Reader, Trainer
+from cascade_rl.engine.train.reference import Reference
+from cascade_rl.engine.train.trainer import Reader, Trainer
 
 PROBE_TOKENS = 17
 

@@ -20,9 +20,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from cascade_rl.kernels.compact_rows import check_mask, scatter_rows
 from cascade_rl.kernels.fused_linear_logprob import check_operands
-from cascade_rl.kernels.launch import (
+from cascade_rl.kernels.parts.compact_rows import check_mask, scatter_rows
+from cascade_rl.kernels.parts.slabs import gradient_scale, slab_products
+from cascade_rl.kernels.parts.vocabulary import VocabularyShard, check_one_device, per_token
+from cascade_rl.kernels.parts.vocabulary_tiles import LOWEST, LOWEST_LOG_RATIO, finite, product, tile_of
+from cascade_rl.kernels.runtime.launch import (
     column_blocks,
     config_for,
     launch,
@@ -32,9 +35,6 @@ from cascade_rl.kernels.launch import (
     takes_triton_path,
     tma_operand,
 )
-from cascade_rl.kernels.slabs import gradient_scale, slab_products
-from cascade_rl.kernels.vocabulary import VocabularyShard, check_one_device, per_token
-from cascade_rl.kernels.vocabulary_tiles import LOWEST, LOWEST_LOG_RATIO, finite, product, tile_of
 
 Kind = Literal["reverse", "forward", "jsd"]
 

@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cascade_rl.kernels import linear_logprob_torch, linear_logprob_triton
-from cascade_rl.kernels.launch import takes_triton_path
-from cascade_rl.kernels.vocabulary import VocabularyShard, check_ids, check_one_device, per_token
+from cascade_rl.kernels.parts import linear_logprob_torch, linear_logprob_triton
+from cascade_rl.kernels.parts.vocabulary import VocabularyShard, check_ids, check_one_device, per_token
+from cascade_rl.kernels.runtime.launch import takes_triton_path
 
 
 class LinearLogprob(NamedTuple):

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cascade_rl.kernels.compact_rows import check_mask
 from cascade_rl.kernels.fused_linear_logprob import check_operands, fused_linear_logprob
+from cascade_rl.kernels.parts.compact_rows import check_mask
+from cascade_rl.kernels.parts.vocabulary import IGNORED, check_one_device
 from cascade_rl.kernels.policy_loss import PolicyLoss, PolicyObjective, policy_loss
-from cascade_rl.kernels.vocabulary import IGNORED, check_one_device
 
 
 def fused_linear_policy_loss(

@@ -24,9 +24,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from cascade_rl.kernels import fused_linear_kl, logprob_from_logits, policy_loss, saved_exponentials, vocabulary_tiles
-from cascade_rl.kernels.configs import CONFIGS, Tile
-from cascade_rl.kernels.launch import MERGE_ROWS
+from cascade_rl.kernels import fused_linear_kl, logprob_from_logits, policy_loss
+from cascade_rl.kernels.parts import saved_exponentials, vocabulary_tiles
+from cascade_rl.kernels.runtime.configs import CONFIGS, Tile
+from cascade_rl.kernels.runtime.launch import MERGE_ROWS
 
 TABLE = Path(__file__).with_name("gate_table.json")
 CAPABILITIES = {"sm90": 90, "sm100": 100}

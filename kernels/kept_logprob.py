@@ -7,7 +7,7 @@ over its kept set and one over the whole vocabulary, is not 1 where the policies
 from torch import Tensor
 
 from cascade_rl.kernels.fused_linear_logprob import LinearLogprob
-from cascade_rl.kernels.vocabulary import IGNORED
+from cascade_rl.kernels.parts.vocabulary import IGNORED
 
 _LOW = -1e4  # stands in for minus infinity, whose gradient is NaN
 

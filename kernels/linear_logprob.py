@@ -5,7 +5,7 @@ from torch import Tensor
 
 from cascade_rl.kernels.fused_linear_logprob import fused_linear_logprob
 from cascade_rl.kernels.kept_logprob import kept_logprob
-from cascade_rl.kernels.vocabulary import IGNORED
+from cascade_rl.kernels.parts.vocabulary import IGNORED
 
 __all__ = ["IGNORED", "linear_logprob"]
 

@@ -9,9 +9,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cascade_rl.kernels.launch import config_for, launch, takes_triton_path
-from cascade_rl.kernels.vocabulary import IGNORED, check_ids, check_one_device, per_token
-from cascade_rl.kernels.vocabulary_tiles import LOWEST, LOWEST_LOG_RATIO, finite
+from cascade_rl.kernels.parts.vocabulary import IGNORED, check_ids, check_one_device, per_token
+from cascade_rl.kernels.parts.vocabulary_tiles import LOWEST, LOWEST_LOG_RATIO, finite
+from cascade_rl.kernels.runtime.launch import config_for, launch, takes_triton_path
 
 _LOWEST_LOGIT, _LOWEST_LOG_RATIO = LOWEST.value, LOWEST_LOG_RATIO.value
 

@@ -10,8 +10,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cascade_rl.kernels.launch import launch, takes_triton_path
-from cascade_rl.kernels.vocabulary import check_one_device
+from cascade_rl.kernels.parts.vocabulary import check_one_device
+from cascade_rl.kernels.runtime.launch import launch, takes_triton_path
 
 Surrogate = Literal["reinforce", "clip", "cispo", "gspo"]
 Importance = Literal["off", "truncated", "masked"]

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from cascade_rl.kernels.vocabulary import check_one_device
+from cascade_rl.kernels.parts.vocabulary import check_one_device
 
 Kind = Literal["reverse", "forward"]
 Tail = Literal["bucket", "drop", "renormalize"]

@@ -3,14 +3,14 @@
     nemo-run launchers/cascade1_14b.py --cluster NAME
     cascade plan launchers/cascade1_14b.py --hardware b200
 
-Stages and data: launchers/cascade1.py. The base's config.json must allow the longest sequence: set its
+Stages and data: rl_stages/recipes/cascade1_stages.py. The base's config.json must allow the longest sequence: set its
 max_position_embeddings to 61440, as its rotary embeddings have no end of their own.
 """
 
-from cascade_rl.launchers.cascade1 import Size, cascade1
-from cascade_rl.launchers.cli import launch
-from cascade_rl.rl_stages.config import BaseModel
+from cascade_rl.launchers.cli.launch import launch
+from cascade_rl.rl_stages.config.cascade import BaseModel
 from cascade_rl.rl_stages.recipes.cascade1 import THINKING_14B
+from cascade_rl.rl_stages.recipes.cascade1_stages import Size, cascade1
 
 CASCADE = cascade1(
     Size(

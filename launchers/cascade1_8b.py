@@ -3,15 +3,16 @@
     nemo-run launchers/cascade1_8b.py --cluster NAME
     cascade plan launchers/cascade1_8b.py --hardware b200
 
-Stages and data: launchers/cascade1.py. The recipes have the numbers of the 8B model that only thinks, too. The base's
+Stages and data: rl_stages/recipes/cascade1_stages.py. The recipes also have the numbers of the 8B model that only
+thinks. The base's
 config.json must allow the longest sequence: set its max_position_embeddings to 53248, as its rotary embeddings have no
 end of their own.
 """
 
-from cascade_rl.launchers.cascade1 import Size, cascade1
-from cascade_rl.launchers.cli import launch
-from cascade_rl.rl_stages.config import BaseModel
+from cascade_rl.launchers.cli.launch import launch
+from cascade_rl.rl_stages.config.cascade import BaseModel
 from cascade_rl.rl_stages.recipes.cascade1 import UNIFIED_8B
+from cascade_rl.rl_stages.recipes.cascade1_stages import Size, cascade1
 
 CASCADE = cascade1(
     Size(

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cascade_rl.engine.config import OptimizerConfig, ParallelConfig, RolloutConfig, RouterConfig
-from cascade_rl.launchers.cli import launch
-from cascade_rl.rl_stages.config import (
+from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig, RouterConfig
+from cascade_rl.launchers.cli.launch import launch
+from cascade_rl.rl_stages.config.cascade import (
     BaseModel,
     Cascade,
     Evaluation,

@@ -5,11 +5,11 @@
 What `cascade2_tiny.py` does in twelve stages, for whoever has minutes and not half an hour.
 """
 
-from cascade_rl.engine.config import OptimizerConfig, RolloutConfig
-from cascade_rl.engine.sample import Sampling
+from cascade_rl.engine.core.rollouts import Sampling
+from cascade_rl.engine.core.settings import OptimizerConfig, RolloutConfig
 from cascade_rl.launchers.cascade2_tiny import NEMOTRON_H_TINY, TOKEN_BUDGET, grpo
-from cascade_rl.launchers.cli import launch
-from cascade_rl.rl_stages.config import BaseModel, Cascade, Evaluation, MopdStage, SftStage
+from cascade_rl.launchers.cli.launch import launch
+from cascade_rl.rl_stages.config.cascade import BaseModel, Cascade, Evaluation, MopdStage, SftStage
 
 DOMAINS = ("instruction_following", "math")
 SAMPLING = Sampling(max_new_tokens=40)

@@ -10,10 +10,10 @@ counts and learning rates differ from a 30B run: a model this small and this fre
 
 from typing import Any
 
-from cascade_rl.engine.config import OptimizerConfig, RolloutConfig
-from cascade_rl.engine.sample import Sampling
-from cascade_rl.launchers.cli import launch
-from cascade_rl.rl_stages.config import (
+from cascade_rl.engine.core.rollouts import Sampling
+from cascade_rl.engine.core.settings import OptimizerConfig, RolloutConfig
+from cascade_rl.launchers.cli.launch import launch
+from cascade_rl.rl_stages.config.cascade import (
     BaseModel,
     Cascade,
     Evaluation,

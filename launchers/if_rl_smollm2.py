@@ -6,10 +6,10 @@
 The model brings its own tokenizer and chat template. What a run on two cores gained is in docs/smollm2/.
 """
 
-from cascade_rl.engine.config import OptimizerConfig, RolloutConfig
-from cascade_rl.engine.sample import Sampling
-from cascade_rl.launchers.cli import launch
-from cascade_rl.rl_stages.config import BaseModel, Cascade, Evaluation, GrpoStage
+from cascade_rl.engine.core.rollouts import Sampling
+from cascade_rl.engine.core.settings import OptimizerConfig, RolloutConfig
+from cascade_rl.launchers.cli.launch import launch
+from cascade_rl.rl_stages.config.cascade import BaseModel, Cascade, Evaluation, GrpoStage
 
 ANSWER_TOKENS = 48
 

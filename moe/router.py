@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from cascade_rl.engine.config import RouterConfig
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.settings import RouterConfig
 
 
 def routers(model: torch.nn.Module) -> list[Any]:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from cascade_rl.engine.losses import mismatch
-from cascade_rl.engine.sample import Sequence
+from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.train.losses import mismatch
 
 
 class Mismatch(RuntimeError):

@@ -6,15 +6,15 @@ from typing import Any
 import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
-from cascade_rl.engine.config import ParallelConfig
+from cascade_rl.engine.backend.ranks import is_rank0
+from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models import build_model, export_hf
-from cascade_rl.engine.ranks import is_rank0
-from cascade_rl.rl_stages.config import Cascade, RewardModelStage, SftStage
-from cascade_rl.rl_stages.demonstration import load_demonstrations
-from cascade_rl.rl_stages.reward_models.pairs import load_pairs
-from cascade_rl.rl_stages.run_folder import RunFolder
-from cascade_rl.rl_stages.task import load_tasks
-from cascade_rl.rl_stages.tokenizer import train_tokenizer
+from cascade_rl.rl_stages.config.cascade import Cascade, RewardModelStage, SftStage
+from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
+from cascade_rl.rl_stages.run.run_folder import RunFolder
+from cascade_rl.rl_stages.tasks.demonstration import load_demonstrations
+from cascade_rl.rl_stages.tasks.load_tasks import load_tasks
+from cascade_rl.rl_stages.tasks.pairs import load_pairs
 
 TEXTS = 4096  # per source, enough to see every word of the generated domains
 

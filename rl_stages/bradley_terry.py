@@ -17,18 +17,18 @@ from typing import Self
 
 import numpy as np
 
-from cascade_rl.engine.checkpoint import CheckpointWriter
-from cascade_rl.engine.losses import RewardLoss
+from cascade_rl.engine.backend.ranks import from_rank0, is_rank0
+from cascade_rl.engine.core.rollouts import Sequence
 from cascade_rl.engine.models import export_hf
-from cascade_rl.engine.ranks import from_rank0, is_rank0
-from cascade_rl.engine.sample import Sequence
-from cascade_rl.rl_stages.config import RewardModelStage
-from cascade_rl.rl_stages.reward_models.bradley_terry_model import encode_answer, rewards
-from cascade_rl.rl_stages.reward_models.pairs import Pair, load_pairs
-from cascade_rl.rl_stages.reward_models.shaping import scored_text
+from cascade_rl.engine.train.checkpoint import CheckpointWriter
+from cascade_rl.engine.train.losses import RewardLoss
+from cascade_rl.rl_stages.config.cascade import RewardModelStage
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry_model import encode_answer, rewards
+from cascade_rl.rl_stages.rewards.reward_models.shaping import scored_text
+from cascade_rl.rl_stages.run.step_log import StepLog
 from cascade_rl.rl_stages.session import Session
-from cascade_rl.rl_stages.step_log import StepLog
-from cascade_rl.rl_stages.task import Split
+from cascade_rl.rl_stages.tasks.load_tasks import Split
+from cascade_rl.rl_stages.tasks.pairs import Pair, load_pairs
 
 
 def bradley_terry(chosen: np.ndarray, rejected: np.ndarray) -> tuple[float, np.ndarray]:

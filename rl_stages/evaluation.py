@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cascade_rl.engine.ranks import from_rank0
-from cascade_rl.engine.sample import Sampling
-from cascade_rl.rl_stages.config import Cascade, OnPolicyStage
-from cascade_rl.rl_stages.infrastructure import require_infrastructure
-from cascade_rl.rl_stages.source import GENERATE, parse_sources
-from cascade_rl.rl_stages.task import Task, load_tasks
+from cascade_rl.engine.backend.ranks import from_rank0
+from cascade_rl.engine.core.rollouts import Sampling
+from cascade_rl.rl_stages.config.cascade import Cascade, OnPolicyStage
+from cascade_rl.rl_stages.config.source import GENERATE, parse_sources
+from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
+from cascade_rl.rl_stages.tasks.load_tasks import Task, load_tasks
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.session import Session

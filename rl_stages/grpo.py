@@ -16,14 +16,14 @@ code_switch.py and agreement.py (sequences that disagree).
 from collections import Counter
 from dataclasses import replace
 
-from cascade_rl.engine.losses import GrpoLoss
-from cascade_rl.engine.reference import Reference
-from cascade_rl.engine.sample import Sequence
-from cascade_rl.engine.trainer import Trainer
+from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.train.losses import GrpoLoss
+from cascade_rl.engine.train.reference import Reference
+from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.rl_stages.agreement import mask_disagreeing, require_agreement, require_replay
-from cascade_rl.rl_stages.config import GrpoStage
+from cascade_rl.rl_stages.config.cascade import GrpoStage
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
-from cascade_rl.rl_stages.scored_sample import Sample, record
+from cascade_rl.rl_stages.scoring.scored_sample import Sample, record
 from cascade_rl.rl_stages.session import Session
 from cascade_rl.rl_stages.step_batch import draw_batch
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.ranks import from_rank0, is_rank0
-from cascade_rl.rl_stages.config import GrpoStage
-from cascade_rl.rl_stages.durable_file import JsonLines
-from cascade_rl.rl_stages.prompt_blend import open_prompts
+from cascade_rl.engine.backend.ranks import from_rank0, is_rank0
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.config.cascade import GrpoStage
+from cascade_rl.rl_stages.run.durable_file import JsonLines
 from cascade_rl.rl_stages.session import Session
-from cascade_rl.rl_stages.task import Task
+from cascade_rl.rl_stages.tasks.load_tasks import Task
+from cascade_rl.rl_stages.tasks.prompt_blend import open_prompts
 
 
 class PromptLedger:

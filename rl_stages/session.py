@@ -17,34 +17,35 @@ import numpy as np
 import torch.distributed as dist
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from cascade_rl.engine import checkpoint
-from cascade_rl.engine.backend import initialize_distributed
+from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.backend.ranks import any_rank, from_rank0, is_rank0
+from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.engine.models import export_hf, read_config
-from cascade_rl.engine.ranks import any_rank, from_rank0, is_rank0
-from cascade_rl.engine.reference import Reference
-from cascade_rl.engine.refit import Refit
 from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
 from cascade_rl.engine.rollout.nodes import nodes_of_job
-from cascade_rl.engine.sample import Request, Rollout, Sampling
-from cascade_rl.engine.sampler import Sampler, sample
-from cascade_rl.engine.trainer import Trainer
-from cascade_rl.engine.weights_digest import weights_digest
-from cascade_rl.rl_stages import base_model, stop_request, watchdog
+from cascade_rl.engine.sync.sampler import Sampler, sample
+from cascade_rl.engine.sync.weight_sync import Refit
+from cascade_rl.engine.train import checkpoint
+from cascade_rl.engine.train.reference import Reference
+from cascade_rl.engine.train.trainer import Trainer
+from cascade_rl.engine.train.weights_digest import weights_digest
+from cascade_rl.rl_stages import base_model
 from cascade_rl.rl_stages.agreement import Mismatch
-from cascade_rl.rl_stages.config import Stage
-from cascade_rl.rl_stages.environments.episodes import Episodes
+from cascade_rl.rl_stages.config.cascade import Stage
+from cascade_rl.rl_stages.data.tokenizer import encode_prompt
 from cascade_rl.rl_stages.evaluation import evaluate, heldout_tasks
-from cascade_rl.rl_stages.judge import Judge, MakeVerifier
-from cascade_rl.rl_stages.ledger import Ledger
-from cascade_rl.rl_stages.progress import Phase
-from cascade_rl.rl_stages.reward_models.reward_makers import reward_makers
-from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
-from cascade_rl.rl_stages.sample_record import SampleRecord
+from cascade_rl.rl_stages.run import stop_request, watchdog
+from cascade_rl.rl_stages.run.ledger import Ledger
+from cascade_rl.rl_stages.run.progress import Phase
+from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.run.sample_record import SampleRecord
+from cascade_rl.rl_stages.run.step_log import StepLog
+from cascade_rl.rl_stages.run.stop_rule import early_stop, has_rule
+from cascade_rl.rl_stages.scoring.episodes import Episodes
+from cascade_rl.rl_stages.scoring.judge import Judge, MakeVerifier
+from cascade_rl.rl_stages.scoring.reward_makers import reward_makers
 from cascade_rl.rl_stages.start import start
-from cascade_rl.rl_stages.step_log import StepLog
-from cascade_rl.rl_stages.stop_rule import early_stop, has_rule
-from cascade_rl.rl_stages.task import Split, Task, load_tasks
-from cascade_rl.rl_stages.tokenizer import encode_prompt
+from cascade_rl.rl_stages.tasks.load_tasks import Split, Task, load_tasks
 
 PROBES, PROBE_TAIL = 4, 16
 

@@ -11,16 +11,16 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.losses import SftLoss
-from cascade_rl.engine.ranks import from_rank0
-from cascade_rl.engine.sample import Sequence
-from cascade_rl.rl_stages.blend import Blend
-from cascade_rl.rl_stages.config import SftStage
-from cascade_rl.rl_stages.demonstration import Demonstration, Demonstrations, open_demonstrations
+from cascade_rl.engine.backend.ranks import from_rank0
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.train.losses import SftLoss
+from cascade_rl.rl_stages.config.cascade import SftStage
+from cascade_rl.rl_stages.config.source import parse_sources
+from cascade_rl.rl_stages.data.blend import Blend
+from cascade_rl.rl_stages.data.tokenizer import encode_demonstration
 from cascade_rl.rl_stages.session import Session
-from cascade_rl.rl_stages.source import parse_sources
-from cascade_rl.rl_stages.tokenizer import encode_demonstration
+from cascade_rl.rl_stages.tasks.demonstration import Demonstration, Demonstrations, open_demonstrations
 
 
 def run(session: Session[SftStage]) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from cascade_rl.engine.certificate import Bounds, Certificate
-from cascade_rl.engine.parity import Subject, certificate_of, probed
-from cascade_rl.engine.ranks import is_rank0
-from cascade_rl.engine.refit import Refit
+from cascade_rl.engine.backend.ranks import is_rank0
+from cascade_rl.engine.parity.certificate import Bounds, Certificate
+from cascade_rl.engine.parity.measure import Subject, certificate_of, probed
+from cascade_rl.engine.sync.weight_sync import Refit
 from cascade_rl.rl_stages.agreement import Mismatch, require_replay
-from cascade_rl.rl_stages.config import OnPolicyStage, Stage
-from cascade_rl.rl_stages.durable_file import write_json
-from cascade_rl.rl_stages.run_folder import StageFolder
+from cascade_rl.rl_stages.config.cascade import OnPolicyStage, Stage
+from cascade_rl.rl_stages.run.durable_file import write_json
+from cascade_rl.rl_stages.run.run_folder import StageFolder
 
 
 def start(refit: Refit, folder: StageFolder, tokenizer: PreTrainedTokenizerBase, model: Path, step: int) -> None:

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any, NoReturn
 
-from cascade_rl.launchers.held_port import held_port
+from cascade_rl.launchers.local.held_port import held_port
 
 _FORK = multiprocessing.get_context("fork")
 _LIBC = ctypes.CDLL(None)

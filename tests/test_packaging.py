@@ -50,10 +50,10 @@ def test_every_module_is_below_the_import_name(wheel):
     kinds = (
         "engine/models/published/*/*.json",
         "kernels/gate_table.json",
-        "launchers/recorded_lengths.json",
+        "launchers/bench/recorded_lengths.json",
         "launchers/*.toml",
         "launchers/plan/*.toml",
-        "rl_stages/chat_templates/*.jinja",
+        "rl_stages/data/chat_templates/*.jinja",
         "rl_stages/environments/workplace_tables/*",
         *(f"launchers/report/*.{kind}" for kind in ("html", "css", "js")),
     )
@@ -72,5 +72,5 @@ def test_metadata_and_console_scripts(wheel):
     assert metadata(wheel)["Requires-Python"] == ">=3.12"
     assert "megatron-core==0.19.2" in metadata(wheel).get_all("Requires-Dist")
     (scripts,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
-    assert "nemo-run = cascade_rl.launchers.cli:main" in wheel.read(scripts).decode()
-    assert "cascade = cascade_rl.launchers.cascade:main" in wheel.read(scripts).decode()
+    assert "nemo-run = cascade_rl.launchers.cli.launch:main" in wheel.read(scripts).decode()
+    assert "cascade = cascade_rl.launchers.cli.main:main" in wheel.read(scripts).decode()

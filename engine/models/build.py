@@ -11,12 +11,12 @@ from megatron.core.models.hybrid.hybrid_model import HybridModel
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from cascade_rl.engine.backend import backend, layout
-from cascade_rl.engine.config import DEFAULT_ROUTER, ParallelConfig, RouterConfig
-from cascade_rl.engine.layer_spec import hybrid_stack_spec
-from cascade_rl.engine.models.family import Family, family_of
+from cascade_rl.engine.backend.machine import backend, layout
+from cascade_rl.engine.core.settings import DEFAULT_ROUTER, ParallelConfig, RouterConfig
+from cascade_rl.engine.models.families.family import Family, family_of
 from cascade_rl.engine.models.head import OwnedHead
 from cascade_rl.engine.models.hf_config import HfConfig, read
+from cascade_rl.engine.models.layer_spec import hybrid_stack_spec
 from cascade_rl.engine.models.layout import check_layout
 from cascade_rl.engine.models.name_map import Cut, Place, stage_layers, vocabulary
 from cascade_rl.moe import router as routing

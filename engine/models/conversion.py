@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.models.build import RankModel, place_of_this_rank
-from cascade_rl.engine.models.family import family_of
+from cascade_rl.engine.models.families.family import family_of
 from cascade_rl.engine.models.head import SCALAR_HEAD
 from cascade_rl.engine.models.hf_config import HfConfig, export_dtype, read_config
 from cascade_rl.engine.models.hf_image import HfImage, TensorSpec, read_checkpoint

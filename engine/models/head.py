@@ -10,7 +10,7 @@ from megatron.core.tensor_parallel.layers import ColumnParallelLinear
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
 from cascade_rl.kernels.linear_logprob import linear_logprob
 
 SCALAR_HEAD = "scalar_head.weight"

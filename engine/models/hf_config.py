@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
 
 HfConfig = dict[str, Any]
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}

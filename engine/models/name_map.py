@@ -14,14 +14,14 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Literal
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
 
 Index = tuple[slice, ...]
 Shape = tuple[int, ...]
 
 # under any layout, so that a checkpoint keeps its shapes when the layout changes
 VOCABULARY_MULTIPLE = 128
-# so that 8 tensor parallel ranks hold whole column groups of the log-prob kernels (kernels/configs.py)
+# so that 8 tensor parallel ranks hold whole column groups of the log-prob kernels (kernels/runtime/configs.py)
 LARGE_VOCABULARY, LARGE_VOCABULARY_MULTIPLE = 32768, 2048
 
 

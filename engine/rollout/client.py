@@ -9,12 +9,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Self
 
-from cascade_rl.engine.config import RolloutConfig
-from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.rollout.layout import engines_per_node
-from cascade_rl.engine.rollout.node import Node, ThisNode
+from cascade_rl.engine.cluster.node import Node, ThisNode
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Request, Rollout, Scored
+from cascade_rl.engine.core.settings import RolloutConfig
+from cascade_rl.engine.rollout.engine_layout import engines_per_node
 from cascade_rl.engine.rollout.placement import place, tokens
-from cascade_rl.engine.rollout.process import Arrivals, EngineDied, EngineProcess
 from cascade_rl.engine.rollout.protocol import (
     AskHealth,
     Check,
@@ -29,7 +29,7 @@ from cascade_rl.engine.rollout.protocol import (
     Submit,
     UpdateWeights,
 )
-from cascade_rl.engine.sample import Request, Rollout, Scored
+from cascade_rl.engine.rollout.server_process import Arrivals, EngineDied, EngineProcess
 
 __all__ = ["EngineDied", "RolloutEngine"]
 

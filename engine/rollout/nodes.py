@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
-from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.ranks import from_rank0, is_rank0
-from cascade_rl.engine.rollout.layout import engines_per_node
-from cascade_rl.engine.rollout.link import Door, connect
-from cascade_rl.engine.rollout.node import Node, NodeLost, ThisNode
-from cascade_rl.engine.rollout.process import REPLY_SECONDS, end_servers
+from cascade_rl.engine.backend.ranks import from_rank0, is_rank0
+from cascade_rl.engine.cluster.link import Door, connect
+from cascade_rl.engine.cluster.node import Node, NodeLost, ThisNode
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.rollout.engine_layout import engines_per_node
 from cascade_rl.engine.rollout.protocol import Call
+from cascade_rl.engine.rollout.server_process import REPLY_SECONDS, end_servers
 
 
 class FirstRank(NamedTuple):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from cascade_rl.engine.sample import Request
+from cascade_rl.engine.core.rollouts import Request
 
 
 def place(requests: Sequence[Request], loads: Sequence[int]) -> list[int]:

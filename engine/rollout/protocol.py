@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cascade_rl.engine.config import RolloutConfig
-from cascade_rl.engine.rollout.link import Invitation
-from cascade_rl.engine.sample import Request
+from cascade_rl.engine.cluster.link import Invitation
+from cascade_rl.engine.core.rollouts import Request
+from cascade_rl.engine.core.settings import RolloutConfig
 
 Check = Literal["none", "sums", "digests"]
 """What both sides of a refit compare of each slice."""

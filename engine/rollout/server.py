@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from cascade_rl.engine.rollout import vllm_cpu_patches
-from cascade_rl.engine.rollout.process import die_with_parent
+from cascade_rl.engine.core.rollouts import Kept, Request, Rollout, Scored
+from cascade_rl.engine.core.uncollected import uncollected
 from cascade_rl.engine.rollout.protocol import (
     AskHealth,
     Health,
@@ -31,8 +31,8 @@ from cascade_rl.engine.rollout.protocol import (
     Submit,
     UpdateWeights,
 )
-from cascade_rl.engine.sample import Kept, Request, Rollout, Scored
-from cascade_rl.engine.uncollected import uncollected
+from cascade_rl.engine.rollout.server_process import die_with_parent
+from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -198,7 +198,7 @@ def _engine_arguments(settings: Settings) -> dict[str, Any]:
         # A step in flight would straddle a weight update: old weights, counted as new.
         "async_scheduling": False,
         "weight_transfer_config": {"backend": "cascade"},
-        "worker_extension_cls": "cascade_rl.engine.rollout.worker.WorkerExtension",
+        "worker_extension_cls": "cascade_rl.engine.rollout.vllm_worker.extension.WorkerExtension",
         "disable_log_stats": True,
     }
     routes = config.replay_routes and EngineArgs(**arguments).create_model_config().is_moe

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cascade_rl.launchers.plan.cascade_plan import Plan
-    from cascade_rl.rl_stages.config import Cascade
+    from cascade_rl.rl_stages.config.cascade import Cascade
 
 
 def plan(cascade: "Cascade", hardware: str) -> "Plan":

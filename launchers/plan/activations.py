@@ -1,8 +1,8 @@
 """Bytes that a training pass keeps for backward, for each token of a rank. No layer is recomputed: the trainer leaves
 Megatron's `recompute_granularity` at None.
 
-Counted from the modules of Megatron-Core 0.19 that the layer spec names; `tests/launchers/test_plan.py` compares with
-what autograd saves in them. Of the kernels that this machine lacks, from their sources: Transformer Engine's
+Counted from the modules of Megatron-Core 0.19 that the layer spec names. `tests/launchers/plan/test_plan.py` compares
+with what autograd saves in them. Of the kernels that this machine lacks, from their sources: Transformer Engine's
 LayerNormLinear keeps its input, the normed input and a float32 per row; attention its queries, keys, values, outputs
 and a float32 per head; `mamba_split_conv1d_scan_combined` its input and the scan's output before the gate, and
 computes the convolution and the states again.
@@ -14,7 +14,7 @@ and otherwise 1. Tokens of experts are taken as spread evenly over their ranks.
 from dataclasses import dataclass
 from typing import Any
 
-from cascade_rl.engine.config import ParallelConfig
+from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.launchers.plan.model import Model
 
 FLOAT32, INT64 = 4, 8

@@ -6,7 +6,7 @@ from cascade_rl.launchers.plan.hardware import Assumed, Gpu
 from cascade_rl.launchers.plan.mend import mends
 from cascade_rl.launchers.plan.model import model_of
 from cascade_rl.launchers.plan.stage_plan import Setting, StagePlan, plan_stage
-from cascade_rl.rl_stages.config import Cascade
+from cascade_rl.rl_stages.config.cascade import Cascade
 
 
 @dataclass(frozen=True)

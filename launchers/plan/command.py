@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.config import Cascade
+    from cascade_rl.rl_stages.config.cascade import Cascade
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -34,7 +34,7 @@ def run(arguments: list[str]) -> int:
     from cascade_rl.launchers.plan.cascade_plan import plan_cascade
     from cascade_rl.launchers.plan.hardware import read_hardware
     from cascade_rl.launchers.plan.table import plain_text, print_plan
-    from cascade_rl.rl_stages.config_text import override
+    from cascade_rl.rl_stages.config.text import override
 
     cascade = override(load_cascade(options.launcher), options.settings)
     plan = plan_cascade(cascade, *read_hardware(options.hardware, dict(map(_assumption, options.assume))))
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
 
 def load_cascade(launcher: Path) -> "Cascade":
     """The one cascade that a launcher file makes; nothing is launched. Raises UserError where there is not one."""
-    from cascade_rl.rl_stages.config import Cascade
+    from cascade_rl.rl_stages.config.cascade import Cascade
 
     if launcher.suffix != ".py" or not launcher.is_file():
         raise UserError(f"expected a launcher file (LAUNCHER.py), found no file '{launcher}'")

@@ -8,9 +8,9 @@ layers. A sequence takes one block of each Mamba group, and of each attention gr
 import math
 from dataclasses import dataclass
 
-from cascade_rl.engine.config import ParallelConfig, RolloutConfig
+from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
 from cascade_rl.engine.models.hf_config import read
-from cascade_rl.engine.refit_plan import BUCKET_BYTES
+from cascade_rl.engine.refit.plan import BUCKET_BYTES
 from cascade_rl.launchers.plan.activations import layer_bytes
 from cascade_rl.launchers.plan.hardware import GIB, Assumed
 from cascade_rl.launchers.plan.model import Model

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cascade_rl.engine.errors import UserError
-from cascade_rl.kernels.configs import CONFIGS, Config
-from cascade_rl.rl_stages.config import nearest
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.kernels.runtime.configs import CONFIGS, Config
+from cascade_rl.rl_stages.config.cascade import nearest
 
 TABLE = Path(__file__).with_name("hardware.toml")
 GIB = 1 << 30

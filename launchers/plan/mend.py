@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from cascade_rl.engine.config import RolloutConfig
+from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.models.layout import divides
 from cascade_rl.launchers.plan.stage_plan import Setting, memory, problems
 

@@ -6,15 +6,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cascade_rl.engine.config import ParallelConfig
-from cascade_rl.engine.flops import SequenceCost, sequence_cost
-from cascade_rl.engine.memory import StateBytes, state_bytes
+from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models import family_of, read_config
+from cascade_rl.engine.models.flops import SequenceCost, sequence_cost
 from cascade_rl.engine.models.hf_config import HfConfig, export_dtype, read
+from cascade_rl.engine.models.memory import StateBytes, state_bytes
 from cascade_rl.engine.models.name_map import Cut, NameMap, vocabulary
 from cascade_rl.engine.models.places import place_of
-from cascade_rl.engine.rollout.vllm_map import WHOLE, WorkerPlace, worker_shards
-from cascade_rl.rl_stages.config import BaseModel
+from cascade_rl.engine.refit.vllm_map import WHOLE, WorkerPlace, worker_shards
+from cascade_rl.rl_stages.config.cascade import BaseModel
 
 PUBLISHED = Path(__file__).parents[2] / "engine/models/published"
 

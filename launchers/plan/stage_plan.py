@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.models import check_layout
 from cascade_rl.engine.models.layout import divides, token_multiple
-from cascade_rl.engine.rollout.layout import check_rollout
+from cascade_rl.engine.rollout.engine_layout import check_rollout
 from cascade_rl.launchers.plan.engine_memory import EngineWorker
 from cascade_rl.launchers.plan.hardware import Assumed, Gpu
 from cascade_rl.launchers.plan.model import Model
@@ -22,7 +22,7 @@ from cascade_rl.launchers.plan.step_time import (
 from cascade_rl.launchers.plan.storage import disk_bytes, host_bytes
 from cascade_rl.launchers.plan.trainer_memory import Terms, TrainerRank, has_copy
 from cascade_rl.launchers.plan.workload import Workload, workload_of
-from cascade_rl.rl_stages.config import (
+from cascade_rl.rl_stages.config.cascade import (
     Evaluation,
     GrpoStage,
     Layout,

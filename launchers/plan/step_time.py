@@ -14,12 +14,12 @@ teacher     as log-prob, and reading each teacher's weights
 import math
 from dataclasses import dataclass
 
-from cascade_rl.engine.config import RolloutConfig
+from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.launchers.plan.engine_memory import EngineWorker
 from cascade_rl.launchers.plan.hardware import Assumed, Gpu
 from cascade_rl.launchers.plan.model import Model
 from cascade_rl.launchers.plan.workload import Workload
-from cascade_rl.rl_stages.config import Layout, Stage
+from cascade_rl.rl_stages.config.cascade import Layout, Stage
 
 FORWARD_AND_BACKWARD = 3
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from cascade_rl.launchers.plan.model import Model
 from cascade_rl.launchers.plan.trainer_memory import batch_bytes
 from cascade_rl.launchers.plan.workload import Workload
-from cascade_rl.rl_stages.config import Layout, MopdStage, OnPolicyStage, Stage
+from cascade_rl.rl_stages.config.cascade import Layout, MopdStage, OnPolicyStage, Stage
 
 STATE_IN_CHECKPOINT = 12  # float32 weight and two moments of each number
 ID, LOGPROB, MASK, TEXT = 4, 4, 1, 4  # of a token in a step's parquet file, before compression
@@ -22,7 +22,7 @@ def disk_bytes(model: Model, stage: Stage, work: Workload) -> Mapping[str, float
 
 
 def step_file_bytes(stage: Stage, work: Workload) -> float:
-    """The samples of one step (rl_stages/sample_record.py), at mean lengths."""
+    """The samples of one step (rl_stages/run/sample_record.py), at mean lengths."""
     if not isinstance(stage, OnPolicyStage):
         return 0
     models = 3 if isinstance(stage, MopdStage) else 2

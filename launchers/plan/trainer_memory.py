@@ -3,21 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cascade_rl.engine.config import ParallelConfig
+from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models.name_map import Place
 from cascade_rl.engine.models.places import place_of
-from cascade_rl.engine.refit_plan import BUCKET_BYTES
-from cascade_rl.kernels.configs import Config
+from cascade_rl.engine.refit.plan import BUCKET_BYTES
+from cascade_rl.kernels.runtime.configs import Config
 from cascade_rl.launchers.plan.activations import INT64, embedding_bytes, final_bytes, layer_bytes
 from cascade_rl.launchers.plan.hardware import GIB, Assumed
 from cascade_rl.launchers.plan.model import Model
 from cascade_rl.launchers.plan.workload import Workload, values_per_token
-from cascade_rl.rl_stages.config import GrpoStage, Layout, MopdStage, OnPolicyStage, RewardModelStage, Stage
+from cascade_rl.rl_stages.config.cascade import GrpoStage, Layout, MopdStage, OnPolicyStage, RewardModelStage, Stage
 
 Terms = Mapping[str, float]
 """Name -> bytes of one GPU."""
 
-ROUNDS_IN_FLIGHT = 2  # of a refit (engine/refit_transport.py)
+ROUNDS_IN_FLIGHT = 2  # of a refit (engine/refit/transport.py)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class TrainerRank:
         return max(self._layer_bytes())
 
     def _head(self, *, training: bool) -> float:
-        """Working memory of kernels/linear_logprob_triton.py and slabs.py on the last stage."""
+        """Working memory of kernels/parts/linear_logprob_triton.py and slabs.py on the last stage."""
         if not self.is_last or isinstance(self.stage, RewardModelStage):
             return 0
         size, hidden, config = self.model.itemsize, self.model.hidden, self.kernels
@@ -126,13 +126,13 @@ class TrainerRank:
 
 
 def has_copy(stage: Stage) -> bool:
-    """Whether the stage keeps a second set of weights (engine/reference.py)."""
+    """Whether the stage keeps a second set of weights (engine/train/reference.py)."""
     return isinstance(stage, MopdStage) or (isinstance(stage, GrpoStage) and stage.kl_coefficient > 0)
 
 
 def batch_bytes(model: Model, stage: Stage, layout: Layout) -> int:
     """Of a token of a micro-batch: ids, positions, targets, mask, temperature, values, routes, kept ids
-    (engine/packing.py)."""
+    (engine/train/packing.py)."""
     replayed = isinstance(stage, OnPolicyStage) and layout.rollout.replay_routes
     ids = 3 + top_k(stage) + (model.routes if replayed else 0)
     return INT64 * ids + 1 + 4 + 4 * values_per_token(stage)

@@ -3,9 +3,9 @@ the launcher allows decides the memory."""
 
 from dataclasses import dataclass
 
-from cascade_rl.engine.config import RolloutConfig
+from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.launchers.plan.hardware import Assumed
-from cascade_rl.rl_stages.config import GrpoStage, MopdStage, OnPolicyStage, RewardModelStage, SftStage, Stage
+from cascade_rl.rl_stages.config.cascade import GrpoStage, MopdStage, OnPolicyStage, RewardModelStage, SftStage, Stage
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from cascade_rl.launchers.status import is_claimed, state
-from cascade_rl.rl_stages.cascade import base_hash
-from cascade_rl.rl_stages.config import BASE, MopdStage, OnPolicyStage
-from cascade_rl.rl_stages.durable_file import read_json
-from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
+from cascade_rl.launchers.report.status import is_claimed, state
+from cascade_rl.rl_stages.config.cascade import BASE, MopdStage, OnPolicyStage
+from cascade_rl.rl_stages.run.durable_file import read_json
+from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.run.stage_graph import base_hash
 
 EXPERT_COLUMNS = 120  # of a heat map of expert load; more steps are averaged
 Events = list[dict[str, Any]]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.report.blocks import block, json_block, planes
 from cascade_rl.launchers.report.collect import collect, expert_load
 from cascade_rl.launchers.report.rollouts import (
@@ -19,8 +19,8 @@ from cascade_rl.launchers.report.rollouts import (
     unfinished,
     vocabulary_block,
 )
-from cascade_rl.rl_stages.durable_file import write_atomically
-from cascade_rl.rl_stages.run_folder import RunFolder
+from cascade_rl.rl_stages.run.durable_file import write_atomically
+from cascade_rl.rl_stages.run.run_folder import RunFolder
 
 SCRIPTS = ("report.js", "charts.js", "sections.js", "viewer.js")
 EXPERT_UNIT = 256  # a load of 1, in the page

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.sample import Outcome
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.launchers.report.blocks import block, json_block, planes
-from cascade_rl.rl_stages.run_folder import RunFolder
+from cascade_rl.rl_stages.run.run_folder import RunFolder
 
 CHUNK_ROWS, CHUNK_TOKENS = 256, 65_536
 OUTCOMES = [outcome.value for outcome in Outcome]

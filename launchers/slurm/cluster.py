@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cascade_rl.engine.errors import UserError
-from cascade_rl.rl_stages.config import Node, nearest
-from cascade_rl.rl_stages.config_text import read_node
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.config.cascade import Node, nearest
+from cascade_rl.rl_stages.config.text import read_node
 
 FILE = "clusters.toml"
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")

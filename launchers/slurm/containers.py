@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.slurm.cluster import Cluster
-from cascade_rl.rl_stages.config import Cascade, is_folder
-from cascade_rl.rl_stages.rows import HUB
-from cascade_rl.rl_stages.source import Source
+from cascade_rl.rl_stages.config.cascade import Cascade, is_folder
+from cascade_rl.rl_stages.config.source import Source
+from cascade_rl.rl_stages.data.rows import HUB
 
 
 def all_mounts(cluster: Cluster, run: Path) -> tuple[str, ...]:

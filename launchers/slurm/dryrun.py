@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cascade_rl.launchers import plan
-from cascade_rl.launchers.inputs import check_settings
+from cascade_rl.launchers.local.inputs import check_settings
 from cascade_rl.launchers.slurm.jobs import make_jobs
-from cascade_rl.launchers.slurm.launch import BACKENDS, Submission
-from cascade_rl.rl_stages.config import Cascade, Stage
-from cascade_rl.rl_stages.config_text import to_yaml
-from cascade_rl.rl_stages.durable_file import write_atomically, write_json
-from cascade_rl.rl_stages.run_folder import RunFolder
+from cascade_rl.launchers.slurm.submit import BACKENDS, Submission
+from cascade_rl.rl_stages.config.cascade import Cascade, Stage
+from cascade_rl.rl_stages.config.text import to_yaml
+from cascade_rl.rl_stages.run.durable_file import write_atomically, write_json
+from cascade_rl.rl_stages.run.run_folder import RunFolder
 
 
 def write_dryrun(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Submission, folder: Path) -> None:

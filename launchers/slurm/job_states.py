@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
 
 POLL_S = 2.0
 ENDED = {

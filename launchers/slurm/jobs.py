@@ -8,14 +8,14 @@ from math import ceil
 from pathlib import Path
 from shlex import quote
 
-from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.rollout.layout import engines_per_node
+from cascade_rl.engine.cluster.rank_environment import RANK_ENVIRONMENT
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.rollout.engine_layout import engines_per_node
 from cascade_rl.launchers.slurm.cluster import Cluster
 from cascade_rl.launchers.slurm.containers import all_mounts
-from cascade_rl.rl_stages.in_job import BEGAN, FINAL
-from cascade_rl.rl_stages.rank_environment import RANK_ENVIRONMENT
-from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
-from cascade_rl.rl_stages.watchdog import LIMIT_VARIABLE
+from cascade_rl.launchers.stage.in_job import BEGAN, FINAL
+from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.run.watchdog import LIMIT_VARIABLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def make_jobs(
             nodes=nodes,
             needs=tuple(other.config.name for other in run.dependencies(stage) if other.config.name in names),
             command=(
-                *(python, "-m", "cascade_rl.rl_stages.in_job", str(run.root), stage.config.name),
+                *(python, "-m", "cascade_rl.launchers.stage.in_job", str(run.root), stage.config.name),
                 *("--workdir", str(workdir), "--nproc-per-node", str(nproc_per_node)),
                 *("--devices", "gpu" if cluster.gpus else "cpu", "--attempts", str(cluster.attempts_without_progress)),
                 *("--", *command),

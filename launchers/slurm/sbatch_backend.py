@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import join, quote
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.slurm.jobs import Job
-from cascade_rl.rl_stages.durable_file import write_atomically
+from cascade_rl.rl_stages.run.durable_file import write_atomically
 
 
 def render(jobs: Sequence[Job], folder: Path) -> dict[str, str]:

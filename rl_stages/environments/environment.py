@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from cascade_rl.rl_stages.verdict import Verdict
+from cascade_rl.rl_stages.core.verdict import Verdict
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.messages import Message
-    from cascade_rl.rl_stages.task import Task
+    from cascade_rl.rl_stages.core.messages import Message
+    from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 
 @dataclass(frozen=True)

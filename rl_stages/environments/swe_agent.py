@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cascade_rl.engine.rollout.node import Node
+from cascade_rl.engine.cluster.node import Node
+from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.environments.environment import End, Observation
+from cascade_rl.rl_stages.rewards.swe.workspace import Workspace
+from cascade_rl.rl_stages.rewards.verifiers.structured.documents import Malformed
+from cascade_rl.rl_stages.rewards.verifiers.structured.tool_text import ToolCall, split_calls
 from cascade_rl.rl_stages.sandbox import Limits, Sandbox, cores
-from cascade_rl.rl_stages.swe.workspace import Workspace
-from cascade_rl.rl_stages.verdict import Verdict, final_answer
-from cascade_rl.rl_stages.verifiers.documents import Malformed
-from cascade_rl.rl_stages.verifiers.tool_text import ToolCall, split_calls
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.task import Task
+    from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     "bash": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},

@@ -12,16 +12,16 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.environments import nemo_gym_office, small_office
 from cascade_rl.rl_stages.environments.environment import End, Observation
 from cascade_rl.rl_stages.environments.office import Office, Tables, Tool, ToolError
-from cascade_rl.rl_stages.verdict import Verdict, final_answer
-from cascade_rl.rl_stages.verifiers.documents import Malformed, parse_document
-from cascade_rl.rl_stages.verifiers.tool_text import ToolCall, split_calls
+from cascade_rl.rl_stages.rewards.verifiers.structured.documents import Malformed, parse_document
+from cascade_rl.rl_stages.rewards.verifiers.structured.tool_text import ToolCall, split_calls
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.task import Task
+    from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 MAX_OBSERVATION = 16_000  # characters of what one call shows
 

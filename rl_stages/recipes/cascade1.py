@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from cascade_rl.engine.config import OptimizerConfig
-from cascade_rl.engine.sample import MAX_TOP_K, Sampling
-from cascade_rl.rl_stages.config import CodeSwitch, EpochFilter, Extension
+from cascade_rl.engine.core.rollouts import MAX_TOP_K, Sampling
+from cascade_rl.engine.core.settings import OptimizerConfig
+from cascade_rl.rl_stages.config.cascade import CodeSwitch, EpochFilter, Extension
 
 Settings = Mapping[str, Any]
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from cascade_rl.engine.config import OptimizerConfig
-from cascade_rl.engine.sample import MAX_TOP_K, Sampling
+from cascade_rl.engine.core.rollouts import MAX_TOP_K, Sampling
+from cascade_rl.engine.core.settings import OptimizerConfig
 
 Settings = Mapping[str, Any]
 

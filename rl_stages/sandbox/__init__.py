@@ -1,11 +1,11 @@
 """Runs untrusted code: programs under test, and commands in a workspace."""
 
 from cascade_rl.rl_stages.sandbox.errors import CompilerUnavailable, SandboxFailure, SandboxUnavailable
-from cascade_rl.rl_stages.sandbox.folder import Folder
 from cascade_rl.rl_stages.sandbox.limits import Limits
-from cascade_rl.rl_stages.sandbox.pool import Sandbox, cores
-from cascade_rl.rl_stages.sandbox.probe import probe
-from cascade_rl.rl_stages.sandbox.program import CommandRun, Program, ProgramRun, Status, TestRun
+from cascade_rl.rl_stages.sandbox.outside.folder import Folder
+from cascade_rl.rl_stages.sandbox.outside.pool import Sandbox, cores
+from cascade_rl.rl_stages.sandbox.outside.probe import probe
+from cascade_rl.rl_stages.sandbox.outside.program import CommandRun, Program, ProgramRun, Status, TestRun
 from cascade_rl.rl_stages.sandbox.tier import Tier
 
 __all__ = [

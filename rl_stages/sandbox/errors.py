@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
 
 
 class SandboxFailure(RuntimeError):

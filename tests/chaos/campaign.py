@@ -10,14 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cascade_rl.rl_stages.ledger import finished_work
-from cascade_rl.rl_stages.run_folder import RunFolder
+from cascade_rl.rl_stages.run.ledger import finished_work
+from cascade_rl.rl_stages.run.run_folder import RunFolder
 from tests.rl_stages.launched import LIMIT_S, Launched
 
 COMMAND = {
     "engine": "cascade_rl.engine.rollout.server",
     "verifier worker": "shim.py",
-    "trainer rank": "rl_stages.run_stage",
+    "trainer rank": "stage.run_stage",
     "launcher": "nemo-run",
 }
 SURVIVED = ("engine", "verifier worker")  # mostly: an engine that dies while it takes weights ends the attempt

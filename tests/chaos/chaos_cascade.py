@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from runpy import run_path
 
-from cascade_rl.engine.config import OptimizerConfig
-from cascade_rl.launchers.cli import launch
-from cascade_rl.rl_stages.config import Evaluation, GrpoStage, MopdStage
+from cascade_rl.engine.core.settings import OptimizerConfig
+from cascade_rl.launchers.cli.launch import launch
+from cascade_rl.rl_stages.config.cascade import Evaluation, GrpoStage, MopdStage
 
 TINY = run_path(str(Path(__file__).parents[1] / "rl_stages/tiny_cascade.py"))
 DOMAIN = "python:chaos_reward:vowels"

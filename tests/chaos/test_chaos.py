@@ -15,16 +15,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cascade_rl.engine.backend import initialize_distributed
-from cascade_rl.engine.config import OptimizerConfig, ParallelConfig
-from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.losses import SftLoss
+from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
 from cascade_rl.engine.models import export_hf, read_config
-from cascade_rl.engine.sample import Sequence
-from cascade_rl.engine.trainer import Trainer
-from cascade_rl.launchers import replay
+from cascade_rl.engine.train.losses import SftLoss
+from cascade_rl.engine.train.trainer import Trainer
+from cascade_rl.launchers.cli import replay
 from cascade_rl.rl_stages import base_model
-from cascade_rl.rl_stages.run_folder import RunFolder
+from cascade_rl.rl_stages.run.run_folder import RunFolder
 from tests.chaos.campaign import COMMAND, Campaign, drawn_bytes, require_nothing_lost, require_same_run
 from tests.gloo import run_ranks
 from tests.rl_stages.launched import Launched
@@ -37,8 +37,8 @@ GRPO_ALONE = """
 from dataclasses import replace
 from runpy import run_path
 
-from cascade_rl.launchers.cli import launch
-from cascade_rl.rl_stages.config import BaseModel
+from cascade_rl.launchers.cli.launch import launch
+from cascade_rl.rl_stages.config.cascade import BaseModel
 
 whole = run_path({cascade!r})["CASCADE"]
 launch(replace(whole, base=BaseModel(hf="./base"), stages=(whole.stage("grpo"),)))

@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 from cascade_rl.distillation.mopd import reverse_kl, with_teacher
 from cascade_rl.distillation.objectives import SampledLoss
 from cascade_rl.distillation.teachers import Teachers
-from cascade_rl.engine.backend import initialize_distributed
-from cascade_rl.engine.config import OptimizerConfig, ParallelConfig
-from cascade_rl.engine.packing import MicroBatch, pack
-from cascade_rl.engine.sample import Sequence
-from cascade_rl.engine.trainer import Trainer, read_logprob
+from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
+from cascade_rl.engine.train.packing import MicroBatch, pack
+from cascade_rl.engine.train.trainer import Trainer, read_logprob
 from tests.engine.models import tiny
 from tests.gloo import run_ranks
 

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from cascade_rl.engine.backend import initialize_distributed
-from cascade_rl.engine.config import ParallelConfig
+from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.rl_stages import base_model
-from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
-from cascade_rl.rl_stages.sample_record import read_samples
+from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.run.sample_record import read_samples
 from tests.gloo import run_ranks
 from tests.rl_stages.launched import Launched
 from tests.rl_stages.tiny_cascade import CASCADE

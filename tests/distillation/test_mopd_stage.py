@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cascade_rl.engine.errors import UserError
-from cascade_rl.launchers.inputs import check_inputs
-from cascade_rl.rl_stages.config import Cascade, MopdStage
-from cascade_rl.rl_stages.config_text import from_yaml, override, to_yaml
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.launchers.local.inputs import check_inputs
+from cascade_rl.rl_stages.config.cascade import Cascade, MopdStage
+from cascade_rl.rl_stages.config.text import from_yaml, override, to_yaml
 from cascade_rl.rl_stages.evaluation import heldout_tasks
-from cascade_rl.rl_stages.run_folder import RunFolder
+from cascade_rl.rl_stages.run.run_folder import RunFolder
 from tests.rl_stages.tiny_cascade import ANSWER, CASCADE, NEMOTRON_H_SMALLEST, NUCLEUS
 
 TEACHERS = {"instruction_following": "if_rl", "math": "sft"}

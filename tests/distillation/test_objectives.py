@@ -16,13 +16,13 @@ from cascade_rl.distillation import teachers as pool
 from cascade_rl.distillation.mopd import with_teacher
 from cascade_rl.distillation.objectives import ExactLoss, SampledLoss, TopkLoss, top_ids
 from cascade_rl.distillation.teachers import TeacherChanged, Teachers
-from cascade_rl.engine.backend import initialize_distributed
-from cascade_rl.engine.config import ParallelConfig
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models.head import Head
-from cascade_rl.engine.packing import MicroBatch, pack
-from cascade_rl.engine.sample import Sequence
-from cascade_rl.engine.trainer import read_logprob
+from cascade_rl.engine.train.packing import MicroBatch, pack
+from cascade_rl.engine.train.trainer import read_logprob
 from tests.distillation.test_mopd import DOMAINS, free, make_models, sequences, trainer
 from tests.gloo import run_ranks
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from cascade_rl.engine.config import OptimizerConfig, ParallelConfig, RolloutConfig
-from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.sample import Outcome, Sampling
-from cascade_rl.rl_stages.config import Cascade, Evaluation, GrpoStage, MopdStage, RewardModelStage, SftStage
-from cascade_rl.rl_stages.domains import DOMAINS, Domain
-from cascade_rl.rl_stages.task import parse_task
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Outcome, Sampling
+from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig
+from cascade_rl.rl_stages.config.cascade import Cascade, Evaluation, GrpoStage, MopdStage, RewardModelStage, SftStage
+from cascade_rl.rl_stages.tasks.domains import DOMAINS, Domain
+from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -19,19 +19,19 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("distillation", "engine", "kernels", "launchers", "moe", "rl_stages")
 MAY_KNOW = (
-    "engine/backend.py",
-    "engine/cpu_shim.py",
-    "engine/rollout/vllm_cpu_patches.py",
-    "engine/refit_transport.py",  # between two processes, of which one has no backend
+    "engine/backend/machine.py",
+    "engine/backend/cpu_shim.py",
+    "engine/rollout/vllm_worker/vllm_cpu_patches.py",
+    "engine/refit/transport.py",  # between two processes, of which one has no backend
     "kernels/",  # Triton where there is a GPU
-    "launchers/bench_refit.py",  # of CPU processes
+    "launchers/bench/refit.py",  # of CPU processes
     "launchers/slurm/jobs.py",  # what a node is probed for
-    "rl_stages/in_job.py",  # the same
-    "rl_stages/sandbox/confinement.py",  # `cpu` is prlimit's name of processor time
+    "launchers/stage/in_job.py",  # the same
+    "rl_stages/sandbox/walls/confinement.py",  # `cpu` is prlimit's name of processor time
 )
 ATTRIBUTES = {"cuda", "is_cuda", "is_cpu", "is_available", "get_device_name"}
 DEVICE = re.compile(r"(cuda|cpu)(:\d*)?|nccl|gloo")
-MODULES = re.compile(r"torch\.cuda|cascade_rl\.engine\.(cpu_shim|torch_layers|ssm)")
+MODULES = re.compile(r"torch\.cuda|cascade_rl\.engine\.backend\.(cpu_shim|torch_layers|ssm)")
 
 
 def findings(source: str) -> list[str]:
@@ -65,7 +65,7 @@ def test_no_device_outside_the_backend() -> None:
     assert broken == {}
 
 
-@pytest.mark.parametrize("name", ["engine/backend.py", "engine/cpu_shim.py"])
+@pytest.mark.parametrize("name", ["engine/backend/machine.py", "engine/backend/cpu_shim.py"])
 def test_the_exceptions_are_needed(name: str) -> None:
     assert findings((ROOT / name).read_text())
 
@@ -82,9 +82,9 @@ def test_the_exceptions_are_needed(name: str) -> None:
         "if x.is_cuda: pass",
         "init_process_group('nccl')",
         "from torch.cuda import Stream",
-        "from cascade_rl.engine import cpu_shim",
-        "from cascade_rl.engine.torch_layers import TorchNorm",
-        "import cascade_rl.engine.ssm",
+        "from cascade_rl.engine.backend import cpu_shim",
+        "from cascade_rl.engine.backend.torch_layers import TorchNorm",
+        "import cascade_rl.engine.backend.ssm",
     ],
 )
 def test_the_rule_sees(source: str) -> None:

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from cascade_rl.kernels.interpreter import interpreted
-from cascade_rl.kernels.vocabulary import IGNORED
+from cascade_rl.kernels.parts.vocabulary import IGNORED
+from cascade_rl.kernels.runtime.interpreter import interpreted
 
 PATHS = ("torch", "triton")
 

@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 from triton.runtime.jit import JITFunction
 
-from cascade_rl.kernels import interpreter
+from cascade_rl.kernels.runtime import interpreter
 
 PEERS = {"liger": "liger_kernel", "cut-cross-entropy": "cut_cross_entropy", "verl": "verl"}  # provider: import name
 

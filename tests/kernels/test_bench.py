@@ -17,7 +17,7 @@ from cascade_rl.kernels.bench.machine import Machine
 from cascade_rl.kernels.bench.measure import measured, rows_of
 from cascade_rl.kernels.bench.problems import Problem, Shape
 from cascade_rl.kernels.bench.table import Report, Row
-from cascade_rl.kernels.interpreter import interpreted
+from cascade_rl.kernels.runtime.interpreter import interpreted
 from tests.kernels.peers import PEERS, missing, peers_interpreted
 
 SMALL = Shape(16, 128, 200)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cascade_rl.kernels.fused_linear_logprob import LinearLogprob, fused_linear_logprob
-from cascade_rl.kernels.interpreter import interpreted
-from cascade_rl.kernels.vocabulary import IGNORED
+from cascade_rl.kernels.parts.vocabulary import IGNORED
+from cascade_rl.kernels.runtime.interpreter import interpreted
 from tests.gloo import run_ranks
 from tests.kernels.oracles import PATHS, gradients, largest_error, leaf, linear_logprob, on_path, relative_error
 

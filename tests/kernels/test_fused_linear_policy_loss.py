@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 from cascade_rl.kernels.fused_linear_logprob import fused_linear_logprob
 from cascade_rl.kernels.fused_linear_policy_loss import fused_linear_policy_loss
+from cascade_rl.kernels.parts.vocabulary import IGNORED
 from cascade_rl.kernels.policy_loss import SUMS, PolicyLoss, PolicyObjective, policy_loss
-from cascade_rl.kernels.vocabulary import IGNORED
 from tests.gloo import run_ranks
 from tests.kernels.oracles import PATHS, largest_error, leaf, linear_logprob, on_path, relative_error
 

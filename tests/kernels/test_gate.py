@@ -6,8 +6,9 @@ from dataclasses import asdict, replace
 import pytest
 import triton
 
-from cascade_rl.kernels import fused_linear_kl, gate, logprob_from_logits, policy_loss, vocabulary_tiles
-from cascade_rl.kernels.configs import CONFIGS
+from cascade_rl.kernels import fused_linear_kl, gate, logprob_from_logits, policy_loss
+from cascade_rl.kernels.parts import vocabulary_tiles
+from cascade_rl.kernels.runtime.configs import CONFIGS
 
 CASES = [case for arch in gate.CAPABILITIES for case in gate.cases(arch)]
 MODULES = (fused_linear_kl, logprob_from_logits, policy_loss, vocabulary_tiles)

@@ -6,8 +6,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cascade_rl.engine.models.name_map import vocabulary
-from cascade_rl.kernels.configs import CONFIGS
 from cascade_rl.kernels.linear_logprob import IGNORED, linear_logprob
+from cascade_rl.kernels.runtime.configs import CONFIGS
 from tests.gloo import run_ranks
 
 TOKENS, HIDDEN, VOCAB = 37, 12, 50

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cascade_rl.kernels.logprob_from_logits import Logprob, logprob_from_logits
-from cascade_rl.kernels.vocabulary import IGNORED
+from cascade_rl.kernels.parts.vocabulary import IGNORED
 from tests.kernels.oracles import PATHS, entropy, gradients, largest_error, leaf, on_path, relative_error
 
 

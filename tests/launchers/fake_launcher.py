@@ -3,10 +3,10 @@
 import sys
 from pathlib import Path
 
-from cascade_rl.engine.config import RolloutConfig
-from cascade_rl.engine.sample import Sampling
-from cascade_rl.launchers.cli import launch
-from cascade_rl.rl_stages.config import BaseModel, Cascade, Evaluation, GrpoStage, SftStage
+from cascade_rl.engine.core.rollouts import Sampling
+from cascade_rl.engine.core.settings import RolloutConfig
+from cascade_rl.launchers.cli.launch import launch
+from cascade_rl.rl_stages.config.cascade import BaseModel, Cascade, Evaluation, GrpoStage, SftStage
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 
 RANK = int(os.environ["RANK"])
 

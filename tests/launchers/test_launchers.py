@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.memory import state_bytes
+from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.models import family_of
+from cascade_rl.engine.models.memory import state_bytes
 from cascade_rl.engine.models.places import place_of
-from cascade_rl.engine.schedule import learning_rate
-from cascade_rl.launchers.inputs import PUBLISHED, check_inputs, check_settings, model_config, read_config
+from cascade_rl.engine.train.schedule import learning_rate
+from cascade_rl.launchers.local.inputs import PUBLISHED, check_inputs, check_settings, model_config, read_config
 from cascade_rl.launchers.plan.hardware import read_hardware
-from cascade_rl.rl_stages.cascade import dependencies
-from cascade_rl.rl_stages.config import Cascade, MopdStage
-from cascade_rl.rl_stages.config_text import from_yaml, leaves, override, to_plain, to_yaml
-from tests.launchers.test_cli import children_cpu_s
+from cascade_rl.rl_stages.config.cascade import Cascade, MopdStage
+from cascade_rl.rl_stages.config.text import from_yaml, leaves, override, to_plain, to_yaml
+from cascade_rl.rl_stages.run.stage_graph import dependencies
+from tests.launchers.cli.test_launch import children_cpu_s
 
 LAUNCHERS = ("cascade2_30b_a3b", "cascade1_8b", "cascade1_14b")
 KINDS = ("h100", "b200")

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cascade_rl.engine.config import ParallelConfig
-from cascade_rl.engine.losses import SftLoss
+from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.engine.train.losses import SftLoss
 from cascade_rl.moe.balance import balance_metrics
 from cascade_rl.moe.router import routers
 from tests.gloo import run_ranks

@@ -8,8 +8,8 @@ import torch
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer.moe.router import TopKRouter
 
-from cascade_rl.engine.backend import initialize_distributed
-from cascade_rl.engine.config import ParallelConfig
+from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models import build_model
 from cascade_rl.moe.padding import ignore_padding
 from tests.engine.models import tiny

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from cascade_rl.engine.config import ParallelConfig
-from cascade_rl.engine.losses import SftLoss
-from cascade_rl.engine.trainer import Trainer
+from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.engine.train.losses import SftLoss
+from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.kernels.linear_logprob import IGNORED
 from cascade_rl.moe.router import expert_layer, routers
 from tests.gloo import run_ranks

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from cascade_rl.engine import checkpoint
-from cascade_rl.engine.config import ParallelConfig, RouterConfig
-from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.losses import SftLoss
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.settings import ParallelConfig, RouterConfig
 from cascade_rl.engine.models import HfImage, write_hf
 from cascade_rl.engine.models.hf_image import read_checkpoint
-from cascade_rl.engine.trainer import Trainer
+from cascade_rl.engine.train import checkpoint
+from cascade_rl.engine.train.losses import SftLoss
+from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.moe.router import transformer_fields
-from cascade_rl.rl_stages.config_text import from_yaml, override, to_yaml
+from cascade_rl.rl_stages.config.text import from_yaml, override, to_yaml
 from tests.gloo import run_ranks
 from tests.moe.tiny_policy import save, sequences, start
 from tests.rl_stages.tiny_cascade import CASCADE

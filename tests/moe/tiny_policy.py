@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cascade_rl.engine.backend import initialize_distributed
-from cascade_rl.engine.config import DEFAULT_ROUTER, OptimizerConfig, ParallelConfig, RouterConfig
+from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.core.settings import DEFAULT_ROUTER, OptimizerConfig, ParallelConfig, RouterConfig
 from cascade_rl.engine.models import family_of, read_config
-from cascade_rl.engine.sample import Sequence
-from cascade_rl.engine.trainer import Trainer
+from cascade_rl.engine.train.trainer import Trainer
 from tests.engine.models import tiny
 
 MOE_LAYERS, EXPERTS, TOPK = 2, 8, 2

@@ -11,25 +11,29 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cascade_rl.engine import checkpoint
-from cascade_rl.engine.backend import initialize_distributed
-from cascade_rl.engine.config import OptimizerConfig, ParallelConfig
-from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.losses import RewardLoss
+from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Outcome, Sequence
+from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
 from cascade_rl.engine.models import read_config
 from cascade_rl.engine.models.head import SCALAR_HEAD, SCALAR_HEAD_FILE
-from cascade_rl.engine.sample import Outcome, Sequence
-from cascade_rl.engine.trainer import Trainer
+from cascade_rl.engine.train import checkpoint
+from cascade_rl.engine.train.losses import RewardLoss
+from cascade_rl.engine.train.trainer import Trainer
+from cascade_rl.launchers.stage.run_stage import run_stage
 from cascade_rl.rl_stages.bradley_terry import accuracy, bradley_terry, with_slopes
-from cascade_rl.rl_stages.config import Cascade, MopdStage, RewardModelStage
-from cascade_rl.rl_stages.config_text import from_yaml, to_yaml
-from cascade_rl.rl_stages.reward_models import bradley_terry_model
-from cascade_rl.rl_stages.reward_models.bradley_terry import BradleyTerryScorer, BradleyTerryVerifier, ScorerDied
-from cascade_rl.rl_stages.reward_models.pairs import load_pairs
-from cascade_rl.rl_stages.reward_models.shaping import scored_text, tanh_of_z
-from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
-from cascade_rl.rl_stages.run_stage import run_stage
-from cascade_rl.rl_stages.task import Task
+from cascade_rl.rl_stages.config.cascade import Cascade, MopdStage, RewardModelStage
+from cascade_rl.rl_stages.config.text import from_yaml, to_yaml
+from cascade_rl.rl_stages.rewards.reward_models import bradley_terry_model
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry_scorer import (
+    BradleyTerryScorer,
+    BradleyTerryVerifier,
+    ScorerDied,
+)
+from cascade_rl.rl_stages.rewards.reward_models.shaping import scored_text, tanh_of_z
+from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.tasks.load_tasks import Task
+from cascade_rl.rl_stages.tasks.pairs import load_pairs
 from tests.engine.models import tiny
 from tests.gloo import run_ranks
 from tests.rl_stages.tiny_cascade import ANSWER, CASCADE

@@ -19,9 +19,9 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cascade_rl.rl_stages.config import GrpoStage
-from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
-from cascade_rl.rl_stages.sample_record import read_samples
+from cascade_rl.rl_stages.config.cascade import GrpoStage
+from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.run.sample_record import read_samples
 from tests.rl_stages.launched import Launched, cpu_ticks
 
 TINY = Path(__file__).with_name("tiny_cascade.py")
@@ -33,8 +33,8 @@ SOME_STAGES = """
 from dataclasses import replace
 from runpy import run_path
 
-from cascade_rl.launchers.cli import launch
-from cascade_rl.rl_stages.config import BaseModel
+from cascade_rl.launchers.cli.launch import launch
+from cascade_rl.rl_stages.config.cascade import BaseModel
 
 whole = run_path({tiny!r})["CASCADE"]
 launch(replace(whole, base=BaseModel(hf={base!r}), stages=tuple(map(whole.stage, {names!r}))))

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from cascade_rl.rl_stages import evaluation
+from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.evaluation import evaluate
-from cascade_rl.rl_stages.infrastructure import InfrastructureFailures
-from cascade_rl.rl_stages.verdict import Verdict
+from cascade_rl.rl_stages.scoring.infrastructure import InfrastructureFailures
 from tests.rl_stages.tiny_cascade import CASCADE
 
 BROKEN = Verdict.infrastructure_failure("disk full")

@@ -15,25 +15,26 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from cascade_rl.engine.sample import Rollout, Sampling
+from cascade_rl.engine.core.rollouts import Rollout, Sampling
 from cascade_rl.rl_stages import prompt_ledger, step_batch
-from cascade_rl.rl_stages.adapters.nemo_gym import NemoGymVerifier
-from cascade_rl.rl_stages.config import GrpoStage, RewardModel
-from cascade_rl.rl_stages.infrastructure import InfrastructureFailures
-from cascade_rl.rl_stages.judge import Judge, MakeVerifier
+from cascade_rl.rl_stages.config.cascade import GrpoStage, RewardModel
+from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
+from cascade_rl.rl_stages.lessons import swe_executed
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
-from cascade_rl.rl_stages.prompt_stream import PromptStream
-from cascade_rl.rl_stages.prompts import swe_executed
-from cascade_rl.rl_stages.reward_models.judge_client import JudgeClient
-from cascade_rl.rl_stages.sandbox import probe, process_tree
+from cascade_rl.rl_stages.rewards.adapters.nemo_gym import NemoGymVerifier
+from cascade_rl.rl_stages.rewards.reward_models.judge_client import JudgeClient
+from cascade_rl.rl_stages.rewards.swe.instance import parse_instance
+from cascade_rl.rl_stages.rewards.verifiers.judged.rlhf import RankingVerifier
+from cascade_rl.rl_stages.rewards.verifiers.programs.code import CodeVerifier
+from cascade_rl.rl_stages.rewards.verifiers.programs.code_rows import parse_row
+from cascade_rl.rl_stages.sandbox import process_tree
+from cascade_rl.rl_stages.sandbox.outside import probe
+from cascade_rl.rl_stages.scoring.infrastructure import InfrastructureFailures
+from cascade_rl.rl_stages.scoring.judge import Judge, MakeVerifier
 from cascade_rl.rl_stages.step_batch import StepBatch, draw_batch
-from cascade_rl.rl_stages.swe.instance import parse_instance
-from cascade_rl.rl_stages.task import Task
-from cascade_rl.rl_stages.tokenizer import train_tokenizer
-from cascade_rl.rl_stages.verifiers.code import CodeVerifier
-from cascade_rl.rl_stages.verifiers.code_rows import parse_row
-from cascade_rl.rl_stages.verifiers.rlhf import RankingVerifier
-from tests.rl_stages.adapters.test_nemo_gym import server
+from cascade_rl.rl_stages.tasks.load_tasks import Task
+from cascade_rl.rl_stages.tasks.prompt_stream import PromptStream
+from tests.rl_stages.rewards.adapters.test_nemo_gym import server
 from tests.rl_stages.small_disk import small_disk
 from tests.rl_stages.test_step_batch import STAGE, FakeSession
 
@@ -64,7 +65,7 @@ def sandbox_killed(_: Path) -> Injected:
     def kill() -> None:
         while not over.wait(0.02):
             for pid in process_tree.descendants(os.getpid()):
-                if b"sandbox.worker" in _command_line(pid):
+                if b"sandbox.inside.box_worker" in _command_line(pid):
                     os.kill(pid, 9)
 
     probe()  # finds a tier while there are workers

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.sample import Sequence
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Sequence
 from cascade_rl.rl_stages import sft
 from cascade_rl.rl_stages.base_model import _train_tokenizer
-from cascade_rl.rl_stages.config import BaseModel, Cascade, Evaluation, SftStage
+from cascade_rl.rl_stages.config.cascade import BaseModel, Cascade, Evaluation, SftStage
 
 STAGE = SftStage(
     name="sft",

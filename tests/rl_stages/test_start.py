@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from cascade_rl.engine.config import ParallelConfig, RolloutConfig
-from cascade_rl.engine.probe import Probe
-from cascade_rl.engine.refit import Refit, StaleWeights
-from cascade_rl.engine.sample import Sampling
-from cascade_rl.launchers.parity import show
+from cascade_rl.engine.core.rollouts import Sampling
+from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
+from cascade_rl.engine.sync.probe import Probe
+from cascade_rl.engine.sync.weight_sync import Refit, StaleWeights
+from cascade_rl.launchers.cli.parity import show
 from cascade_rl.rl_stages import start as start_module
 from cascade_rl.rl_stages.agreement import Mismatch
-from cascade_rl.rl_stages.config import GrpoStage, SftStage, Stage
+from cascade_rl.rl_stages.config.cascade import GrpoStage, SftStage, Stage
 from cascade_rl.rl_stages.start import start
 
 GRPO = GrpoStage(

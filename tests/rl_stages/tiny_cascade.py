@@ -1,9 +1,9 @@
 """The cascade of the end-to-end tests: the stages of launchers/cascade2_tiny.py, a smaller model, far fewer steps."""
 
-from cascade_rl.engine.config import OptimizerConfig, RolloutConfig
-from cascade_rl.engine.sample import Sampling
-from cascade_rl.launchers.cli import launch
-from cascade_rl.rl_stages.config import BaseModel, Cascade, Evaluation, GrpoStage, SftStage
+from cascade_rl.engine.core.rollouts import Sampling
+from cascade_rl.engine.core.settings import OptimizerConfig, RolloutConfig
+from cascade_rl.launchers.cli.launch import launch
+from cascade_rl.rl_stages.config.cascade import BaseModel, Cascade, Evaluation, GrpoStage, SftStage
 
 PATTERN = "M*E"
 

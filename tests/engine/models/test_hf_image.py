@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.models.hf_image import HfImage, read_checkpoint
 from tests.gloo import run_ranks
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cascade_rl.engine.config import ParallelConfig
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models import check_layout
 from cascade_rl.engine.models.layout import token_multiple
 from tests.engine.models.test_name_map import NANO_30B, QWEN3_30B, SMOLLM2_135M

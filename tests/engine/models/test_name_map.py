@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.models import family_of
 from cascade_rl.engine.models.name_map import (
     Cut,

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cascade_rl.engine.config import RolloutConfig
+from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
+from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.rollout.client import RolloutEngine
-from cascade_rl.engine.sample import Request, Rollout, Sampling
 
 from .tiny_models import FAMILIES, VOCAB, Reference, build, write_config, write_image
 

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade_rl.engine.config import RolloutConfig
-from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.rollout import client, process, vllm_cpu_patches
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
+from cascade_rl.engine.core.settings import RolloutConfig
+from cascade_rl.engine.rollout import client
+from cascade_rl.engine.rollout import server_process as process
 from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
 from cascade_rl.engine.rollout.protocol import Reply, Score, Settings, Sleep, Submit, UpdateWeights
-from cascade_rl.engine.sample import Request, Rollout, Sampling
+from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 
 REQUESTS = [Request(f"{prompt}/{i}", (prompt, 7), Sampling(4), seed=i) for prompt in range(4) for i in range(3)]
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
-from cascade_rl.engine.sample import Request, Rollout, Sampling
 
 from .conftest import CONFIG, Tiny, make_requests, next_version
 from .test_rollouts import gap, gaps
@@ -171,7 +171,7 @@ def test_weights_that_did_not_arrive_are_an_error(engines: dict[str, Tiny], tmp_
 def test_the_engine_dies_with_its_trainer(tmp_path: Path) -> None:
     program = (
         "import sys, time; from cascade_rl.engine.rollout.client import RolloutEngine\n"
-        "from cascade_rl.engine.config import RolloutConfig\n"
+        "from cascade_rl.engine.core.settings import RolloutConfig\n"
         "engine = RolloutEngine(sys.argv[1], RolloutConfig(), 0, sys.argv[1] + '/log')\n"
         "print(engine.pids[0], flush=True); time.sleep(60)"
     )

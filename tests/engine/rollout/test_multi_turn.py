@@ -5,13 +5,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from cascade_rl.engine.sample import Request, Sampling
-from cascade_rl.engine.sampler import Sampler
-from cascade_rl.rl_stages.domains import DOMAINS, Domain
-from cascade_rl.rl_stages.environments.episodes import Episodes
-from cascade_rl.rl_stages.scored_sample import Sample
-from cascade_rl.rl_stages.tokenizer import encode_prompt
-from cascade_rl.rl_stages.verdict import Verdict
+from cascade_rl.engine.core.rollouts import Request, Sampling
+from cascade_rl.engine.sync.sampler import Sampler
+from cascade_rl.rl_stages.core.verdict import Verdict
+from cascade_rl.rl_stages.data.tokenizer import encode_prompt
+from cascade_rl.rl_stages.scoring.episodes import Episodes
+from cascade_rl.rl_stages.scoring.scored_sample import Sample
+from cascade_rl.rl_stages.tasks.domains import DOMAINS, Domain
 from tests.rl_stages.environments.scripted import QUESTION, TASK, TOKENIZER, ScriptedEnvironment
 
 from .conftest import Tiny

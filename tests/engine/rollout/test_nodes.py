@@ -16,16 +16,16 @@ import psutil
 import pytest
 import torch.distributed as dist
 
-from cascade_rl.engine.backend import initialize_distributed
-from cascade_rl.engine.config import OptimizerConfig, ParallelConfig
-from cascade_rl.engine.errors import UserError
-from cascade_rl.engine.refit import Refit
+from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.cluster.node import NodeLost
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
+from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
 from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
-from cascade_rl.engine.rollout.node import NodeLost
 from cascade_rl.engine.rollout.nodes import nodes_of_job
-from cascade_rl.engine.sample import Request, Rollout, Sampling
-from cascade_rl.engine.sampler import Sampler, sample
-from cascade_rl.engine.trainer import Trainer
+from cascade_rl.engine.sync.sampler import Sampler, sample
+from cascade_rl.engine.sync.weight_sync import Refit
+from cascade_rl.engine.train.trainer import Trainer
 from tests.gloo import run_ranks
 from tests.living import runs
 from tests.two_nodes import be_first_of_a_node

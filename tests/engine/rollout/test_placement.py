@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from cascade_rl.engine.core.rollouts import Request, Sampling
 from cascade_rl.engine.rollout.placement import place
-from cascade_rl.engine.sample import Request, Sampling
 
 
 def group(prompt: int, length: int, count: int, new: int = 10) -> list[Request]:

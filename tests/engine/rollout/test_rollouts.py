@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling, Scored
 from cascade_rl.engine.rollout.client import RolloutEngine
-from cascade_rl.engine.sample import Request, Rollout, Sampling, Scored
 
 from .conftest import CONFIG, Tiny, kept_sets, make_requests
 from .tiny_models import Reference, build, write_config, write_image

@@ -11,8 +11,8 @@ import numpy as np
 import psutil
 import pytest
 
+from cascade_rl.engine.core.rollouts import Sampling
 from cascade_rl.engine.rollout.client import EngineDied
-from cascade_rl.engine.sample import Sampling
 from tests.living import runs
 
 from .conftest import CONFIG, Tiny, kept_sets, make_requests

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.engine.rollout.client import EngineDied
-from cascade_rl.engine.sample import Request, Rollout, Sampling
 
 from .conftest import CONFIG, Tiny, make_requests
 from .test_engine_lifecycle import LONG, replace_under_way

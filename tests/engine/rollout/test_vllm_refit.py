@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch.distributed import PrefixStore, TCPStore
 
-from cascade_rl.engine.config import ParallelConfig
+from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models import family_of, read_config
 from cascade_rl.engine.models.places import place_of
-from cascade_rl.engine.refit_group import Terms, join_as_trainer
-from cascade_rl.engine.rollout.process import OFFLINE, SAFE_PATH
-from cascade_rl.launchers.held_port import held_port
-from tests.engine.refit_layouts import laid_out
+from cascade_rl.engine.refit.group import Terms, join_as_trainer
+from cascade_rl.engine.rollout.server_process import OFFLINE, SAFE_PATH
+from cascade_rl.launchers.local.held_port import held_port
+from tests.engine.refit.refit_layouts import laid_out
 from tests.gloo import run_ranks
 
 from .tiny_models import Reference, build, hub_state, write_config

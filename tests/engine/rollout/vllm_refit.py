@@ -12,9 +12,10 @@ import pickle
 import sys
 from pathlib import Path
 
-from cascade_rl.engine.config import RolloutConfig
-from cascade_rl.engine.rollout import server, vllm_cpu_patches
+from cascade_rl.engine.core.settings import RolloutConfig
+from cascade_rl.engine.rollout import server
 from cascade_rl.engine.rollout.protocol import Settings
+from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.slurm.cluster import Cluster, read_cluster
 
 LAUNCHERS = Path(__file__).parents[3] / "launchers"
@@ -63,7 +63,7 @@ def test_a_wrong_profile_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_launch_loads_neither_torch_nor_nemo_run_before_it_submits() -> None:
-    modules = "cascade_rl.launchers.slurm.launch, cascade_rl.launchers.slurm.dryrun, cascade_rl.rl_stages.in_job"
+    modules = "cascade_rl.launchers.slurm.submit, cascade_rl.launchers.slurm.dryrun, cascade_rl.launchers.stage.in_job"
     source = f"import sys, {modules}; print([name for name in ('torch', 'nemo_run') if name in sys.modules])"
     told = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert told.stdout == "[]\n"

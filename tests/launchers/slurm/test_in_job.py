@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from tests.launchers.slurm.fake_cascade import CASCADE
 from tests.living import runs
 
@@ -29,7 +29,7 @@ if does == "waits":
 if does == "kills itself":
     os.kill(os.getpid(), signal.SIGKILL)
 if does == "finishes":
-    from cascade_rl.rl_stages.run_folder import RunFolder
+    from cascade_rl.rl_stages.run.run_folder import RunFolder
     stage = RunFolder.open(Path(sys.argv[1])).stage(sys.argv[2])
     for step in range(1, stage.config.steps + 1):
         stage.begin_checkpoint(step), stage.commit_checkpoint(step)
@@ -53,7 +53,7 @@ def start(stage: StageFolder, rank_does: str, after: float = 0.5, head: str = "l
     root = stage.root.parents[1]
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "cascade_rl.rl_stages.in_job", root, "sft", "--workdir", root),
+            *(sys.executable, "-m", "cascade_rl.launchers.stage.in_job", root, "sft", "--workdir", root),
             *("--nproc-per-node", "1", "--devices", "cpu", "--attempts", "2", "--", sys.executable, "-c", RANK),
         ],
         env={**os.environ, **slurm, "RANK_DOES": rank_does, "PIDS": str(root / "pids"), "AFTER": str(after)},

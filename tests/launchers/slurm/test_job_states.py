@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.slurm import job_states
 from cascade_rl.launchers.slurm.job_states import JobState
 

@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cascade_rl.engine.errors import UserError
+from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers import plan
-from cascade_rl.launchers.cli import run_file
+from cascade_rl.launchers.cli.launch import run_file
 from cascade_rl.launchers.slurm import nemo_run_backend, sbatch_backend
 from cascade_rl.launchers.slurm.cluster import Cluster
 from cascade_rl.launchers.slurm.containers import check_container
 from cascade_rl.launchers.slurm.jobs import Job, make_jobs
-from cascade_rl.rl_stages.run_folder import RunFolder
+from cascade_rl.rl_stages.run.run_folder import RunFolder
 from tests.launchers.slurm.fake_cascade import CASCADE
 
 GOLDEN = Path(__file__).with_name("golden")

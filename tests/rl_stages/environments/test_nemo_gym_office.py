@@ -9,7 +9,7 @@ from cascade_rl.rl_stages.environments.environment import End, Observation
 from cascade_rl.rl_stages.environments.nemo_gym_office import TOOLS, start
 from cascade_rl.rl_stages.environments.office import Office, ToolError
 from cascade_rl.rl_stages.environments.workplace import Workplace
-from cascade_rl.rl_stages.task import parse_task
+from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 
 CRM, TASKS = "customer_relationship_manager", "project_management"
 

@@ -15,7 +15,7 @@ import pytest
 
 from cascade_rl.rl_stages.environments.nemo_gym_office import FILES, TABLES, TOOLS, start
 from cascade_rl.rl_stages.environments.office import Office, ToolError
-from cascade_rl.rl_stages.task import parse_task
+from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 
 PLACE = "CASCADE_PUBLISHED"
 pytestmark = pytest.mark.skipif(PLACE not in os.environ, reason=f"{PLACE} is not set: `make test-published` does it")

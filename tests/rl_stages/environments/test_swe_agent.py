@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from cascade_rl.engine.sample import Outcome
+from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.environments.environment import End, Observation
 from cascade_rl.rl_stages.environments.swe_agent import MAX_OUTPUT, SweEpisode
-from cascade_rl.rl_stages.verdict import Verdict
 
 
 class FakeWorkspace:

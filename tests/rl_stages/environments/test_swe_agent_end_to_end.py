@@ -12,22 +12,22 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from cascade_rl.engine.backend import initialize_distributed
-from cascade_rl.engine.config import OptimizerConfig, ParallelConfig
-from cascade_rl.engine.losses import SftLoss
+from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
 from cascade_rl.engine.models import export_hf, read_config
-from cascade_rl.engine.sample import Sequence
-from cascade_rl.engine.trainer import Trainer
+from cascade_rl.engine.train.losses import SftLoss
+from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.rl_stages import base_model
-from cascade_rl.rl_stages.demonstration import load_demonstrations
-from cascade_rl.rl_stages.prompts import swe_agent
-from cascade_rl.rl_stages.prompts.lesson import Lesson
-from cascade_rl.rl_stages.run_folder import RunFolder, StageFolder
-from cascade_rl.rl_stages.sample_record import read_samples
-from cascade_rl.rl_stages.swe.mutation import mutations
-from cascade_rl.rl_stages.swe.unified_diff import apply_unified_diff
-from cascade_rl.rl_stages.task import split_of
-from cascade_rl.rl_stages.tokenizer import encode_demonstration
+from cascade_rl.rl_stages.data.tokenizer import encode_demonstration
+from cascade_rl.rl_stages.lessons import swe_agent
+from cascade_rl.rl_stages.lessons.lesson import Lesson
+from cascade_rl.rl_stages.rewards.swe.unified_diff import apply_unified_diff
+from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.run.sample_record import read_samples
+from cascade_rl.rl_stages.swe_tasks.mutation import mutations
+from cascade_rl.rl_stages.tasks.demonstration import load_demonstrations
+from cascade_rl.rl_stages.tasks.load_tasks import split_of
 from tests.gloo import run_ranks
 from tests.rl_stages.environments.tiny_swe_agent import TURNS
 from tests.rl_stages.launched import Launched

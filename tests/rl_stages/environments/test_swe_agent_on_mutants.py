@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cascade_rl.engine.sample import Outcome, Sampling
+from cascade_rl.engine.core.rollouts import Outcome, Sampling
 from cascade_rl.rl_stages.environments.swe_agent import SweAgent
-from cascade_rl.rl_stages.judge import Judge
+from cascade_rl.rl_stages.rewards.swe.instance import Instance, parse_instance
 from cascade_rl.rl_stages.sandbox import SandboxUnavailable
-from cascade_rl.rl_stages.scored_sample import Sample
-from cascade_rl.rl_stages.swe.instance import Instance, parse_instance
-from cascade_rl.rl_stages.swe.make_tasks import Report, TaskMaker
-from cascade_rl.rl_stages.task import Task
+from cascade_rl.rl_stages.scoring.judge import Judge
+from cascade_rl.rl_stages.scoring.scored_sample import Sample
+from cascade_rl.rl_stages.swe_tasks.make_tasks import Report, TaskMaker
+from cascade_rl.rl_stages.tasks.load_tasks import Task
 from tests.rl_stages.environments.scripted import QUESTION, TOKENIZER, Play
-from tests.rl_stages.swe.tiny_package import REPOSITORY
+from tests.rl_stages.rewards.swe.tiny_package import REPOSITORY
 
 SAMPLING = Sampling(900, stop_token_ids=(TOKENIZER.eos_token_id,), max_turns=3)
 HOOK = "def pytest_runtest_makereport(item, call): call.excinfo = None"

@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from runpy import run_path
 
-from cascade_rl.engine.config import OptimizerConfig
-from cascade_rl.engine.sample import Sampling
-from cascade_rl.launchers.cli import launch
-from cascade_rl.rl_stages.config import BaseModel, Evaluation, GrpoStage
+from cascade_rl.engine.core.rollouts import Sampling
+from cascade_rl.engine.core.settings import OptimizerConfig
+from cascade_rl.launchers.cli.launch import launch
+from cascade_rl.rl_stages.config.cascade import BaseModel, Evaluation, GrpoStage
 
 TINY = run_path(str(Path(__file__).parents[1] / "tiny_cascade.py"))["CASCADE"]
 

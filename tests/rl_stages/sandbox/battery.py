@@ -15,14 +15,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from cascade_rl.rl_stages.adapters import python_function
-from cascade_rl.rl_stages.sandbox import Limits, Program, Sandbox, Tier, interpreter, process_tree
-from cascade_rl.rl_stages.sandbox.attacks import ATTACKS, STRAY
-from cascade_rl.rl_stages.sandbox.host_view import HostView
-from cascade_rl.rl_stages.sandbox.probe import why_not
-from cascade_rl.rl_stages.swe.grading import run_tests
-from cascade_rl.rl_stages.swe.repository import Repository
-from cascade_rl.rl_stages.verifiers.math import MathVerifier
+from cascade_rl.rl_stages.rewards.adapters import python_function
+from cascade_rl.rl_stages.rewards.swe.grading import run_tests
+from cascade_rl.rl_stages.rewards.swe.repository import Repository
+from cascade_rl.rl_stages.rewards.verifiers.math import MathVerifier
+from cascade_rl.rl_stages.sandbox import Limits, Program, Sandbox, Tier, process_tree
+from cascade_rl.rl_stages.sandbox.outside.attacks import ATTACKS, STRAY
+from cascade_rl.rl_stages.sandbox.outside.probe import why_not
+from cascade_rl.rl_stages.sandbox.walls import interpreter
+from cascade_rl.rl_stages.sandbox.walls.host_view import HostView
 
 PR_SET_CHILD_SUBREAPER = 36
 USER = 61234
@@ -31,7 +32,7 @@ STRAYS = f"import os, time\nos.fork() or os.execv('/bin/sleep', ['{STRAY}', '300
 
 def become(user: int) -> None:
     """As setpriv does, with this Python in reach."""
-    package = Path(interpreter.__file__).parents[2]
+    package = Path(interpreter.__file__).parents[3]
     HostView(user, [*interpreter.prefixes(), str(package)])
     os.setgroups([])
     os.setgid(user)

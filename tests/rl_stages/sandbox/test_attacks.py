@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cascade_rl.rl_stages.sandbox import Tier, process_tree
-from cascade_rl.rl_stages.sandbox.attacks import ATTACKS, SECRET, STRAY
+from cascade_rl.rl_stages.sandbox.outside.attacks import ATTACKS, SECRET, STRAY
 
 BATTERY = str(Path(__file__).with_name("battery.py"))
 USER = "61234"
@@ -31,7 +31,7 @@ PLACES = [
 if not IS_ROOT:
     PLACES = [("user", tier) for tier in Tier]
 KILLS, KILLERS = 100, 4
-REWARDS = Path(__file__).parents[1] / "adapters"
+REWARDS = Path(__file__).parents[1] / "rewards/adapters"
 
 Place = tuple[str, Tier]
 
@@ -120,7 +120,7 @@ def test_killed_worker_takes_its_box_along() -> None:
     process.stdout.readline()
     time.sleep(0.5)
     for pid in process_tree.descendants(process.pid):
-        if b"sandbox.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if b"sandbox.inside.box_worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGKILL)
             break
     process.kill()

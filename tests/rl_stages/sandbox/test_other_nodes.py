@@ -16,20 +16,21 @@ import psutil
 import pytest
 import torch.distributed as dist
 
-from cascade_rl.engine.rollout.node import Node, ThisNode
+from cascade_rl.engine.cluster.node import Node, ThisNode
+from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.engine.rollout.nodes import nodes_of_job
-from cascade_rl.engine.sample import Outcome
+from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.environments.environment import End
 from cascade_rl.rl_stages.environments.swe_agent import SweAgent, SweEpisode
-from cascade_rl.rl_stages.prompts import swe_agent as agent_prompts
-from cascade_rl.rl_stages.prompts import swe_executed as executed_prompts
-from cascade_rl.rl_stages.prompts.lesson import Lesson
-from cascade_rl.rl_stages.sandbox import Sandbox, SandboxUnavailable, cores, folder
-from cascade_rl.rl_stages.task import Task, parse_task
-from cascade_rl.rl_stages.verdict import Verdict
-from cascade_rl.rl_stages.verifiers.code import CodeVerifier
-from cascade_rl.rl_stages.verifiers.code_rows import parse_row
-from cascade_rl.rl_stages.verifiers.swe_executed import SweExecutedVerifier
+from cascade_rl.rl_stages.lessons import swe_agent as agent_prompts
+from cascade_rl.rl_stages.lessons import swe_executed as executed_prompts
+from cascade_rl.rl_stages.lessons.lesson import Lesson
+from cascade_rl.rl_stages.rewards.verifiers.programs.code import CodeVerifier
+from cascade_rl.rl_stages.rewards.verifiers.programs.code_rows import parse_row
+from cascade_rl.rl_stages.rewards.verifiers.swe_executed import SweExecutedVerifier
+from cascade_rl.rl_stages.sandbox import Sandbox, SandboxUnavailable, cores
+from cascade_rl.rl_stages.sandbox.outside import folder
+from cascade_rl.rl_stages.tasks.load_tasks import Task, parse_task
 from tests.gloo import run_ranks
 from tests.living import runs
 from tests.two_nodes import be_first_of_a_node
@@ -61,7 +62,8 @@ def judged(verifier: CodeVerifier, round_: int) -> list[Verdict]:
 
 def workers() -> list[int]:
     """Those that this process has started."""
-    return [child.pid for child in psutil.Process().children() if "sandbox.worker" in " ".join(child.cmdline())]
+    children = psutil.Process().children()
+    return [child.pid for child in children if "sandbox.inside.box_worker" in " ".join(child.cmdline())]
 
 
 def kill_workers() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cascade_rl.engine.rollout.node import ThisNode
+from cascade_rl.engine.cluster.node import ThisNode
 from cascade_rl.rl_stages.sandbox import (
     CompilerUnavailable,
     Folder,
@@ -25,13 +25,12 @@ from cascade_rl.rl_stages.sandbox import (
     Status,
     TestRun,
     Tier,
-    bubblewrap,
-    probe,
     process_tree,
-    slot,
 )
-from cascade_rl.rl_stages.sandbox.interpreter import driver
-from cascade_rl.rl_stages.sandbox.probe import attempts
+from cascade_rl.rl_stages.sandbox.outside import probe, slot
+from cascade_rl.rl_stages.sandbox.outside.probe import attempts
+from cascade_rl.rl_stages.sandbox.walls import bubblewrap
+from cascade_rl.rl_stages.sandbox.walls.interpreter import driver
 
 SUM = Program(language="python", source="print(sum(map(int, input().split())))")
 
@@ -167,7 +166,7 @@ def test_a_busy_machine_loses_no_program(sandbox: Sandbox) -> None:
 
 def workers() -> list[int]:
     lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in process_tree.descendants(os.getpid())}
-    return [pid for pid, line in lines.items() if b"sandbox.worker" in line]
+    return [pid for pid, line in lines.items() if b"sandbox.inside.box_worker" in line]
 
 
 def test_a_lost_worker_is_replaced_once(monkeypatch: pytest.MonkeyPatch) -> None:

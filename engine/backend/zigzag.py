@@ -1,0 +1,70 @@
+"""Context parallelism: the tokens of each packed sequence, shared out over the ranks that hold the same weights.
+
+A sequence is cut into 2 * size equal pieces, of which rank r holds the r-th from the front and the r-th from the
+back, so that causal attention is the same work on every rank. This is Transformer Engine's order of packed rows,
+and Megatron's rotary embeddings and Mamba layers rely on it.
+"""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from cascade_rl.engine.train.packing import MicroBatch
+
+
+def zigzag(cu_seqlens: Tensor, size: int, rank: int) -> Tensor:
+    """Positions in the packed row of the tokens of a rank, in the order in which it holds them.
+
+    cu_seqlens int32 [segments + 1], borders that 2 * size divides; returns int64 [tokens / size].
+    Raises ValueError for a segment that is not cut evenly.
+    """
+    borders = cu_seqlens.tolist()
+    if uneven := [end - start for start, end in pairwise(borders) if (end - start) % (2 * size)]:
+        raise ValueError(
+            f"expected segments padded to a multiple of {2 * size} tokens (2 x context), found lengths {uneven}"
+        )
+    pieces = (
+        torch.arange(start + piece * length, start + (piece + 1) * length)
+        for start, end in pairwise(borders)
+        for length in [(end - start) // (2 * size)]
+        for piece in (rank, 2 * size - 1 - rank)
+    )
+    return torch.cat([*pieces]).to(cu_seqlens.device)
+
+
+def shard(batch: MicroBatch, size: int, rank: int) -> MicroBatch:
+    """A rank's tokens of a micro-batch. Segments, `cu_seqlens` and `max_seqlen` stay those of the whole."""
+    if size == 1:
+        return batch
+    held = zigzag(batch.cu_seqlens, size, rank)
+    return replace(
+        batch,
+        input_ids=batch.input_ids[:, held],
+        position_ids=batch.position_ids[:, held],
+        targets=batch.targets[held],
+        loss_mask=batch.loss_mask[held],
+        temperature=batch.temperature[held],
+        per_token={name: values[held] for name, values in batch.per_token.items()},
+        routes=None if batch.routes is None else batch.routes[held],
+        kept=None if batch.kept is None else batch.kept[held],
+    )
+
+
+def gather(values: Tensor, cu_seqlens: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The inverse of `shard` for one value per token: [tokens / size, ...] of each rank -> [tokens, ...] on all.
+
+    Collective, without gradient.
+    """
+    if group.size() == 1:
+        return values
+    whole = values.new_empty(group.size() * values.size(0), *values.shape[1:])
+    dist.all_gather_into_tensor(whole, values.contiguous(), group=group)
+    return in_order(whole, cu_seqlens, group.size())
+
+
+def in_order(gathered: Tensor, cu_seqlens: Tensor, size: int) -> Tensor:
+    """[tokens, ...] of rank 0, 1, ... one after another -> in the order of the packed row."""
+    return gathered[torch.cat([zigzag(cu_seqlens, size, rank) for rank in range(size)]).argsort()]

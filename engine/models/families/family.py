@@ -1,0 +1,43 @@
+"""A model family: everything that a Hugging Face config.json says, in Megatron's terms."""
+
+from typing import Any, Protocol
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.models.families.llama import Llama
+from cascade_rl.engine.models.families.nemotron_h import NemotronH
+from cascade_rl.engine.models.families.qwen3 import Qwen3
+from cascade_rl.engine.models.families.qwen3_moe import Qwen3Moe
+from cascade_rl.engine.models.hf_config import HfConfig
+from cascade_rl.engine.models.name_map import NameMap
+
+
+class Family(Protocol):
+    """Pure functions of config.json; what is not supported is a UserError.
+
+    pattern              one symbol per HybridModel layer: M Mamba-2, * attention, - MLP, E experts
+    transformer_config   TransformerConfig fields that the model fixes; `activation_func` by its HF name
+    model_kwargs         arguments of HybridModel: positions, tied head
+    name_map             every parameter and where its numbers lie in the HF checkpoint
+    """
+
+    architecture: str
+    qk_layernorm: bool
+
+    def pattern(self, hf: HfConfig) -> str: ...
+
+    def transformer_config(self, hf: HfConfig) -> dict[str, Any]: ...
+
+    def model_kwargs(self, hf: HfConfig) -> dict[str, Any]: ...
+
+    def name_map(self, hf: HfConfig) -> NameMap: ...
+
+
+FAMILIES: dict[str, Family] = {family.architecture: family for family in (NemotronH(), Qwen3(), Qwen3Moe(), Llama())}
+
+
+def family_of(hf: HfConfig) -> Family:
+    """The family of `architectures[0]`. Raises UserError, naming the known ones, for any other."""
+    architecture = (hf.get("architectures") or ["none"])[0]
+    if architecture not in FAMILIES:
+        raise UserError(f"expected an architecture among {', '.join(FAMILIES)}; config.json has {architecture}")
+    return FAMILIES[architecture]

@@ -1,0 +1,152 @@
+"""Nemotron-H and Nemotron-3-Nano: Mamba-2, attention without positions, sigmoid-routed relu2 experts.
+
+Sources: facts/paper.md 6.1 to 6.3. Unlike transformers 5, which clamps dt below at `time_step_min`, Megatron
+does not clamp it; the difference shows only where softplus(dt) < time_step_min.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.models.families import layers
+from cascade_rl.engine.models.hf_config import HfConfig, head_width, read, require
+from cascade_rl.engine.models.name_map import NameMap, Parameter, replicated
+
+SYMBOLS = {
+    "linear_attention": "M",
+    "mamba": "M",
+    "full_attention": "*",
+    "attention": "*",
+    "moe": "E",
+    "mlp": "-",
+}
+"""Names of `layers_block_type` in transformers 5.19 and before."""
+
+
+class NemotronH:
+    architecture = "NemotronHForCausalLM"
+    qk_layernorm = False
+
+    def pattern(self, hf: HfConfig) -> str:
+        """One symbol for each HF layer: hub checkpoints have the string, transformers 5 writes a list."""
+        if "hybrid_override_pattern" in hf:
+            return hf["hybrid_override_pattern"]
+        kinds = read(hf, "layers_block_type")
+        if unknown := set(kinds) - set(SYMBOLS):
+            raise UserError(f"layers_block_type holds {sorted(unknown)}; known are {sorted(SYMBOLS)}")
+        return "".join(SYMBOLS[kind] for kind in kinds)
+
+    def transformer_config(self, hf: HfConfig) -> dict[str, Any]:
+        _require_supported(hf)
+        pattern = self.pattern(hf)
+        config = {
+            "num_layers": len(pattern),
+            "hidden_size": read(hf, "hidden_size"),
+            "ffn_hidden_size": read(hf, "intermediate_size"),
+            "num_attention_heads": read(hf, "num_attention_heads"),
+            "num_query_groups": read(hf, "num_key_value_heads"),
+            "kv_channels": head_width(hf),
+            "gated_linear_unit": False,
+            "activation_func": "relu2",
+            "layernorm_epsilon": read(hf, "layer_norm_epsilon"),
+            "init_method_std": hf.get("initializer_range", 0.02),
+            "fp32_residual_connection": hf.get("residual_in_fp32", False),
+            "mamba_num_heads": read(hf, "mamba_num_heads"),
+            "mamba_head_dim": read(hf, "mamba_head_dim"),
+            "mamba_num_groups": read(hf, "n_groups"),
+            "mamba_state_dim": read(hf, "ssm_state_size"),
+        }
+        return config | _expert_config(hf) if "E" in pattern else config
+
+    def model_kwargs(self, hf: HfConfig) -> dict[str, Any]:
+        return {
+            "position_embedding_type": "none",
+            "max_sequence_length": read(hf, "max_position_embeddings"),
+            "share_embeddings_and_output_weights": hf.get("tie_word_embeddings", False),
+        }
+
+    def name_map(self, hf: HfConfig) -> NameMap:
+        pattern = self.pattern(hf)
+        return layers.language_model(
+            [list(_layer(hf, n, symbol)) for n, symbol in enumerate(pattern)],
+            embedding="backbone.embeddings.weight",
+            norm="backbone.norm_f.weight",
+            head="lm_head.weight",
+            vocabulary_size=read(hf, "vocab_size"),
+            hidden=read(hf, "hidden_size"),
+            experts=read(hf, "n_routed_experts") if "E" in pattern else 0,
+            tied=hf.get("tie_word_embeddings", False),
+        )
+
+
+def _require_supported(hf: HfConfig) -> None:
+    """What Megatron's Mamba mixer or router fixes, and what HF configs may ask for all the same."""
+    require(hf, use_bias=False, mlp_bias=False, attention_bias=False, mamba_proj_bias=False, use_conv_bias=True)
+    require(hf, conv_kernel=4, mamba_hidden_act="silu", mlp_hidden_act="relu2", layer_norm_epsilon=1e-5)
+    require(hf, norm_topk_prob=True, moe_latent_size=None, sliding_window=None)
+    require(hf, num_nextn_predict_layers=0)
+    if hf.get("n_group", 1) > 1:
+        # HF ranks groups by their two best experts, Megatron by their topk / group_topk best
+        require(hf, num_experts_per_tok=2 * read(hf, "topk_group"))
+
+
+def _expert_config(hf: HfConfig) -> dict[str, Any]:
+    groups = hf.get("n_group", 1)
+    return {
+        "num_moe_experts": read(hf, "n_routed_experts"),
+        "moe_ffn_hidden_size": read(hf, "moe_intermediate_size"),
+        "moe_shared_expert_intermediate_size": read(hf, "moe_shared_expert_intermediate_size"),
+        "moe_router_topk": read(hf, "num_experts_per_tok"),
+        "moe_router_num_groups": groups if groups > 1 else None,
+        "moe_router_group_topk": read(hf, "topk_group") if groups > 1 else None,
+        "moe_router_topk_scaling_factor": read(hf, "routed_scaling_factor"),
+        "moe_router_score_function": "sigmoid",
+        "moe_router_enable_expert_bias": True,
+    }
+
+
+def _layer(hf: HfConfig, layer: int, symbol: str) -> Iterator[Parameter]:
+    mixer, norm = f"backbone.layers.{layer}.mixer", f"backbone.layers.{layer}.norm.weight"
+    hidden = read(hf, "hidden_size")
+    if symbol == "E":
+        yield from _expert_layer(hf, layer, mixer, norm)
+    elif symbol == "M":
+        yield from layers.in_layer(layer, _mamba_rules(hf, mixer, norm))
+    elif symbol == "*":
+        heads, groups = read(hf, "num_attention_heads"), read(hf, "num_key_value_heads")
+        rules = layers.attention(mixer, norm, hidden=hidden, heads=heads, groups=groups, width=head_width(hf))
+        yield from layers.in_layer(layer, rules)
+    elif symbol == "-":
+        rules = layers.mlp(mixer, norm, hidden=hidden, width=read(hf, "intermediate_size"), gated=False)
+        yield from layers.in_layer(layer, rules)
+    else:
+        raise UserError(f"hybrid_override_pattern is made of M, *, E and -; found {symbol!r} at layer {layer}")
+
+
+def _mamba_rules(hf: HfConfig, mixer: str, norm: str) -> layers.Rules:
+    return layers.mamba(
+        mixer,
+        norm,
+        hidden=read(hf, "hidden_size"),
+        heads=read(hf, "mamba_num_heads"),
+        width=read(hf, "mamba_head_dim"),
+        groups=read(hf, "n_groups"),
+        state=read(hf, "ssm_state_size"),
+        kernel=read(hf, "conv_kernel"),
+    )
+
+
+def _expert_layer(hf: HfConfig, layer: int, mixer: str, norm: str) -> Iterator[Parameter]:
+    hidden, experts = read(hf, "hidden_size"), read(hf, "n_routed_experts")
+    shared = layers.feed_forward(
+        "mlp.shared_experts",
+        f"{mixer}.shared_experts",
+        hidden=hidden,
+        width=read(hf, "moe_shared_expert_intermediate_size"),
+        gated=False,
+    )
+    bias = {"mlp.router.expert_bias": replicated(f"{mixer}.gate.e_score_correction_bias", experts)}
+    yield from layers.in_layer(layer, layers.router(mixer, norm, hidden=hidden, experts=experts) | shared)
+    yield from layers.in_layer(layer, bias, float32=True)
+    width = read(hf, "moe_intermediate_size")
+    yield from layers.routed_experts(layer, mixer, experts=experts, hidden=hidden, width=width, gated=False)

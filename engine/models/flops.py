@@ -1,0 +1,61 @@
+"""What a sequence costs: forward FLOPs, linear in its length but for attention, which is quadratic.
+
+After `num_floating_point_operations` of megatron/training/training.py 0.19: two for each number of a matrix and
+token, half of the square for causal attention, 7 for each channel and state of Mamba's scan. Backward costs twice
+the forward in every term, and tensor, context and expert parallelism divide every term: no comparison changes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cascade_rl.engine.models.families.family import family_of
+from cascade_rl.engine.models.hf_config import HfConfig, read
+
+
+@dataclass(frozen=True)
+class SequenceCost:
+    """FLOPs of a sequence of n tokens: n * (per_token + n * per_pair)."""
+
+    per_token: float
+    per_pair: float
+
+    def of(self, lengths: Sequence[int]) -> list[float]:
+        return [n * (self.per_token + n * self.per_pair) for n in lengths]
+
+
+def sequence_cost(hf: HfConfig) -> SequenceCost:
+    """The cost model of a Hugging Face config.json. Raises UserError where the family is not supported."""
+    pattern, config = family_of(hf).pattern(hf), family_of(hf).transformer_config(hf)
+    matrices = {"M": _mamba, "*": _attention, "-": _mlp, "E": _experts}
+    weights = sum(pattern.count(symbol) * count(config) for symbol, count in matrices.items() if symbol in pattern)
+    head = config["hidden_size"] * read(hf, "vocab_size")
+    # q k^T and its product with v, each two for a pair of tokens, and half of the pairs
+    per_pair = 2 * pattern.count("*") * config["num_attention_heads"] * config["kv_channels"]
+    return SequenceCost(per_token=2.0 * (weights + head), per_pair=float(per_pair))
+
+
+def _attention(config: dict) -> float:
+    query = config["num_attention_heads"] * config["kv_channels"]
+    key_and_value = 2 * config["num_query_groups"] * config["kv_channels"]
+    return config["hidden_size"] * (2 * query + key_and_value)
+
+
+def _mamba(config: dict) -> float:
+    heads, state = config["mamba_num_heads"], config["mamba_state_dim"]
+    channels = heads * config["mamba_head_dim"]
+    projections = 3 * channels + 2 * config["mamba_num_groups"] * state + heads
+    return config["hidden_size"] * projections + 7 / 2 * channels * state
+
+
+def _mlp(config: dict) -> float:
+    return _feed_forward(config, config["ffn_hidden_size"])
+
+
+def _experts(config: dict) -> float:
+    router = config["hidden_size"] * config["num_moe_experts"]
+    routed = config["moe_router_topk"] * config["moe_ffn_hidden_size"]
+    return router + _feed_forward(config, routed + config.get("moe_shared_expert_intermediate_size", 0))
+
+
+def _feed_forward(config: dict, width: int) -> float:
+    return (3 if config["gated_linear_unit"] else 2) * config["hidden_size"] * width

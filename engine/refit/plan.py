@@ -1,0 +1,311 @@
+"""The plan of a refit: which slice of which trainer rank's shard goes where in which worker's parameter, and when.
+
+Pure numbers, computed once from the places of all ranks, alike in every process. Both sides of the name map say
+which rectangles of the Hugging Face tensors they hold; a transfer is an intersection of two of them. Each number
+that a worker needs has exactly one source: a rank on the worker's own card where there is one, otherwise the
+least loaded of those that hold it, on the worker's node if possible. Nothing is gathered, and nothing that a
+worker does not keep is sent to it.
+
+The transfers are laid out over rounds: in one round no rank packs or receives more than `bucket_bytes`, half of it
+within its node and half of it between nodes, and all pairs exchange one bucket at once. So stages, expert parallel
+ranks and both kinds of link are busy side by side.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cascade_rl.engine.models.families.family import family_of
+from cascade_rl.engine.models.hf_config import HfConfig
+from cascade_rl.engine.models.name_map import Block, Index, Place
+from cascade_rl.engine.refit.vllm_map import WorkerPlace, WorkerShard, size, worker_shards
+
+BUCKET_BYTES = 64 << 20
+
+
+class RefitError(RuntimeError):
+    """A refit that did not bring every weight to every worker, told by name."""
+
+
+@dataclass(frozen=True)
+class Member[P: (Place, WorkerPlace)]:
+    """A rank that takes part in a refit. What lies on one card is copied there; `node` is where links are fast.
+
+    On the CPU the memory of a host is one card, and processes share it.
+    """
+
+    place: P
+    card: str
+    node: str
+
+
+class Transfer(NamedTuple):
+    """`parameter[target_index]` of worker `target` becomes `shard[source_index]` of trainer rank `source`."""
+
+    source: int
+    target: int
+    shard: str
+    source_index: Index
+    parameter: str
+    target_index: Index
+    bytes: int
+    minus_exp: bool
+
+    def __str__(self) -> str:
+        axes = ", ".join(f"{axis.start}:{axis.stop}" for axis in self.target_index)
+        return f"{self.parameter}[{axes}]"
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """What one rank gives one worker in one round; `local` if both are on the same card."""
+
+    source: int
+    target: int
+    local: bool
+    transfers: tuple[Transfer, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(transfer.bytes for transfer in self.transfers)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """rounds       buckets that are exchanged at the same time, round after round
+    lower_bound  bytes that workers need and no rank on their card has
+    """
+
+    rounds: tuple[tuple[Bucket, ...], ...]
+    lower_bound: int
+
+    def sent_by(self, source: int) -> list[list[Bucket]]:
+        return [[bucket for bucket in buckets if bucket.source == source] for buckets in self.rounds]
+
+    def received_by(self, target: int) -> list[list[Bucket]]:
+        return [[bucket for bucket in buckets if bucket.target == target] for buckets in self.rounds]
+
+    def wire_bytes(self) -> int:
+        return sum(bucket.bytes for buckets in self.rounds for bucket in buckets if not bucket.local)
+
+
+class _Held(NamedTuple):
+    """A block of an HF tensor that trainer rank `rank` holds."""
+
+    rank: int
+    shard: str
+    block: Block
+
+
+def make_plan(
+    hf: HfConfig,
+    trainers: ListOf[Member[Place]],
+    workers: ListOf[Member[WorkerPlace]],
+    itemsize: Callable[[str], int],
+    bucket_bytes: int = BUCKET_BYTES,
+) -> Plan:
+    """The plan of every refit between these ranks.
+
+    `itemsize` gives the bytes of one number of a vLLM parameter. Raises UserError where a layout does not divide
+    the model, RefitError that names what no trainer rank holds.
+    """
+    held = _held(hf, trainers)
+    shards = {place: worker_shards(hf, place) for place in {worker.place for worker in workers}}
+    order = _order(shards[workers[0].place], held, trainers)
+    choice = _Choice(trainers, workers)
+    wanted = (
+        (target, shard, itemsize(shard.name))
+        for position in order
+        for target, worker in enumerate(workers)
+        for shard in (shards[worker.place][position],)
+    )
+    transfers = [
+        transfer
+        for target, shard, width in wanted
+        for block in shard.blocks
+        for transfer in _transfers(target, shard, block, held, width, bucket_bytes // 2, choice)
+    ]
+    return Plan(_rounds(transfers, choice, bucket_bytes // 2), choice.remote_bytes)
+
+
+def _held(hf: HfConfig, trainers: ListOf[Member[Place]]) -> dict[str, dict[tuple, list[_Held]]]:
+    """For each HF tensor the rectangles it is cut into, and the ranks that hold each of them."""
+    name_map = family_of(hf).name_map(hf)
+    held: dict[str, dict[tuple, list[_Held]]] = defaultdict(lambda: defaultdict(list))
+    for rank, trainer in enumerate(trainers):
+        for shard in name_map.shards(trainer.place):
+            for block in shard.blocks:
+                held[block.hf_name][_corners(block.hf_index)].append(_Held(rank, shard.name, block))
+    return held
+
+
+def _corners(index: Index) -> tuple:
+    return tuple((axis.start, axis.stop) for axis in index)
+
+
+def _order(shards: ListOf[WorkerShard], held: dict, trainers: ListOf[Member[Place]]) -> list[int]:
+    """Positions of the parameters such that all pipeline stages send at once, each its layers in order."""
+    stages: dict[int, list[int]] = defaultdict(list)
+    for position, shard in enumerate(shards):
+        holders = next(iter(held[shard.blocks[0].hf_name].values()), None)
+        stages[trainers[holders[0].rank].place.pipeline.rank if holders else 0].append(position)
+    turns = (
+        (turn / len(positions), stage, position)
+        for stage, positions in stages.items()
+        for turn, position in enumerate(positions)
+    )
+    return [position for _, _, position in sorted(turns)]
+
+
+class _Choice:
+    """Which of several ranks that hold the same numbers sends them."""
+
+    def __init__(self, trainers: ListOf[Member[Place]], workers: ListOf[Member[WorkerPlace]]) -> None:
+        self._trainers, self._workers = trainers, workers
+        self._sent = {True: [0] * len(trainers), False: [0] * len(trainers)}  # within and between nodes
+        self.remote_bytes = 0
+
+    def __call__(self, holders: list[_Held], target: int, count: int) -> _Held:
+        chosen = min(holders, key=lambda holder: self._cost(holder.rank, target))
+        if not self.local(chosen.rank, target):
+            self._sent[self.near(chosen.rank, target)][chosen.rank] += count
+            self.remote_bytes += count
+        return chosen
+
+    def local(self, source: int, target: int) -> bool:
+        return self._trainers[source].card == self._workers[target].card
+
+    def near(self, source: int, target: int) -> bool:
+        return self._trainers[source].node == self._workers[target].node
+
+    def _cost(self, source: int, target: int) -> tuple[bool, bool, int]:
+        near = self.near(source, target)
+        return not self.local(source, target), not near, self._sent[near][source]
+
+
+def _transfers(
+    target: int, shard: WorkerShard, block: Block, held: dict, width: int, limit: int, choice: _Choice
+) -> Iterator[Transfer]:
+    missing = size(block.hf_index)
+    for holders in held[block.hf_name].values():
+        overlap = _intersection(block.hf_index, holders[0].block.hf_index)
+        missing -= size(overlap) if overlap else 0
+        for piece in _halves(overlap, limit // width) if overlap else ():
+            chosen = choice(holders, target, size(piece) * width)
+            yield Transfer(
+                chosen.rank,
+                target,
+                chosen.shard,
+                _within(piece, chosen.block),
+                shard.name,
+                _within(piece, block),
+                size(piece) * width,
+                shard.minus_exp,
+            )
+    if missing:
+        raise RefitError(
+            f"expected trainer ranks to hold all of {block.hf_name}, which is {shard.name} in vLLM; "
+            f"{missing} numbers of it are nowhere: the two name maps do not describe one model"
+        )
+
+
+def _intersection(one: Index, other: Index) -> Index | None:
+    axes = tuple(slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(one, other, strict=True))
+    return axes if all(axis.start < axis.stop for axis in axes) else None
+
+
+def _halves(box: Index, limit: int) -> Iterator[Index]:
+    """The rectangle in pieces of at most `limit` numbers, cut along its first axes so that rows stay whole."""
+    if size(box) <= limit:
+        yield box
+        return
+    axis = next(i for i, edge in enumerate(box) if edge.stop - edge.start > 1)
+    start, stop = box[axis].start, box[axis].stop
+    for half in (slice(start, (start + stop) // 2), slice((start + stop) // 2, stop)):
+        yield from _halves((*box[:axis], half, *box[axis + 1 :]), limit)
+
+
+def _within(piece: Index, block: Block) -> Index:
+    """A rectangle of the HF tensor in the coordinates of the shard that `block` is part of."""
+    front = len(block.shard_index) - len(piece)
+    moved = [
+        slice(shard.start + part.start - hf.start, shard.start + part.stop - hf.start)
+        for part, hf, shard in zip(piece, block.hf_index, block.shard_index[front:], strict=True)
+    ]
+    return (*block.shard_index[:front], *moved)
+
+
+def _rounds(transfers: list[Transfer], choice: _Choice, limit: int) -> tuple[tuple[Bucket, ...], ...]:
+    """Each transfer in the first round that has room for it at both ends."""
+    rounds: list[dict[tuple[int, int], list[Transfer]]] = []
+    sending: dict[tuple[int, bool], _Room] = defaultdict(_Room)
+    receiving: dict[tuple[int, bool], _Room] = defaultdict(_Room)
+    for transfer in transfers:
+        near = choice.near(transfer.source, transfer.target)
+        ends = sending[transfer.source, near], receiving[transfer.target, near]
+        number = max(end.first for end in ends)
+        while not all(end.fits(number, transfer.bytes, limit) for end in ends):
+            number += 1
+        for end in ends:
+            end.take(number, transfer.bytes, limit)
+        while len(rounds) <= number:
+            rounds.append(defaultdict(list))
+        rounds[number][transfer.source, transfer.target].append(transfer)
+    return tuple(
+        tuple(
+            Bucket(*pair, choice.local(*pair), tuple(sorted(batch, key=_narrowness))) for pair, batch in found.items()
+        )
+        for found in rounds
+    )
+
+
+def _narrowness(transfer: Transfer) -> int:
+    """Wide numbers go first in a bucket, so that all of them are aligned."""
+    return -(transfer.bytes // size(transfer.target_index))
+
+
+class _Room:
+    """Bytes of one rank and kind of link in each round; `first` is the first round that is not nearly full."""
+
+    def __init__(self) -> None:
+        self._used: dict[int, int] = defaultdict(int)
+        self.first = 0
+
+    def fits(self, number: int, count: int, limit: int) -> bool:
+        return self._used[number] + count <= limit
+
+    def take(self, number: int, count: int, limit: int) -> None:
+        self._used[number] += count
+        while self._used[self.first] > limit * 7 // 8:
+            self.first += 1
+
+
+@dataclass(frozen=True)
+class Links:
+    """Bytes per second and direction of one card, by default those of an H100 with one 400 Gb/s adapter."""
+
+    within_node: float = 450e9
+    between_nodes: float = 50e9
+
+
+def wire_seconds(
+    plan: Plan, trainers: ListOf[Member[Place]], workers: ListOf[Member[WorkerPlace]], links: Links
+) -> float:
+    """Seconds on the wire if every round waits for its slowest rank and its copies are hidden behind the wire."""
+    return math.fsum(_round_seconds(buckets, trainers, workers, links) for buckets in plan.rounds)
+
+
+def _round_seconds(
+    buckets: ListOf[Bucket], trainers: ListOf[Member[Place]], workers: ListOf[Member[WorkerPlace]], links: Links
+) -> float:
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    for bucket in buckets:
+        source, target = trainers[bucket.source], workers[bucket.target]
+        if not bucket.local:
+            speed = links.within_node if source.node == target.node else links.between_nodes
+            seconds["out of", source.card] += bucket.bytes / speed
+            seconds["into", target.card] += bucket.bytes / speed
+    return max(seconds.values(), default=0.0)

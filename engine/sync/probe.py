@@ -1,0 +1,42 @@
+"""The same sequences, scored by the trainer and by its engines: what a refit and a certificate compare."""
+
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass
+
+import numpy as np
+
+from cascade_rl.engine.backend.ranks import from_rank0
+from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.rollout.client import RolloutEngine
+from cascade_rl.engine.train.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Both sides' log-probs, float32 [n - 1] for each sequence of n tokens.
+
+    replay_fraction  what share of the engine's expert choices the trainer used; 1.0 for a dense model
+    """
+
+    trainer: list[np.ndarray]
+    engine: list[np.ndarray]
+    replay_fraction: float
+
+    @property
+    def gap(self) -> float:
+        """Largest |log p_train - log p_engine| of any token; NaN if any is."""
+        gaps = [np.abs(ours - theirs).max() for ours, theirs in zip(self.trainer, self.engine, strict=True)]
+        return float(np.max(gaps))
+
+
+def probe(trainer: Trainer, engine: RolloutEngine | None, ids: ListOf[ListOf[int]]) -> Probe:
+    """Collective; `engine` is None but on rank 0. The trainer uses the experts that the engine chose."""
+    scores = from_rank0(lambda: engine.score(ids) if engine else [])
+    sequences = [whole_sequence(tokens, score.routes) for tokens, score in zip(ids, scores, strict=True)]
+    logprobs, replayed = trainer.replayed_log_probs(sequences)
+    return Probe(logprobs, [score.logprobs for score in scores], replayed)
+
+
+def whole_sequence(ids: ListOf[int], routes: np.ndarray | None = None) -> Sequence:
+    """A sequence all of whose tokens count, as probes are compared."""
+    return Sequence(token_ids=np.array(ids), loss_mask=np.ones(len(ids) - 1, np.bool_), routes=routes)

@@ -1,0 +1,99 @@
+"""Moves the trainer's weights into the engines, and proves that they arrived.
+
+Trainer ranks and workers meet once, plan which rank gives which slice to which worker, and repeat that at every
+refit (`refit_plan.py`, `refit_transport.py`). Then a probe compares both sides' log-probs on fixed sequences: an
+engine that kept an old cache, or packed new weights wrongly, looks healthy otherwise (NeMo-RL#4018, miles#1958).
+"""
+
+import os
+from collections.abc import Sequence as ListOf
+from contextlib import nullcontext
+
+import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore
+
+from cascade_rl.engine.backend.machine import backend
+from cascade_rl.engine.backend.ranks import from_rank0
+from cascade_rl.engine.core.settings import RolloutConfig
+from cascade_rl.engine.refit.group import Terms, join_as_trainer
+from cascade_rl.engine.refit.transport import Check
+from cascade_rl.engine.rollout.client import RolloutEngine
+from cascade_rl.engine.rollout.protocol import JoinRefit
+from cascade_rl.engine.sync.probe import Probe, probe
+from cascade_rl.engine.train.trainer import Trainer
+
+
+class StaleWeights(RuntimeError):
+    """After a refit, the engine's log-probs of the probe sequences are not the trainer's."""
+
+
+class Refit:
+    """One trainer and its engines; `engine` is None on all ranks but 0. All methods are collective.
+
+    probe_ids  sequences of token ids to compare on; those of engine i are every n-th from the i-th on
+    config     says how many workers there are, how often checksums are compared, and `probe_bound`, the largest
+               allowed |log p_train - log p_engine| of any probe token
+    """
+
+    def __init__(
+        self, trainer: Trainer, engine: RolloutEngine | None, probe_ids: ListOf[ListOf[int]], config: RolloutConfig
+    ) -> None:
+        self.trainer, self.engine = trainer, engine
+        self.probe_ids, self.config = probe_ids, config
+        self.version = -1
+        self._address, self._port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        self._store = TCPStore(self._address, self._port, is_master=False, wait_for_workers=False)
+        self._meetings = 0
+        self._joined: dict[int, int] = {}
+
+    def __call__(self, version: int) -> float:
+        """Returns the probe's largest gap. Raises StaleWeights where it is beyond the bound, RefitError as `send`."""
+        gap = self.compare(version).gap
+        self.require_fresh(gap)
+        return gap
+
+    def compare(self, version: int) -> Probe:
+        """Gives the engines the weights, and has both sides score the probe. Raises RefitError as `send`."""
+        self.version = version
+        self.send()
+        return probe(self.trainer, self.engine, self.probe_ids)
+
+    def require_fresh(self, gap: float) -> None:
+        """Raises StaleWeights unless `gap`, the probe's, is within the bound."""
+        if not gap <= self.config.probe_bound:
+            raise StaleWeights(
+                f"after the refit to weight version {self.version} trainer and engine differ by {gap:.2e} on "
+                f"the probe sequences, expected at most {self.config.probe_bound:.0e} (rollout.probe_bound): the "
+                "engine does not sample from the weights that were sent"
+            )
+
+    def send(self) -> None:
+        """Gives the newest weights to the engines that lack them: all of them, or those that were restarted.
+
+        Raises RefitError that names what is stale, missing or corrupt.
+        """
+        engines = from_rank0(lambda: self.engine.lacking(self.version) if self.engine else {})
+        if engines != self._joined:
+            self._join(engines)
+        check = self._check()
+        with self.engine.receiving(engines, self.version, check) if self.engine else nullcontext():
+            self._sender.send(self.version, check)
+
+    def _check(self) -> Check:
+        every = self.config.checksum_every
+        return self.config.checksum if every and self.version % every == 0 else "none"
+
+    def _join(self, engines: dict[int, int]) -> None:
+        """A meeting of all trainer ranks with the workers of `engines` in these processes; that before is over."""
+        trainers, workers = dist.get_world_size(), self.config.tensor
+        meeting = f"refit {self._meetings}"
+        places = {
+            index: JoinRefit(self._address, self._port, meeting, trainers + number * workers)
+            for number, index in enumerate(engines)
+        }
+        terms = Terms(self.trainer.hf_config, self.trainer.parallel, trainers, len(engines) * workers)
+        tensors = self.trainer.module.state_dict()
+        with self.engine.joining(places) if self.engine else nullcontext():
+            store = PrefixStore(meeting, self._store)
+            self._sender = join_as_trainer(store, dist.get_rank(), terms, tensors, backend().device)
+        self._joined, self._meetings = engines, self._meetings + 1

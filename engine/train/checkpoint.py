@@ -1,0 +1,161 @@
+"""Megatron distributed checkpoints of a trainer, written behind the training and loaded under any layout.
+
+Model and moments are stored by parameter, in the shape of the whole model, so that the layout of the next run may be
+another, EP = 1 or not: Megatron's own optimizer state cannot cross that border, because it also stores one entry per
+chained optimizer, of which there is one without expert parallelism and two with it. What those entries hold is the
+count of updates, which is stored once here, and hyper-parameters, which the configuration gives.
+
+Random state, data cursor and schedules need no place: each is a function of the configuration and the step.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.managers import SyncManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from megatron.core import dist_checkpointing, parallel_state
+from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.models.hf_config import HfConfig
+from cascade_rl.engine.rollout.server_process import die_with_parent
+from cascade_rl.engine.train.trainer import Trainer
+
+SHARDING = "fully_reshardable"
+_NOT_THE_MODEL = {"transformers_version", "dtype", "torch_dtype", "_name_or_path"}
+
+
+class CheckpointWriter:
+    """Writes one checkpoint at a time in a process of its own. All methods are collective."""
+
+    def __init__(self) -> None:
+        _share_results()
+        self._calls = AsyncCallsQueue()
+        self._written: Callable[[], None] = lambda: None
+
+    def start(self, trainer: Trainer, folder: Path, written: Callable[[], None]) -> None:
+        """Takes the state as it is now, and writes it into `folder`, which exists and is empty.
+
+        Waits for the checkpoint before. `written` is called on every rank, from `poll` or `finish`, once all ranks
+        have written all.
+        """
+        self.finish()
+        request = dist_checkpointing.save(
+            _sharded(trainer, loading=False),
+            str(folder),
+            async_sharded_save=True,
+            async_strategy="mcore",
+            content_metadata={"model": _identity(trainer.hf_config)},
+        )
+        self._written = written
+        write = request.async_fn and partial(_in_child, request.async_fn)  # None on a rank that writes nothing
+        self._calls.schedule_async_request(request._replace(async_fn=write))
+
+    def poll(self) -> None:
+        """Ends the checkpoint on the way, if it is written; does not wait."""
+        self._end(blocking=False)
+
+    def finish(self) -> None:
+        """Waits for the checkpoint on the way."""
+        self._end(blocking=True)
+
+    def _end(self, *, blocking: bool) -> None:
+        if self._calls.maybe_finalize_async_calls(blocking=blocking):
+            self._written()
+
+
+def _share_results() -> None:
+    """Starts the process through which a writer tells its rank what it wrote. Megatron starts it too, but as one that
+    outlives a killed rank for ever."""
+    if filesystem_async._results_queue is None:
+        manager = SyncManager(ctx=get_context("spawn"))
+        manager.start(initializer=die_with_parent)
+        filesystem_async._results_queue = manager.Queue()
+
+
+def _in_child(write: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A writer that outlived its run would write into the folder of the next attempt."""
+    die_with_parent()
+    return write(*args, **kwargs)
+
+
+def save(trainer: Trainer, folder: Path) -> None:
+    """Writes into `folder`, which exists and is empty, and waits. Collective."""
+    writer = CheckpointWriter()
+    writer.start(trainer, folder, lambda: None)
+    writer.finish()
+
+
+def load(trainer: Trainer, folder: Path) -> None:
+    """Restores what was written, under any layout. Collective.
+
+    Raises UserError where the checkpoint is another model's.
+    """
+    _check_model(trainer.hf_config, folder)
+    state = dist_checkpointing.load(_sharded(trainer, loading=True), str(folder))
+    trainer.module.load_state_dict(state["model"])
+    for number, part in enumerate(_parts(trainer)):
+        part.load_parameter_state_from_fully_reshardable(state["moments"][number])
+        _set_updates(part, state["updates"])
+
+
+def _sharded(trainer: Trainer, *, loading: bool) -> dict[str, Any]:
+    _prime_adam(trainer)
+    metadata = {
+        "distrib_optim_sharding_type": SHARDING,
+        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
+        "singleton_local_shards": False,
+    }
+    model = trainer.module.sharded_state_dict(metadata=metadata)
+    moments = {
+        number: part.sharded_param_state_fully_reshardable(model, loading, metadata)
+        for number, part in enumerate(_parts(trainer))
+    }
+    return {"model": model, "moments": moments} | ({} if loading else {"updates": _updates(trainer)})
+
+
+def _identity(hf_config: HfConfig) -> HfConfig:
+    return {name: value for name, value in hf_config.items() if name not in _NOT_THE_MODEL}
+
+
+def _check_model(hf_config: HfConfig, folder: Path) -> None:
+    metadata = dist_checkpointing.load_content_metadata(str(folder))
+    if metadata is None:
+        raise UserError(f"{folder}: expected a checkpoint of this version of Cascade, found one without its model")
+    ours, theirs = _identity(hf_config), metadata["model"]
+    differ = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    if differ:
+        found = ", ".join(f"{name} = {theirs.get(name)} (expected {ours.get(name)})" for name in differ)
+        raise UserError(f"{folder} is the checkpoint of another model: {found}")
+
+
+def _prime_adam(trainer: Trainer) -> None:
+    """Megatron saves and restores the state of an optimizer that has one; a new one has none before its first step."""
+    fresh = [part.optimizer for part in _parts(trainer) if not part.optimizer.state]
+    for optimizer in fresh:
+        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+            zeros = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            optimizer.state[parameter] = {"step": torch.tensor(0.0), **zeros}
+
+
+def _updates(trainer: Trainer) -> int:
+    """Optimizer steps so far: torch's Adam counts them per parameter, Transformer Engine's per group."""
+    return int(_parts(trainer)[0].state_dict()["optimizer"]["param_groups"][0]["step"])
+
+
+def _set_updates(part: Any, updates: int) -> None:
+    state = part.state_dict()
+    for group in state["optimizer"]["param_groups"]:
+        group["step"] = updates
+    part.load_state_dict(state)
+    for moments in part.optimizer.state.values():  # Megatron gives all parameters one step tensor, Adam counts each
+        moments["step"] = moments["step"].clone()
+
+
+def _parts(trainer: Trainer) -> list[Any]:
+    """Megatron's distributed optimizers: one, or with expert parallelism one for the experts and one for the rest."""
+    return trainer.optimizer.chained_optimizers

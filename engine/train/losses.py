@@ -1,0 +1,193 @@
+"""The losses, and what they are made of.
+
+The contract: a loss returns sums over the loss tokens of one micro-batch, and one global denominator, known
+before backward, divides once. The same global batch then gives the same loss and gradients however it is cut
+into micro-batches and ranks. Nothing else in the engine scales a loss.
+
+Masks select, they never multiply: a value outside the mask may be NaN or infinite (SkyRL#1635, miles#1363).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, get_args, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cascade_rl.engine.core import rollouts as sample
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.train.packing import MicroBatch
+
+if TYPE_CHECKING:
+    from cascade_rl.engine.models.head import Head
+
+Importance = Literal["truncated", "masked", "off"]
+Sums = tuple[Tensor, dict[str, Tensor]]
+
+# exp(20) is far outside any sane ratio and far inside float32 (miles#1363: overflow to NaN).
+_MAX_LOG_RATIO = 20.0
+
+
+class Loss(Protocol):
+    def denominator(self, sequences: Sequence[sample.Sequence]) -> float:
+        """What divides the sum over all micro-batches and ranks; `sequences` is the whole global batch."""
+        ...
+
+    def __call__(self, logprob: Tensor, entropy: Tensor, batch: MicroBatch) -> Sums:
+        """The sum to be minimised, with gradient, and detached sums over the loss tokens for the metrics.
+
+        logprob, entropy: float32 [tokens]. Every sum, divided by `denominator`, is a mean over loss tokens;
+        "loss" is the number that is optimised.
+        """
+        ...
+
+
+@runtime_checkable
+class StatesLoss(Protocol):
+    """A loss that reads hidden states instead of log-probs; the rest is as for `Loss`."""
+
+    def denominator(self, sequences: Sequence[sample.Sequence]) -> float: ...
+
+    def of_states(self, states: Tensor, head: "Head", batch: MicroBatch) -> Sums:
+        """states: [tokens, hidden], all tokens of this context parallel rank, also under sequence parallelism. Their
+        gradient is wanted whole on each tensor parallel rank."""
+        ...
+
+
+def loss_tokens(sequences: Sequence[sample.Sequence]) -> float:
+    """Denominators come from the loss mask only: prompts and masked samples do not count (trl#6439)."""
+    return float(sum(int(sequence.loss_mask.sum()) for sequence in sequences))
+
+
+@dataclass(frozen=True)
+class SftLoss:
+    """Negative log-likelihood, mean over the loss tokens of the global batch."""
+
+    def denominator(self, sequences: Sequence[sample.Sequence]) -> float:
+        return loss_tokens(sequences)
+
+    def __call__(self, logprob: Tensor, entropy: Tensor, batch: MicroBatch) -> Sums:
+        loss = -logprob[batch.loss_mask].sum()
+        return loss, {"loss": loss.detach(), "entropy": entropy.detach()[batch.loss_mask].sum()}
+
+
+@dataclass(frozen=True)
+class RewardLoss:
+    """Sum of slope x reward over the loss tokens, of which each sequence has one: its last.
+
+    With the slopes of a loss of all rewards (per_token "slope", d loss / d reward times the pairs), taken before the
+    update, the gradient is that loss's own, whichever micro-batches and ranks the two answers of a pair land in.
+    """
+
+    def denominator(self, sequences: Sequence[sample.Sequence]) -> float:
+        return loss_tokens(sequences) / 2
+
+    def of_states(self, states: Tensor, head: "Head", batch: MicroBatch) -> Sums:
+        last = batch.loss_mask
+        return (batch.per_token["slope"][last] * head.scalar(states[last])).sum(), {}
+
+
+@dataclass(frozen=True)
+class GrpoLoss:
+    """On-policy GRPO, Eq. 1 of both papers: -w A log p, mean over the loss tokens of the global batch.
+
+    One update per rollout batch makes the policy ratio 1, so that no clip is ever active and the surrogate is
+    REINFORCE with group advantages. w = exp(log p_train - log p_rollout), without gradient, corrects for the
+    sampler's slightly different probabilities:
+
+    importance      "truncated": w is cut at `high`; "masked" (IcePop): a token with w outside [low, high] is
+                    dropped, but still counts in the denominator, as in NeMo-RL; "off": w is 1
+    kl_coefficient  of the k3 estimate of KL(policy || reference)
+
+    Reads per_token "advantage", "rollout_logprob" (unless "off") and "reference_logprob" (with a KL term).
+    Raises UserError for an unknown importance or a band that does not hold 1.
+    """
+
+    importance: Importance
+    low: float = 0.5
+    high: float = 2.0
+    kl_coefficient: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.importance not in get_args(Importance):
+            raise UserError(f"importance must be one of {get_args(Importance)}; found {self.importance!r}")
+        if not 0 <= self.low <= 1 <= self.high:
+            raise UserError(f"expected 0 <= low <= 1 <= high, found low = {self.low}, high = {self.high}")
+
+    def denominator(self, sequences: Sequence[sample.Sequence]) -> float:
+        return loss_tokens(sequences)
+
+    def __call__(self, logprob: Tensor, entropy: Tensor, batch: MicroBatch) -> Sums:
+        mask = batch.loss_mask
+        logprob = logprob[mask]  # [loss tokens], and so are all below
+        ratio = self._ratio(logprob.detach(), batch)
+        weight = self._corrected(ratio)
+        loss = -(weight * batch.per_token["advantage"][mask] * logprob).sum()
+        metrics = {
+            "entropy": entropy.detach()[mask].sum(),
+            "importance_weight": weight.sum(),
+            "importance_corrected": (weight != ratio).sum(),
+        }
+        if self.kl_coefficient:
+            reference_kl = k3(batch.per_token["reference_logprob"][mask] - logprob).sum()
+            loss = loss + self.kl_coefficient * reference_kl
+            metrics["reference_kl"] = reference_kl.detach()
+        return loss, {"loss": loss.detach(), **metrics}
+
+    def _ratio(self, logprob: Tensor, batch: MicroBatch) -> Tensor:
+        if self.importance == "off":
+            return torch.ones_like(logprob)
+        log_ratio = logprob - batch.per_token["rollout_logprob"][batch.loss_mask]
+        return log_ratio.clamp(max=_MAX_LOG_RATIO).exp()
+
+    def _corrected(self, ratio: Tensor) -> Tensor:
+        if self.importance == "masked":
+            return ratio.where((ratio >= self.low) & (ratio <= self.high), 0)
+        return ratio.clamp(max=self.high)
+
+
+def k3(log_ratio: Tensor) -> Tensor:
+    """exp(d) - 1 - d, never negative: an unbiased estimate of KL(p || q) for samples of p, d = log q - log p.
+
+    d is cut at +-20, beyond which there is no gradient.
+    """
+    log_ratio = log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    return log_ratio.expm1() - log_ratio
+
+
+def group_advantages(rewards: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    """(r - mean) / (std + 1e-6) over the valid samples of one prompt's group, float32 [group].
+
+    rewards float [group], valid bool [group]. The standard deviation is Bessel-corrected and the 1e-6 is
+    NeMo-RL's; the papers state neither. A group whose valid rewards are all equal, or with fewer than two
+    valid samples, has advantage 0; so has an invalid sample, whose reward is not looked at and may be NaN.
+
+    Raises ValueError if a valid reward is not finite.
+    """
+    counted = rewards[valid].astype(np.float64)
+    if not np.isfinite(counted).all():
+        raise ValueError(f"expected finite rewards for the valid samples of a group, found {counted}")
+    advantages = np.zeros(len(rewards), np.float32)
+    if len(counted) > 1 and counted.min() < counted.max():
+        advantages[valid] = (counted - counted.mean()) / (counted.std(ddof=1) + 1e-6)
+    return advantages
+
+
+def mismatch(train: np.ndarray, rollout: np.ndarray, mask: np.ndarray) -> dict[str, float]:
+    """How far the trainer's log-probs are from the sampler's, over the masked tokens; all arrays [tokens].
+
+    tme      mean exp|log p_train - log p_rollout|, the token multiplicative error, 1 when equal
+    max_gap  max |log p_train - log p_rollout|
+    kl       k3 estimate of KL(rollout || train)
+
+    Raises ValueError if the mask is empty.
+    """
+    if not mask.any():
+        raise ValueError("expected at least one loss token to compare log-probs on, found none")
+    gap = train[mask].astype(np.float64) - rollout[mask]
+    return {
+        "tme": float(np.exp(np.abs(gap)).mean()),
+        "max_gap": float(np.abs(gap).max()),
+        "kl": float((np.expm1(gap) - gap).mean()),
+    }

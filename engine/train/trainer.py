@@ -1,0 +1,339 @@
+"""One policy on this rank: log-probs of sequences, and one optimizer step on a global batch.
+
+The loss contract: losses return sums; the one denominator of the global batch is known before the first
+forward and divides once. Megatron's own scaling by micro-batches and by tokens is switched off, so that the
+same global batch gives the same gradient for any micro-batch, data parallel or pipeline split
+(facts/peers.md 3.5).
+"""
+
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as ListOf
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
+from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
+from megatron.core.optimizer import get_megatron_optimizer
+from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from torch import Tensor
+
+from cascade_rl.engine.backend import zigzag as context_parallel
+from cascade_rl.engine.backend.machine import backend
+from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.core.settings import DEFAULT_ROUTER, OptimizerConfig, ParallelConfig, RouterConfig
+from cascade_rl.engine.models import build_model, family_of, head_weight, load_hf
+from cascade_rl.engine.models.build import chunks_of
+from cascade_rl.engine.models.flops import sequence_cost
+from cascade_rl.engine.models.head import Head, add_scalar_head, load_scalar_head, save_scalar_head
+from cascade_rl.engine.models.layout import token_multiple
+from cascade_rl.engine.train.losses import Loss, StatesLoss, Sums
+from cascade_rl.engine.train.packing import MicroBatch, pack, unpack
+from cascade_rl.engine.train.planner import plan_micro_batches
+from cascade_rl.engine.train.schedule import learning_rate
+from cascade_rl.kernels.linear_logprob import IGNORED
+from cascade_rl.moe.balance import Balance, balance_metrics
+from cascade_rl.moe.padding import ignore_padding
+from cascade_rl.moe.router_replay import RouterReplay
+
+Reader = Callable[[Tensor, Head, MicroBatch], dict[str, Tensor]]
+ForwardStep = Callable[[Iterator[MicroBatch], Any], tuple[Tensor, Callable]]
+
+
+def read_logprob(states: Tensor, head: Head, batch: MicroBatch) -> dict[str, Tensor]:
+    """The `Reader` of `Trainer.log_probs`."""
+    return {"logprob": head.logprob(states, batch.targets, batch.temperature, batch.kept)[0]}
+
+
+def _finalize_without_scaling(model: list, _num_tokens: Tensor | None, **kwargs: Any) -> None:
+    finalize_model_grads(model, None, **kwargs)
+
+
+class Trainer:
+    """Needs `initialize_distributed`. `token_budget` is the number of tokens of a micro-batch; with `scalar_head` the
+    model is a reward model: its losses and readers get one number per hidden state instead of a vocabulary."""
+
+    def __init__(
+        self,
+        hf_config: dict,
+        parallel: ParallelConfig,
+        optimizer: OptimizerConfig,
+        *,
+        total_steps: int,
+        token_budget: int,
+        seed: int,
+        router: RouterConfig = DEFAULT_ROUTER,
+        scalar_head: bool = False,
+    ) -> None:
+        self.hf_config, self.parallel = hf_config, parallel
+        self.optimizer_config, self.total_steps, self.token_budget = optimizer, total_steps, token_budget
+        self.module = build_model(hf_config, parallel, seed=seed, router=router)
+        self.chunks = chunks_of(self.module)
+        if scalar_head:
+            add_scalar_head(self.chunks[-1])
+        self.module.to(backend().device)
+        self.config = self.chunks[0].config
+        ignore_padding(self.module)
+        pattern = family_of(hf_config).pattern(hf_config)
+        self.replay = RouterReplay(self.module, pattern)
+        self.balance = Balance(self.module, pattern, self.config.num_moe_experts or 0, backend().device)
+        reduce = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
+        self.ddp = [DistributedDataParallel(chunk.config, reduce, chunk) for chunk in self.chunks]
+        self.optimizer = get_megatron_optimizer(
+            _adamw(optimizer, self.config.params_dtype), self.ddp, use_gloo_process_groups=False
+        )
+        for chunk in self.chunks:
+            chunk.config.finalize_model_grads_func = _finalize_without_scaling
+            chunk.config.grad_scale_func = self.optimizer.scale_loss
+
+    def load_hf(self, folder: Path) -> None:
+        """Takes the weights of a Hugging Face checkpoint. Collective. Raises UserError as `load_hf` does."""
+        load_hf(self.module, folder)
+        self.optimizer.reload_model_params()
+
+    def load_scalar_head(self, folder: Path) -> None:
+        """Takes the head of an exported reward model. Collective. Raises UserError where the folder has none."""
+        load_scalar_head(self.chunks[-1], folder)
+        self.optimizer.reload_model_params()
+
+    def save_scalar_head(self, folder: Path) -> None:
+        """Writes it into an exported folder. Collective."""
+        if _speaks() and (_data_rank(), parallel_state.get_context_parallel_rank()) == (0, 0):
+            save_scalar_head(self.chunks[-1], folder)
+        dist.barrier()
+
+    def log_probs(self, sequences: ListOf[Sequence]) -> list[np.ndarray]:
+        """Log-prob of each token given its prefix: float32 [n - 1] per sequence, the same list on every rank.
+
+        From logits divided by the sequence's temperature, over what it kept of the vocabulary (DESIGN, contract 1).
+        """
+        return [values["logprob"] for values in self.read(sequences, read_logprob)]
+
+    def replayed_log_probs(self, sequences: ListOf[Sequence]) -> tuple[list[np.ndarray], float]:
+        """`log_probs`, and what share of the experts came from the sequences' routes, as in `update`."""
+        self.replay.take_replayed_rows()
+        logprobs = self.log_probs(sequences)
+        return logprobs, self._replayed_fraction(self._held(self.local_batches(sequences)))
+
+    def read(self, sequences: ListOf[Sequence], reader: Reader) -> list[dict[str, np.ndarray]]:
+        """What `reader` makes of the hidden states, by name: [n - 1, ...] per sequence, the same list on every rank.
+
+        `reader` runs on the ranks of the last stage, without gradient, and gives [tokens, ...] for each name.
+        """
+        batches = self.local_batches(sequences)
+        with torch.no_grad():
+            outputs = self._run(self._held(batches), partial(self._read_step, reader), forward_only=True)
+        local = None
+        if _speaks():
+            local = {name: unpack([output[name] for output in outputs], batches) for name in outputs[0]}
+        found: list[dict[str, np.ndarray]] = [{} for _ in sequences]
+        for name, index, values in _by_sequence(_gather(local)):
+            found[index][name] = values
+        return found
+
+    def update(self, sequences: ListOf[Sequence], loss: Loss | StatesLoss, step: int) -> dict[str, float]:
+        """One optimizer step on the whole batch; `step` counts from 0. Returns the metrics of the step.
+
+        Metrics are sums over the global batch by the loss's denominator; "loss" is what was optimised. How many
+        tokens each expert got is afterwards in `expert_tokens`, int64 [expert layers, experts].
+        Raises FloatingPointError where the gradient norm is not finite; the parameters are then unchanged.
+        """
+        lr = learning_rate(step, self.optimizer_config, self.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        denominator = loss.denominator(sequences)
+        batches = self._held(self.local_batches(sequences))
+        for chunk in self.ddp:
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        self.replay.take_replayed_rows()
+        outputs = self._run(batches, partial(self._loss_step, loss, denominator), forward_only=False)
+        replayed = self._replayed_fraction(batches)
+        self.expert_tokens = self.balance.take()
+        self._require_finite_gradient(step)
+        _, grad_norm, _ = self.optimizer.step()
+        means = {name: total / denominator for name, total in _sum_over_batch(outputs).items()}
+        balance = balance_metrics(self.expert_tokens)
+        return {**means, **balance, "grad_norm": float(grad_norm), "lr": lr, "replay_fraction": replayed}
+
+    def _require_finite_gradient(self, step: int) -> None:
+        """Megatron looks for NaN only where a loss scaler does; its step would write it into the weights."""
+        self.optimizer.prepare_grads()
+        grad_norm = float(self.optimizer.get_grad_norm())
+        if not np.isfinite(grad_norm):
+            raise FloatingPointError(f"gradient norm is {grad_norm} at step {step}")
+
+    def local_batches(self, sequences: ListOf[Sequence]) -> list[MicroBatch]:
+        """Micro-batches of this data-parallel rank; each gets equally many, so that collectives pair up."""
+        multiple = token_multiple(self.parallel)
+        plan = plan_micro_batches(
+            [len(sequence.loss_mask) for sequence in sequences],
+            self.token_budget,
+            sequence_cost(self.hf_config),
+            ranks=_data_ranks(),
+            segment_multiple=multiple,
+            # interleaved stages take turns in rounds of that many
+            slot_multiple=self.parallel.pipeline if self.parallel.virtual_pipeline > 1 else 1,
+        )
+        padded_to = None if self.config.variable_seq_lengths else self.token_budget
+        return pack(sequences, plan[_data_rank()], segment_multiple=multiple, padded_to=padded_to)
+
+    def _held(self, batches: list[MicroBatch]) -> list[MicroBatch]:
+        """This context parallel rank's tokens of each."""
+        rank = parallel_state.get_context_parallel_rank()
+        return [context_parallel.shard(batch, self.parallel.context, rank) for batch in batches]
+
+    def _run(self, batches: list[MicroBatch], step: ForwardStep, *, forward_only: bool) -> list:
+        for chunk in self.ddp:
+            chunk.train(not forward_only)
+        return get_forward_backward_func()(
+            forward_step_func=step,
+            # each when its turn comes: all of a step's, with their routes, can be larger than the model
+            data_iterator=[(batch.to(backend().device) for batch in batches) for _ in self.ddp],
+            model=self.ddp,
+            num_microbatches=len(batches),
+            seq_length=self.token_budget,
+            micro_batch_size=1,
+            forward_only=forward_only,
+        )
+
+    def _hidden(self, batch: MicroBatch, model: Any) -> Tensor:
+        """Hidden states [1, tokens / tp if sequence parallel, hidden], or what the next stage gets."""
+        padding = self._local(batch.targets == IGNORED)
+        self.replay.set_target(None if batch.routes is None else self._local(batch.routes))
+        return model(
+            batch.input_ids,
+            batch.position_ids,
+            None,
+            packed_seq_params=_packed(batch, self.parallel.context),
+            padding_mask=padding[None] if self.config.num_moe_experts else None,
+        )
+
+    def _local(self, rows: Tensor) -> Tensor:
+        """This rank's rows [tokens, ...] under sequence parallelism."""
+        if not self.parallel.sequence:
+            return rows
+        return rows.chunk(self.parallel.tensor)[parallel_state.get_tensor_model_parallel_rank()]
+
+    def head(self) -> Head:
+        """Of the last pipeline stage, with the weights that are in place now."""
+        group = parallel_state.get_tensor_model_parallel_group()
+        return Head(head_weight(self.chunks[-1]), self.hf_config["vocab_size"], group)
+
+    def _states(self, hidden: Tensor) -> Tensor:
+        """[tokens, hidden] on the last pipeline stage, whole under sequence parallelism."""
+        rows = hidden.squeeze(0)
+        if self.parallel.sequence:
+            # the kernels have summed the gradient over TP already
+            rows = gather_from_sequence_parallel_region(rows, tensor_parallel_output_grad=False)
+        return rows
+
+    def _read_step(self, reader: Reader, batches: Iterator[MicroBatch], model: Any) -> tuple[Tensor, Callable]:
+        batch = next(batches)
+
+        def collect(hidden: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+            group = parallel_state.get_context_parallel_group()
+            values = reader(self._states(hidden), self.head(), batch)
+            whole = {name: context_parallel.gather(value, batch.cu_seqlens, group) for name, value in values.items()}
+            return hidden.new_zeros(()), torch.tensor(1, dtype=torch.int), whole
+
+        return self._hidden(batch, model), collect
+
+    def _loss_step(
+        self, loss: Loss | StatesLoss, denominator: float, batches: Iterator[MicroBatch], model: Any
+    ) -> tuple[Tensor, Callable]:
+        batch = next(batches)
+
+        def divide(hidden: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+            objective, sums = self._sums(loss, self._states(hidden), batch)
+            return objective / denominator, torch.tensor(1, dtype=torch.int), sums
+
+        return self._hidden(batch, model), divide
+
+    def _sums(self, loss: Loss | StatesLoss, states: Tensor, batch: MicroBatch) -> Sums:
+        if isinstance(loss, StatesLoss):
+            return loss.of_states(states, self.head(), batch)
+        return loss(*self.head().logprob(states, batch.targets, batch.temperature, batch.kept), batch)
+
+    def _replayed_fraction(self, batches: list[MicroBatch]) -> float:
+        """Replayed choices over all choices of real tokens, on the worst rank; 1.0 for a dense model."""
+        real = sum(int((self._local(batch.targets) != IGNORED).sum()) for batch in batches)
+        choices = real * len(self.replay.replays)
+        fraction = torch.tensor(self.replay.take_replayed_rows() / choices if choices else 1.0)
+        dist.all_reduce(fraction, op=dist.ReduceOp.MIN)
+        return float(fraction)
+
+
+def _adamw(config: OptimizerConfig, params_dtype: torch.dtype) -> MegatronOptimizerConfig:
+    return MegatronOptimizerConfig(
+        optimizer="adam",
+        lr=config.lr,
+        adam_beta1=config.betas[0],
+        adam_beta2=config.betas[1],
+        adam_eps=config.eps,
+        weight_decay=config.weight_decay,
+        clip_grad=config.clip_grad,
+        use_distributed_optimizer=True,
+        params_dtype=params_dtype,
+        bf16=params_dtype == torch.bfloat16,
+    )
+
+
+def _packed(batch: MicroBatch, context: int) -> PackedSeqParams:
+    return PackedSeqParams(
+        qkv_format="thd",
+        cu_seqlens_q=batch.cu_seqlens,
+        cu_seqlens_kv=batch.cu_seqlens,
+        cu_seqlens_q_padded=batch.cu_seqlens,
+        cu_seqlens_kv_padded=batch.cu_seqlens,
+        max_seqlen_q=batch.max_seqlen,
+        max_seqlen_kv=batch.max_seqlen,
+        total_tokens=batch.input_ids.numel() * context,
+    )
+
+
+def _data_ranks() -> int:
+    return parallel_state.get_data_parallel_world_size()
+
+
+def _data_rank() -> int:
+    return parallel_state.get_data_parallel_rank()
+
+
+def _speaks() -> bool:
+    """The ranks that hold results, each for its tokens: the first TP ranks of the last pipeline stage."""
+    return parallel_state.is_pipeline_last_stage() and parallel_state.get_tensor_model_parallel_rank() == 0
+
+
+def _gather(local: Any) -> list[Any]:
+    """What the speaking ranks of each replica hold, in data, then context parallel order, on every rank."""
+    everyone: list[Any] = [None] * dist.get_world_size()
+    place = _data_rank(), parallel_state.get_context_parallel_rank()
+    dist.all_gather_object(everyone, (place, local) if _speaks() else None)
+    speakers = (item for item in everyone if item is not None)
+    return [held for _, held in sorted(speakers, key=lambda item: item[0])]
+
+
+def _by_sequence(replicas: list[dict[str, dict[int, np.ndarray]]]) -> Iterator[tuple[str, int, np.ndarray]]:
+    for replica in replicas:
+        for name, values in replica.items():
+            yield from ((name, index, value) for index, value in values.items())
+
+
+def _sum_over_batch(outputs: list[dict[str, Tensor]]) -> dict[str, float]:
+    """Sums of each metric over micro-batches and replicas, in a fixed order, on every rank."""
+    local = None
+    if _speaks():
+        local = {name: sum(float(output[name]) for output in outputs) for name in outputs[0]}
+    replicas = _gather(local)
+    return {name: sum(replica[name] for replica in replicas) for name in replicas[0]}

@@ -1,0 +1,46 @@
+"""What the weights are, in 64 hexadecimal digits: the same for any layout, another after any update."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.dist_checkpointing.dict_utils import nested_values
+from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories, is_main_replica
+
+from cascade_rl.engine.train.trainer import Trainer
+
+WORDS = {4: torch.int32, 2: torch.int16}
+
+
+def weights_digest(trainer: Trainer) -> str:
+    """Of the sum of the bits of each tensor that a checkpoint holds, each number counted on one rank. Collective.
+
+    It tells two updates apart, not two orders of the same numbers.
+    """
+    parts = [
+        (name, tensor.view(WORDS[tensor.element_size()]).sum(dtype=torch.int64)) for name, tensor in _tensors(trainer)
+    ]
+    values = torch.stack([value for _, value in parts]).tolist() if parts else []  # one wait for the device
+    own = Counter[str]()
+    for (name, _), value in zip(parts, values, strict=True):
+        own[name] += value
+    sums = [Counter[str]() for _ in range(dist.get_world_size())]
+    dist.all_gather_object(sums, own)
+    total = Counter[str]()
+    for part in sums:
+        for name, value in part.items():
+            total[name] += value
+    return hashlib.sha256(repr(sorted(total.items())).encode()).hexdigest()
+
+
+def _tensors(trainer: Trainer) -> Iterator[tuple[str, torch.Tensor]]:
+    """What this rank answers for: name of the whole tensor, and its part."""
+    group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+    state = trainer.module.sharded_state_dict(metadata={"dp_cp_group": group, "singleton_local_shards": False})
+    apply_factories(state)
+    for shard in nested_values(state):
+        if isinstance(shard, ShardedTensor) and is_main_replica(shard.replica_id):
+            yield shard.key, shard.data.detach().contiguous()

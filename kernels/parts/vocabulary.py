@@ -1,0 +1,102 @@
+"""The vocabulary as the ops see it: cut over tensor-parallel ranks, padded at the end, with ids that are ignored."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from cascade_rl.kernels.runtime.configs import Config
+
+IGNORED = -100  # a target that has no log-prob: padding
+
+
+@dataclass(frozen=True)
+class VocabularyShard:
+    """The columns of the vocabulary that this rank owns: [first, first + columns), padding left out."""
+
+    first: int
+    columns: int
+    vocab_size: int
+    group: dist.ProcessGroup | None
+
+    @classmethod
+    def of(cls, weight: Tensor, vocab_size: int, group: dist.ProcessGroup | None) -> "VocabularyShard":
+        """Of the rank that holds `weight` [padded vocab / tp, hidden].
+
+        Raises ValueError if vocab_size does not lie in 1..padded vocab.
+        """
+        rows, ranks = weight.shape[0], 1 if group is None else group.size()
+        if not 0 < vocab_size <= rows * ranks:
+            raise ValueError(
+                f"vocab_size must lie in 1..{rows * ranks} ({rows} weight rows on each of {ranks} "
+                f"tensor-parallel ranks), found {vocab_size}"
+            )
+        first = 0 if group is None else group.rank() * rows
+        return cls(first, min(max(vocab_size - first, 0), rows), vocab_size, group)
+
+    @property
+    def ranks(self) -> int:
+        return 1 if self.group is None else self.group.size()
+
+    def group_columns(self, config: Config, rows: int) -> int:
+        """Columns whose statistics are merged before the all-gather, of a shard of `rows` weight rows.
+
+        Raises ValueError for a shard that ends within a group, whose sums would depend on the number of ranks.
+        """
+        columns = config.group_columns(self.vocab_size)
+        if self.ranks > 1 and rows % columns:
+            raise ValueError(
+                f"expected weight shards of a multiple of {columns} rows, or the sum over tensor-parallel ranks would "
+                f"depend on their number; found {rows}: pad the vocabulary to a multiple of {columns * self.ranks}"
+            )
+        return columns
+
+    def local(self, ids: Tensor) -> Tensor:
+        """This rank's columns of `ids`, -1 for those of other ranks and for IGNORED."""
+        columns = ids - self.first
+        return columns.where((columns >= 0) & (columns < self.columns), -1)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """[n, tokens] of each rank, stacked in rank order, which is vocabulary order: [tp, n, tokens]."""
+        if self.group is None:
+            return rows[None]
+        gathered = rows.new_empty(self.ranks * rows.shape[0], rows.shape[1])
+        # not all_gather_single, which torch 2.11 does not have
+        dist.all_gather(list(gathered.chunk(self.ranks)), rows.contiguous(), group=self.group)
+        return gathered.unflatten(0, (self.ranks, -1))
+
+    def sum(self, tensor: Tensor) -> dist.Work | None:
+        """Starts the sum over ranks, in place; wait for what it returns."""
+        return None if self.ranks == 1 else dist.all_reduce(tensor, group=self.group, async_op=True)
+
+
+def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
+    """Raises ValueError for an id outside the vocabulary that is not IGNORED."""
+    wrong = ids[((ids < 0) | (ids >= vocab_size)) & (ids != IGNORED)]
+    if wrong.numel():
+        raise ValueError(f"{name} must lie in 0..{vocab_size - 1} or be {IGNORED}, found {int(wrong[0])}")
+
+
+def check_one_device(**tensors: Tensor | None) -> None:
+    """Raises ValueError unless all that are tensors lie on the device of the first."""
+    devices = {name: tensor.device for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    first, *others = devices
+    for name in others:
+        if devices[name] != devices[first]:
+            raise ValueError(
+                f"expected {first} and {name} on one device, found {devices[first]} and {devices[name]}"
+            )
+
+
+def per_token(name: str, value: Tensor | float, tokens: int, like: Tensor) -> Tensor:
+    """`value`, one number or [tokens], as [tokens] in the device and the statistics dtype of `like`.
+
+    Raises ValueError for another shape.
+    """
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    if not isinstance(value, Tensor):
+        return torch.full((tokens,), value, dtype=dtype, device=like.device)
+    if value.shape != (tokens,):
+        raise ValueError(f"expected {name} [{tokens}] or a number, found {list(value.shape)}")
+    return value.detach().to(like.device, dtype)

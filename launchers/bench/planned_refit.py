@@ -1,0 +1,50 @@
+"""A refit on a cluster that is not there: bytes, rounds and seconds on the wire, from both layouts and link speeds."""
+
+import time
+from dataclasses import dataclass
+
+from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.engine.models.hf_config import HfConfig
+from cascade_rl.engine.models.name_map import Cut
+from cascade_rl.engine.models.places import place_of
+from cascade_rl.engine.refit.plan import Links, Member, make_plan, wire_seconds
+from cascade_rl.engine.refit.vllm_map import WorkerPlace
+
+CARDS_PER_NODE, BFLOAT16 = 8, 2
+
+
+@dataclass(frozen=True)
+class PlannedRefit:
+    """Bytes of all ranks together; `wire_seconds` as `refit_plan.wire_seconds` counts them."""
+
+    plan_seconds: float
+    wire_bytes: int
+    lower_bound_bytes: int
+    rounds: int
+    wire_seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.wire_seconds:.3f} s on the wire for {self.wire_bytes / 1e9:.1f} GB (lower bound "
+            f"{self.lower_bound_bytes / 1e9:.1f} GB) in {self.rounds} rounds, planned in {self.plan_seconds:.1f} s"
+        )
+
+
+def planned_refit(
+    hf: HfConfig, parallel: ParallelConfig, ranks: int, engines: int, tensor: int, links: Links, *, first_card: int = 0
+) -> PlannedRefit:
+    """From `ranks` trainer ranks, eight to a node, to engines of `tensor` workers on the cards from `first_card` on."""
+    sources = [Member(place_of(rank, ranks, parallel), *_at(rank)) for rank in range(ranks)]
+    targets = [
+        Member(WorkerPlace(Cut(worker % tensor, tensor)), *_at(first_card + worker))
+        for worker in range(engines * tensor)
+    ]
+    start = time.perf_counter()
+    plan = make_plan(hf, sources, targets, lambda parameter: BFLOAT16)
+    spent = time.perf_counter() - start
+    seconds = wire_seconds(plan, sources, targets, links)
+    return PlannedRefit(spent, plan.wire_bytes(), plan.lower_bound, len(plan.rounds), seconds)
+
+
+def _at(card: int) -> tuple[str, str]:
+    return f"card {card}", f"node {card // CARDS_PER_NODE}"

@@ -1,0 +1,52 @@
+"""`cascade compare RUN RUN`: what two runs were told, and what it did to every domain after every stage."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from cascade_rl.launchers.report.score_table import gain
+from cascade_rl.rl_stages.config.text import leaves, to_plain
+from cascade_rl.rl_stages.run.run_folder import RunFolder
+
+
+def run(first: Path, second: Path) -> int:
+    runs = RunFolder.open(first), RunFolder.open(second)
+    console = Console(highlight=False)
+    console.print(settings_table(*runs))
+    console.print(scores_table(*runs))
+    return 0
+
+
+def settings_table(first: RunFolder, second: RunFolder) -> Table:
+    """The keys that differ, each with both values; `absent` where a run has no such key."""
+    table = Table("setting", first.root.name, second.root.name, title="what differs")
+    for key, values in differences(first, second):
+        table.add_row(key, *map(str, values))
+    return table
+
+
+def differences(first: RunFolder, second: RunFolder) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    one, other = leaves(to_plain(first.cascade)), leaves(to_plain(second.cascade))
+    for key in one | other:
+        values = one.get(key, "absent"), other.get(key, "absent")
+        if values[0] != values[1]:
+            yield key, values
+
+
+def scores_table(first: RunFolder, second: RunFolder) -> Table:
+    """Held-out scores after each stage that both runs have scored."""
+    table = Table("stage", "domain", first.root.name, second.root.name, "difference", title="held-out scores")
+    for name, domain, one, other in scored(first, second):
+        table.add_row(name, domain, f"{one:.3f}", f"{other:.3f}", gain(one, other))
+    return table
+
+
+def scored(first: RunFolder, second: RunFolder) -> Iterator[tuple[str, str, float, float]]:
+    others = {stage.config.name: stage.scores().get("after", {}) for stage in second.stages}
+    for stage in first.stages:
+        after, other = stage.scores().get("after", {}), others.get(stage.config.name, {})
+        for domain in [domain for domain in after if domain in other]:
+            yield stage.config.name, domain, after[domain], other[domain]

@@ -1,0 +1,130 @@
+"""`nemo-run LAUNCHER.py [--runs DIR] [key=value ...]`, and `launch`, which a launcher file ends with.
+
+Exit codes: 0, the failed rank's, 1 for a job that failed on a cluster, 2 for bad input, 130 after Ctrl-C, 143 after
+SIGTERM. Torch-free, and what only a launch needs is imported by it, so that --help comes at once.
+"""
+
+import argparse
+import runpy
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.launchers.stage.exit_status import USER_ERROR, exit_status
+
+if TYPE_CHECKING:
+    from cascade_rl.launchers.slurm.submit import Submission
+    from cascade_rl.rl_stages.config.cascade import Cascade, Stage
+
+USAGE = """usage: nemo-run LAUNCHER.py [--runs DIR] [--only STAGES | --from STAGE] [key=value ...]
+                [--cluster NAME [--backend nemo-run|sbatch] [--detach | --dryrun DIR]]
+
+Runs the cascade that a launcher file describes, or goes on with it where its run folder is there.
+
+  nemo-run launchers/cascade2_tiny.py                          runs/cascade2_tiny, all stages
+  nemo-run launchers/cascade2_tiny.py seed=2 name=other        another seed in another run folder
+  nemo-run launchers/cascade2_tiny.py if_rl.optimizer.lr=1e-3  one setting of one stage: it runs again with what follows
+  nemo-run launchers/cascade2_tiny.py --from mopd              that stage and those after it
+  nemo-run launchers/cascade2_30b_a3b.py --cluster NAME        as Slurm jobs, by a profile of clusters.toml
+  nemo-run launchers/cascade2_tiny.py --help                   every key of that launcher with its value
+"""
+STAGE_COMMAND = (sys.executable, "-m", "cascade_rl.launchers.stage.run_stage")
+
+
+def main() -> NoReturn:
+    """The console script `nemo-run`."""
+    sys.exit(exit_status("nemo-run", lambda: run_file(sys.argv[1:])))
+
+
+def launch(cascade: "Cascade", stage_command: Sequence[str] = STAGE_COMMAND) -> NoReturn:
+    """Run `cascade` as the command line asks; ends the process.
+
+    Every rank of a stage runs `stage_command` with RUN_DIR and STAGE_NAME added.
+    """
+    sys.exit(exit_status("nemo-run", lambda: _launch(cascade, sys.argv[1:], stage_command)))
+
+
+def run_file(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0 if arguments else USER_ERROR
+    file = arguments[0]
+    if not file.endswith(".py") or not Path(file).is_file():
+        raise UserError(f"expected a launcher file (LAUNCHER.py) first, found no file '{file}'.")
+    sys.argv = arguments
+    runpy.run_path(file, run_name="__main__")
+    raise UserError(f"{file}: expected a file that ends with launch(...), found one that launches nothing.")
+
+
+def _launch(cascade: "Cascade", arguments: list[str], stage_command: Sequence[str]) -> int:
+    options = _parser(cascade).parse_args(arguments)
+    if options.cluster is None and (options.detach or options.dryrun):
+        raise UserError("expected --cluster NAME with --dryrun and --detach, found none.")
+
+    from cascade_rl.launchers.local.run_local import run_cascade
+    from cascade_rl.launchers.slurm.cluster import read_cluster
+    from cascade_rl.launchers.slurm.submit import Submission, refuse_live_jobs
+    from cascade_rl.rl_stages.config.text import override
+    from cascade_rl.rl_stages.run.stage_graph import selection
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+    cluster = read_cluster(options.cluster, Path(sys.argv[0]).resolve()) if options.cluster else None
+    hardware = [f"hardware={cluster.hardware}"] if cluster else []
+    cascade = override(cascade, [*hardware, *options.settings])
+    chosen = selection(cascade, options.only, options.first)
+    if cluster:
+        how = Submission(cluster, options.backend, stage_command, options.detach)
+        return _launch_on_cluster(cascade, chosen, how, options)
+    refuse_live_jobs((options.runs / cascade.name).resolve())
+    return run_cascade(cascade, options.runs, stage_command, chosen)
+
+
+def _launch_on_cluster(
+    cascade: "Cascade", chosen: "Sequence[Stage]", how: "Submission", options: argparse.Namespace
+) -> int:
+    from cascade_rl.launchers.slurm.submit import run_on_cluster
+
+    root = (options.runs / cascade.name).resolve()
+    if options.dryrun is None:
+        return run_on_cluster(cascade, root, chosen, how)
+    from cascade_rl.launchers.slurm.dryrun import write_dryrun
+
+    write_dryrun(cascade, root, chosen, how, options.dryrun.resolve())
+    print(f"{options.dryrun}: the jobs, the resolved configuration and the plan; nothing was submitted")
+    return 0
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    """Ends by SystemExit, so that every context manager on the way stops what it started."""
+    sys.exit(128 + number)
+
+
+def _parser(cascade: "Cascade") -> argparse.ArgumentParser:
+    from cascade_rl.rl_stages.config.text import leaves, to_plain
+
+    keys = "\n".join(f"  {key}={value}" for key, value in leaves(to_plain(cascade)).items())
+    parser = argparse.ArgumentParser(
+        prog=f"nemo-run {sys.argv[0]}",
+        description=f"Runs the cascade '{cascade.name}' on this machine, or goes on with it.",
+        epilog=f"keys:\n{keys}".replace("%", "%%"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of run folders (runs)")
+    parser.add_argument("--only", metavar="STAGE[,STAGE]", help="run these stages alone")
+    parser.add_argument("--from", dest="first", metavar="STAGE", help="run this stage and those that follow")
+    parser.add_argument("--cluster", metavar="NAME", help="submit Slurm jobs, by this profile of clusters.toml")
+    parser.add_argument("--backend", choices=("nemo-run", "sbatch"), default="nemo-run", help="what submits them")
+    parser.add_argument("--detach", action="store_true", help="submit and do not wait for the jobs")
+    parser.add_argument("--dryrun", type=Path, metavar="DIR", help="write what would be submitted there")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="what differs from the launcher file")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

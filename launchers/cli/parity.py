@@ -1,0 +1,185 @@
+"""`cascade parity`: starts the ranks of a layout, waits for their certificate, and prints it.
+
+`python -m cascade_rl.launchers.cli.parity JSON` is one of the ranks; rank 0 writes the certificate.
+"""
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict, fields
+from math import lcm
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
+from cascade_rl.engine.models import check_layout, read_config
+from cascade_rl.engine.parity.certificate import Bounds
+from cascade_rl.launchers.cli.dry_run import SIZES
+from cascade_rl.launchers.stage.exit_status import exit_status
+
+KV_CACHE_MIB, MAX_MODEL_LEN, MAX_NUM_SEQS = 256, 97, 8
+BEYOND = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, help="Hugging Face model folder, with its tokenizer")
+    defaults = {field.name: field.default for field in fields(ParallelConfig)}
+    for name in SIZES:
+        option = "--" + name.replace("_", "-")
+        parser.add_argument(option, type=int, default=defaults[name], metavar="N", help=f"({defaults[name]})")
+    parser.add_argument("--ranks", type=int, metavar="N", help="trainer ranks (the fewest that hold the layout)")
+    parser.add_argument("--engine-tensor", type=int, default=1, metavar="N", help="tensor parallel workers of vLLM (1)")
+    parser.add_argument("--engine-dtype", choices=("float32", "bfloat16"), default="float32", help="of vLLM (float32)")
+    parser.add_argument(
+        "--without", choices=("transformers", "vllm"), help="leave one out, where this machine cannot run it"
+    )
+    bounds = Bounds()
+    parser.add_argument(
+        "--bound", type=float, default=bounds.logprob, metavar="NATS", help=f"largest gap ({bounds.logprob:.0e})"
+    )
+    parser.add_argument(
+        "--tme-bound", type=float, default=bounds.tme, metavar="X", help=f"largest mean of exp|gap| ({bounds.tme})"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the certificate there too")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exit code 1 beyond a bound, otherwise a failed rank's."""
+    parallel = ParallelConfig(**{name: getattr(options, name) for name in SIZES}, sequence=options.tensor > 1)
+    ranks = options.ranks or _fewest(parallel)
+    check_layout(read_config(options.model), parallel, ranks)
+    with TemporaryDirectory() as scratch:
+        work = _work(options, parallel) | {"out": f"{scratch}/certificate.json"}
+        code = _measure(work, ranks, Path(scratch))
+        if code:
+            return code
+        told = json.loads(Path(work["out"]).read_text())
+    if options.json:
+        options.json.write_text(json.dumps(told, indent=2, allow_nan=False) + "\n")
+    show(told, Console(highlight=False, soft_wrap=True))
+    return BEYOND if told["failures"] else 0
+
+
+def show(told: dict[str, Any], console: Console) -> None:
+    """The certificate as tables, and its verdict last."""
+    cut = ", ".join(f"{name} {size}" for name, size in told["layout"].items() if name in SIZES and size > 1)
+    console.print(f"{told['model']}: {told['tokens']} tokens, layout {cut or 'of one rank'}", style="bold")
+    console.print(f"mean log-prob {_number(told['mean_logprob'], '.3f')}")
+    console.print(_pairs(told))
+    if told["replay_fraction"] is not None:
+        console.print("refit: each slice of each weight in vLLM has the digest of the trainer's")
+        console.print(f"experts of vLLM replayed in Megatron: {told['replay_fraction']:.4f}")
+    if told["layers"]:
+        console.print(_first_difference(told))
+    console.print(_worst(told))
+    for failure in told["failures"]:
+        console.print(f"beyond the bounds: {failure}", style="red")
+    if not told["failures"]:
+        console.print("within the bounds", style="green")
+
+
+def _fewest(parallel: ParallelConfig) -> int:
+    dense = parallel.tensor * parallel.pipeline * parallel.context
+    return lcm(dense, parallel.expert * parallel.expert_tensor * parallel.pipeline)
+
+
+def _work(options: argparse.Namespace, parallel: ParallelConfig) -> dict[str, Any]:
+    """What a rank needs to know, as JSON holds it."""
+    rollout = RolloutConfig(
+        tensor=options.engine_tensor,
+        dtype=options.engine_dtype,
+        max_model_len=MAX_MODEL_LEN,
+        max_num_seqs=MAX_NUM_SEQS,
+        kv_cache_mib=KV_CACHE_MIB,
+    )
+    return {
+        "model": str(options.model),
+        "parallel": asdict(parallel),
+        "rollout": None if options.without == "vllm" else asdict(rollout),
+        "transformers": options.without != "transformers",
+        "bounds": asdict(Bounds(logprob=options.bound, tme=options.tme_bound)),
+    }
+
+
+def _measure(work: dict[str, Any], ranks: int, scratch: Path) -> int:
+    """The exit code of the ranks."""
+    from cascade_rl.launchers.local.run_local import Ranks  # with all verifiers: not for --help
+
+    command = [sys.executable, "-m", "cascade_rl.launchers.cli.parity", json.dumps(work)]
+    with open(os.devnull, "rb") as nothing, Ranks(command, ranks, scratch, nothing.fileno()) as processes:
+        failure = processes.wait()
+    if failure:
+        print(failure.describe(scratch), file=sys.stderr)
+    return failure.code if failure else 0
+
+
+def _pairs(told: dict[str, Any]) -> Table:
+    table = Table("log-probs of the same tokens", *("largest gap", "mean gap", "mean exp|gap|"))
+    bounds = told["bounds"]
+    for pair, gap in told["pairs"].items():
+        table.add_row(pair, _number(gap["max"], ".1e"), _number(gap["mean"], ".1e"), _number(gap["tme"], ".7f"))
+    table.add_section()
+    table.add_row("bound", _number(bounds["logprob"], ".0e"), "", _number(bounds["tme"], ".7f"))
+    return table
+
+
+def _first_difference(told: dict[str, Any]) -> str:
+    bound, first = told["bounds"]["layer"], told["first_difference"]
+    if first:
+        return (
+            f"layer of first difference: {first['layer']}, where hidden states of Megatron and transformers differ by "
+            f"{_number(first['gap'], '.1e')} of their norm (named beyond {bound:.0e})"
+        )
+    largest = max(layer["gap"] for layer in told["layers"])
+    return f"hidden states of all {len(told['layers'])} places agree to {largest:.1e} of their norm"
+
+
+def _worst(told: dict[str, Any]) -> Table:
+    table = Table("worst tokens")
+    for heading in ("gap", "pair", "log-probs"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("after")
+    for token in told["worst"]:
+        one, other = token["logprobs"]
+        word, context = (escape(repr(token[name])) for name in ("token", "context"))
+        logprobs = f"{_number(one, '.4f')}/{_number(other, '.4f')}"
+        table.add_row(word, _number(token["gap"], ".1e"), token["pair"], logprobs, context)
+    return table
+
+
+def _number(value: float | None, form: str) -> str:
+    """None stands for what is not finite."""
+    return "not finite" if value is None else format(value, form)
+
+
+def _rank(work: dict[str, Any]) -> int:
+    """One rank of the layout."""
+    import torch.distributed as dist
+
+    from cascade_rl.engine.backend.machine import initialize_distributed
+    from cascade_rl.engine.backend.ranks import is_rank0
+    from cascade_rl.engine.parity.measure import SEED, certify, open_trainer
+
+    folder, parallel = Path(work["model"]), ParallelConfig(**work["parallel"])
+    rollout = RolloutConfig(**work["rollout"]) if work["rollout"] else None
+    initialize_distributed(parallel, SEED)
+    trainer = open_trainer(folder, parallel)
+    bounds = Bounds(**work["bounds"])
+    certificate = certify(trainer, folder, bounds, rollout=rollout, transformers=work["transformers"])
+    if is_rank0():
+        Path(work["out"]).write_text(json.dumps(certificate.plain(), allow_nan=False))
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    from cascade_rl.engine.core.quiet_libraries import quiet_libraries
+
+    quiet_libraries()
+    sys.exit(exit_status("cascade parity", lambda: _rank(json.loads(sys.argv[1]))))

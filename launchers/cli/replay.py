@@ -1,0 +1,218 @@
+"""`cascade replay RUN STAGE STEP`: the training half of a recorded step once more, without an engine.
+
+The weights are those of the checkpoint before the step, the samples those that the step recorded, the routes those of
+its ledger; the reference of a KL term and the teachers are the folders that the stage had. Log-probs, the teachers'
+too, and the update are computed on one rank and compared with what the run wrote down, as is what the samples say of
+themselves. What only an engine could tell, and what needs samples that were drawn and not learned from, is named as not
+computed again. Relative paths of the run, such as its base's, are read from where we stand.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cascade_rl.distillation import mopd
+from cascade_rl.distillation.teachers import Teachers
+from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.cluster.rank_environment import ALONE
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Outcome, Rollout, Sequence
+from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.engine.models import read_config
+from cascade_rl.engine.train import checkpoint
+from cascade_rl.engine.train.losses import mismatch
+from cascade_rl.engine.train.reference import Reference
+from cascade_rl.engine.train.trainer import Trainer
+from cascade_rl.rl_stages import grpo
+from cascade_rl.rl_stages.config.cascade import GrpoStage, MopdStage
+from cascade_rl.rl_stages.core.verdict import Verdict
+from cascade_rl.rl_stages.run.ledger import read_ledger
+from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.run.sample_record import read_samples
+from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes
+from cascade_rl.rl_stages.step_batch import StepBatch
+from cascade_rl.rl_stages.tasks.load_tasks import Task
+
+LOGPROB_BOUND = 1e-4  # nats; another layout sums in another order
+METRIC_BOUND = 1e-3  # relative
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was computed again: log-probs [n - 1] of each sequence by their column, and metrics."""
+
+    logprobs: Mapping[str, ListOf[np.ndarray]]
+    metrics: Mapping[str, float]
+
+
+def run(root: Path, name: str, step: int) -> int:
+    """Prints what parts; exit code 1 where something does. UserError where the step's data are gone."""
+    run = RunFolder.open(root)
+    stage = run.stage(name)
+    config = _settings(stage, step)
+    rows = _rows(stage, step)
+    samples = _samples(rows, _rollouts(stage, step))
+    trainer, reference = _trainer(run, stage, step)
+    sequences = [_sequence(*pair, config.sampling.temperature) for pair in zip(rows, samples, strict=True)]
+    if isinstance(config, MopdStage):
+        teachers = {domain: run.teacher(stage, domain) for domain in config.teachers}
+        found = _distilled(config, trainer, teachers, samples, sequences, step)
+    else:
+        found = _reinforced(config, trainer, reference, samples, sequences, step)
+    recorded = stage.metrics.rows()[step - 1]
+    parts = [*_logprob_parts(rows, found.logprobs), *_metric_parts(recorded, found.metrics)]
+    print("\n".join([*parts, _summary(f"{stage.label}, step {step}", rows, recorded, found, bool(parts))]))
+    return 1 if parts else 0
+
+
+def _settings(stage: StageFolder, step: int) -> GrpoStage | MopdStage:
+    match stage.config:
+        case GrpoStage() as config:
+            return config.at(step - 1)
+        case MopdStage() as config:
+            return config
+    raise UserError(
+        f"{stage.label}: expected a GRPO or MOPD stage, found {stage.config.kind}, whose steps record no samples"
+    )
+
+
+def _rows(stage: StageFolder, step: int) -> Rows:
+    if not stage.rollouts(step).exists() or step > len(stage.metrics.rows()):
+        raise UserError(f"{stage.label}: expected the samples and metrics of step {step}, found none")
+    return read_samples(stage.rollouts(step))
+
+
+def _rollouts(stage: StageFolder, step: int) -> Mapping[str, Rollout]:
+    path = stage.ledger(step - 1)
+    if not path.exists():
+        raise UserError(
+            f"{stage.label}: expected the ledger of step {step} in {path}, found none. It goes with the checkpoint "
+            "before the step: keep_checkpoints says how many stay"
+        )
+    return read_ledger(path).rollouts
+
+
+def _samples(rows: Rows, rollouts: Mapping[str, Rollout]) -> list[Sample]:
+    return [
+        Sample(
+            Task(row["task_id"], row["domain"], (), {}),
+            rollouts[row["id"]],
+            row["text"],
+            Verdict(Outcome(row["outcome"]), row["reward"]),
+            row["advantage"],
+            penalty=row["reward"] if "code_switch" in dict(row["reward_parts"]) else None,
+        )
+        for row in rows
+    ]
+
+
+def _trainer(run: RunFolder, stage: StageFolder, step: int) -> tuple[Trainer, Reference | None]:
+    """With the weights before the step, and the stage's first weights where its loss has a KL term."""
+    before, config = step - 1, stage.config
+    if before and before not in stage.checkpoint_steps():
+        kept = ", ".join(map(str, stage.checkpoint_steps()))
+        raise UserError(f"{stage.label}: expected the checkpoint of step {before}, found those of steps {kept}")
+    parent = stage.parent.export if stage.parent else Path(run.cascade.base.hf or run.root / "base")
+    os.environ.update(ALONE)
+    initialize_distributed(ParallelConfig(), run.cascade.seed)
+    trainer = Trainer(
+        read_config(parent),
+        ParallelConfig(),
+        config.optimizer,
+        total_steps=config.steps,
+        token_budget=config.token_budget,
+        seed=run.cascade.seed,
+        router=config.router,
+    )
+    trainer.load_hf(parent)
+    reference = Reference(trainer) if isinstance(config, GrpoStage) and config.kl_coefficient else None
+    if before:
+        checkpoint.load(trainer, stage.checkpoint(before))
+    return trainer, reference
+
+
+def _sequence(row: Mapping[str, Any], sample: Sample, temperature: float) -> Sequence:
+    """With the loss mask of the record: a rule may have taken the sample out of the loss."""
+    sequence = sample.sequence(temperature)
+    mask = np.zeros_like(sequence.loss_mask)
+    mask[len(row["prompt_ids"]) - 1 :] = row["loss_mask"]
+    return replace(sequence, loss_mask=mask)
+
+
+def _reinforced(
+    config: GrpoStage,
+    trainer: Trainer,
+    reference: Reference | None,
+    samples: list[Sample],
+    sequences: list[Sequence],
+    step: int,
+) -> Found:
+    student = trainer.log_probs(sequences)
+    told = _of_batch(config, samples) | _gap(sequences, student)
+    sequences = grpo.with_reference(trainer, reference, sequences)
+    learned = trainer.update(sequences, grpo.loss_of(config), step - 1)
+    return Found({"train_logprobs": student}, told | learned)
+
+
+def _of_batch(config: GrpoStage, samples: list[Sample]) -> dict[str, float]:
+    """Groups that dynamic filtering dropped are not recorded: what a step says of all that it drew is then left out."""
+    told = StepBatch(([samples],), [samples]).metrics(replace(config, dynamic_filtering=False))
+    return {"signal_fraction": told["signal_fraction"]} if config.dynamic_filtering else told
+
+
+def _distilled(
+    config: MopdStage,
+    trainer: Trainer,
+    folders: Mapping[str, Path],
+    samples: list[Sample],
+    sequences: list[Sequence],
+    step: int,
+) -> Found:
+    teachers = Teachers(trainer, folders, keep_heads=config.objective == "exact")
+    loss, domains = mopd.loss_of(config, teachers), [sample.task.domain for sample in samples]
+    student = trainer.log_probs(sequences)
+    told = outcomes(samples) | _gap(sequences, student)
+    taught = teachers.read(sequences, domains, loss.read)
+    sequences = [mopd.with_teacher(*parts) for parts in zip(sequences, taught, student, strict=True)]
+    learned = trainer.update(sequences, loss, step - 1)
+    logprobs = {"train_logprobs": student, "teacher_logprobs": [values["logprob"] for values in taught]}
+    return Found(logprobs, told | learned | mopd.reverse_kl(sequences, domains))
+
+
+def _gap(sequences: list[Sequence], student: list[np.ndarray]) -> dict[str, float]:
+    mask = np.concatenate([sequence.loss_mask for sequence in sequences])
+    rollout = np.concatenate([sequence.per_token["rollout_logprob"] for sequence in sequences])
+    return mismatch(np.concatenate(student), rollout, mask)
+
+
+def _logprob_parts(rows: Rows, found: Mapping[str, ListOf[np.ndarray]]) -> Iterator[str]:
+    for column, logprobs in found.items():
+        for row, values in zip(rows, logprobs, strict=True):
+            gaps = np.abs(values[len(row["prompt_ids"]) - 1 :] - np.array(row[column], np.float32))
+            if not gaps.max(initial=0.0) <= LOGPROB_BOUND:
+                token = int(np.argmax(gaps))
+                yield f"{row['id']}: {column} of token {token} part by {gaps[token]:.2e} from the recorded ones"
+
+
+def _metric_parts(recorded: Mapping[str, float], found: Mapping[str, float]) -> Iterator[str]:
+    for name in [name for name in recorded if name in found]:
+        if not np.isclose(found[name], recorded[name], rtol=METRIC_BOUND, atol=1e-5):
+            yield f"{name}: {found[name]:.6g}, recorded {recorded[name]:.6g}"
+
+
+def _summary(what: str, rows: Rows, recorded: Mapping[str, float], found: Found, parted: bool) -> str:
+    compared = found.metrics.keys() & recorded.keys()
+    left = [name for name in recorded if name not in compared and name != "step"]
+    verdict = "not all" if parted else "all"
+    columns = ", ".join(found.logprobs)
+    return (
+        f"{what}: {len(rows)} samples ({columns}) and {len(compared)} metrics, {verdict} as recorded; "
+        f"not computed again: {', '.join(left) or 'nothing'}"
+    )

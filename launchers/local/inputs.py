@@ -1,0 +1,144 @@
+"""What the user gives to a launch, checked as a whole before anything is written or started. Torch-free."""
+
+from collections.abc import Iterator, Set
+from itertools import chain
+from pathlib import Path
+
+from cascade_rl.engine import models
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.models import HfConfig, check_layout, read_config
+from cascade_rl.engine.rollout.engine_layout import check_build, check_cut
+from cascade_rl.rl_stages.config.cascade import (
+    Cascade,
+    MopdStage,
+    OnPolicyStage,
+    RewardModelStage,
+    SftStage,
+    Stage,
+    is_folder,
+)
+from cascade_rl.rl_stages.config.source import GENERATE, Source
+from cascade_rl.rl_stages.data.rows import HUB, data_files
+from cascade_rl.rl_stages.run.known_data import KnownData
+from cascade_rl.rl_stages.scoring.reward_makers import reward_makers
+from cascade_rl.rl_stages.tasks import demonstration, pairs
+from cascade_rl.rl_stages.tasks import load_tasks as task
+from cascade_rl.rl_stages.tasks.domains import domain_named
+
+PUBLISHED = Path(models.__file__).parent / "published"
+
+# keys of a config.json that may differ between two checkpoints of one architecture
+BESIDE_THE_MODEL = {
+    "_name_or_path", "bos_token_id", "dtype", "eos_token_id", "pad_token_id", "torch_dtype", "transformers_version",
+    "use_cache",
+}  # fmt: skip
+
+
+def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere: bool = False) -> None:
+    """Raises UserError for a model, a layout, a domain or a row of data that would end the run later; of what is not
+    there, one line each. `elsewhere`: it will run in another environment, whose vLLM is not this one.
+
+    Every row of every source that is not `known` is read, once, as a stream: that takes time in proportion to the data,
+    and no memory.
+    """
+    if missing := "\n".join(_missing(cascade)):
+        raise UserError(missing)
+    check_settings(cascade)
+    known = known or KnownData()
+    for stage in cascade.stages:
+        if not elsewhere:
+            check_build(cascade.layout(stage).rollout)
+        if isinstance(stage, SftStage):
+            for source in stage.data:
+                known.recall("demonstrations", source, demonstration.count_demonstrations)
+        if isinstance(stage, RewardModelStage):
+            for source in stage.data:
+                known.recall("pairs", source, _count_pairs)
+        if isinstance(stage, OnPolicyStage):
+            domains = (known.recall("tasks", source, _trained) for source in stage.data)
+            _check_trained_domains(stage, set(chain.from_iterable(domains)))
+        if isinstance(stage, MopdStage):
+            _check_teachers(stage, model_config(cascade))
+
+
+def check_settings(cascade: Cascade) -> None:
+    """Raises UserError for what no machine and no data could mend: a model that is not supported, a layout that does
+    not divide it, a domain that there is not or that the stage's reward model does not score. Reads config.json alone,
+    and that of `base.published` where the checkpoint is not at hand."""
+    hf_config = model_config(cascade)
+    for domain in cascade.evaluation.domains:
+        domain_named(domain)
+    for stage in cascade.stages:
+        reward_makers(stage, Path, cascade.rollout, Path())
+    for layout in dict.fromkeys(map(cascade.layout, cascade.stages)):
+        check_layout(hf_config, layout.parallel, layout.nproc)
+        check_cut(hf_config, layout.rollout)
+
+
+def model_config(cascade: Cascade) -> HfConfig:
+    """The base's config.json; that of `base.published` where the checkpoint is not at hand. UserError without both."""
+    base = cascade.base
+    if base.hf is None:
+        return dict(base.hf_config or {})
+    at_hand = base.published is None or (Path(base.hf) / "config.json").is_file()
+    return read_config(base.hf if at_hand else PUBLISHED / str(base.published))
+
+
+def _missing(cascade: Cascade) -> Iterator[str]:
+    """What is read and is not there: a message for each."""
+    base = cascade.base
+    if base.hf is not None and not (Path(base.hf) / "config.json").is_file():
+        yield (
+            f"base.hf: expected a Hugging Face folder with a config.json, found none in '{base.hf}'. "
+            "Put the checkpoint there first; the launcher file says where it comes from."
+        )
+    readers: dict[str, Stage] = {}  # the first of each path
+    for stage in cascade.stages:
+        for source in map(Source.parse, stage.data):
+            readers.setdefault(source.path, stage)
+    for path, stage in readers.items():
+        if not path.startswith((GENERATE, HUB)):
+            yield from _missing_data(stage, path)
+
+
+def _missing_data(stage: Stage, path: str) -> Iterator[str]:
+    try:
+        data_files(path)
+    except UserError as error:
+        yield f"{stage.name}.data: {error}"
+
+
+def _count_pairs(source: str) -> int:
+    return sum(1 for _ in pairs.read_pairs(source))
+
+
+def _trained(source: str) -> list[str]:
+    """The domains that have tasks in the train split."""
+    return sorted(domain for split, domain in task.census(source) if split == "train")
+
+
+def _check_trained_domains(stage: OnPolicyStage, found: Set[str]) -> None:
+    for domain in sorted(set(stage.trained_domains) - found):
+        raise UserError(f"{stage.name}.data: expected tasks of {domain}, found only {', '.join(sorted(found))}.")
+    if isinstance(stage, MopdStage) and (orphans := found - set(stage.teachers)):
+        raise UserError(
+            f"{stage.name}.teachers: expected a teacher for each domain of its data, found none for "
+            f"{', '.join(sorted(orphans))}. Name an earlier stage or a Hugging Face folder for it, or drop its data."
+        )
+
+
+def _check_teachers(stage: MopdStage, student: HfConfig) -> None:
+    for domain, teacher in stage.teachers.items():
+        if not is_folder(teacher):
+            continue
+        where = f"{stage.name}.teachers.{domain}"
+        if not (Path(teacher) / "config.json").is_file():
+            raise UserError(f"{where}: expected a Hugging Face folder with a config.json, found none in '{teacher}'.")
+        config = read_config(teacher)
+        shared = (student.keys() & config.keys()) - BESIDE_THE_MODEL
+        if differing := sorted(key for key in shared if student[key] != config[key]):
+            key = differing[0]
+            raise UserError(
+                f"{where}: expected a model of the student's architecture, found {key} = {config[key]!r} in "
+                f"'{teacher}', {student[key]!r} in the student. Choose a checkpoint of the same model."
+            )

@@ -1,0 +1,205 @@
+"""A cascade as Slurm jobs: submitted all at once, watched until they have ended, judged by what the stages left.
+
+The launcher holds the run folder only while it submits. After that its jobs keep others out: they are found by name,
+here and by `refuse_live_jobs`, and Slurm lets no two jobs of one name run together.
+"""
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from rich.console import Console
+from rich.text import Text
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.launchers.local.inputs import check_inputs
+from cascade_rl.launchers.report.score_table import score_table
+from cascade_rl.launchers.slurm import job_states, nemo_run_backend, sbatch_backend
+from cascade_rl.launchers.slurm.cluster import Cluster
+from cascade_rl.launchers.slurm.containers import check_container
+from cascade_rl.launchers.slurm.jobs import make_jobs, name_prefix
+from cascade_rl.launchers.stage.exit_status import INTERRUPTED
+from cascade_rl.launchers.stage.in_job import final_mark
+from cascade_rl.rl_stages.config.cascade import Cascade, Stage
+from cascade_rl.rl_stages.config.text import to_yaml
+from cascade_rl.rl_stages.run.known_data import KnownData
+from cascade_rl.rl_stages.run.progress import metrics_text
+from cascade_rl.rl_stages.run.run_folder import INPUTS, RunFolder, StageFolder
+
+BACKENDS: Mapping[str, ModuleType] = {"nemo-run": nemo_run_backend, "sbatch": sbatch_backend}
+LOG_TAIL_LINES = 20
+SHARED_FOLDER_S = 10.0  # until another host sees what a job's last host wrote
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What the command line says beside the cascade."""
+
+    cluster: Cluster
+    backend: str
+    stage_command: Sequence[str]
+    detach: bool
+
+
+def run_on_cluster(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Submission) -> int:
+    """Submits the `chosen` stages that are not done, or attaches to their living jobs; 0 where all of them end well.
+
+    Raises UserError before anything is submitted: for bad input, for a stage that needs one that is not done, and for
+    living jobs of another configuration.
+    """
+    console = Console(highlight=False)
+    known = KnownData.read(root / INPUTS)
+    check_inputs(cascade, known, elsewhere=True)
+    check_container(how.cluster, cascade, Path.cwd())
+    _check_secrets(how.cluster)
+    live = job_states.live_jobs(name_prefix(root))
+    ids = _attach(cascade, root, live, console) if live else _submit(cascade, root, chosen, how, known, console)
+    run = RunFolder.open(root)
+    stages = [run.stage(stage.name) for stage in chosen]
+    if how.detach:
+        console.print(f"Run folder: {root}. The same command watches the jobs.", soft_wrap=True)
+        return 0
+    try:
+        Watch(stages, ids, console).until_ended()
+    except KeyboardInterrupt:
+        ending = f"scancel {' '.join(ids.values())}"
+        console.print(f"The jobs go on. The same command watches them again, `{ending}` ends them.", soft_wrap=True)
+        return INTERRUPTED
+    return _judge(run, stages, console)
+
+
+def refuse_live_jobs(root: Path) -> None:
+    """Raises UserError where Slurm jobs are at work in a run folder that was once submitted from here."""
+    submitted = (root / "slurm").is_dir() and shutil.which("squeue")
+    if submitted and (live := job_states.live_jobs(name_prefix(root))):
+        raise _at_work(root, live)
+
+
+def _at_work(root: Path, live: Mapping[str, str]) -> UserError:
+    jobs = ", ".join(f"{job} ({stage})" for stage, job in live.items())
+    ids = " ".join(live.values())
+    return UserError(f"{root}: Slurm jobs are at work here: {jobs}. Wait for them, or end them: scancel {ids}.")
+
+
+def _check_secrets(cluster: Cluster) -> None:
+    if cluster.secrets_file is None:
+        return
+    path = Path(cluster.secrets_file)
+    if not path.is_file() or path.stat().st_mode & 0o077:
+        raise UserError(f"secrets_file: expected a file that only you can read (chmod 600), found another in '{path}'.")
+
+
+def _attach(cascade: Cascade, root: Path, live: Mapping[str, str], console: Console) -> Mapping[str, str]:
+    """The living jobs, where they are of this very configuration."""
+    config = root / "cascade.yaml"
+    if not config.exists() or config.read_text() != to_yaml(cascade):
+        raise _at_work(root, live)
+    for stage, job in live.items():
+        console.print(f"{stage}: job {job} is alive, watched", soft_wrap=True)
+    return live
+
+
+def _submit(
+    cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Submission, known: KnownData, console: Console
+) -> Mapping[str, str]:
+    with RunFolder.claim(root, cascade, known) as (run, _):
+        stages = [run.stage(stage.name) for stage in chosen]
+        waiting = [stage for stage in stages if not stage.done]
+        for stage in waiting:
+            _check_dependencies(run, stage, waiting)
+        jobs = make_jobs(run, waiting, how.cluster, how.stage_command, Path.cwd())
+        folder = Path(how.cluster.job_dir) if how.cluster.job_dir else root / "slurm"
+        for place in (folder, root / "slurm"):
+            place.mkdir(parents=True, exist_ok=True)
+        ids: Mapping[str, str] = BACKENDS[how.backend].submit(jobs, folder) if jobs else {}
+    for job in jobs:
+        after = f" after {', '.join(job.needs)}" if job.needs else ""
+        text = f"job {ids[job.stage.config.name]} on {job.nodes} nodes{after}"
+        _say(console, job.stage, f"{text}: {job.stage.config.batch_terms}")
+    return ids
+
+
+def _check_dependencies(run: RunFolder, stage: StageFolder, waiting: Sequence[StageFolder]) -> None:
+    for other in run.dependencies(stage):
+        if not other.done and other not in waiting:
+            raise UserError(
+                f"{stage.label}: expected {other.config.name}, which it builds on, to be done, found it unfinished in "
+                f"{run.root}. Submit it too: --from {other.config.name}."
+            )
+        if closed := [str(verdict) for verdict in other.gate() if not verdict.passed]:
+            raise UserError(
+                f"{stage.label}: expected the gate of {other.config.name}, which it builds on, to be open, found it "
+                f"closed: {'; '.join(closed)}. Change that stage, or what its gate allows."
+            )
+
+
+class Watch:
+    """Prints a line for each change of a job's state and for each step."""
+
+    def __init__(self, stages: Sequence[StageFolder], ids: Mapping[str, str], console: Console) -> None:
+        self.stages = {stage.config.name: stage for stage in stages}
+        self.ids, self.console = ids, console
+        self.steps = {name: _newest_step(stage) for name, stage in self.stages.items()}
+
+    def until_ended(self) -> None:
+        for change in job_states.wait({name: job for name, job in self.ids.items() if name in self.stages}):
+            self._tell_steps()
+            if change:
+                name, state = change
+                _say(self.console, self.stages[name], f"job {self.ids[name]} {state}{self._why(name, state)}")
+
+    def _tell_steps(self) -> None:
+        for name, stage in self.stages.items():
+            row = _newest_row(stage)
+            if row.get("step", 0) != self.steps[name]:
+                self.steps[name] = int(row["step"])
+                _say(self.console, stage, f"step {self.steps[name]} of {stage.config.steps}  {metrics_text(row)}")
+
+    def _why(self, name: str, state: job_states.JobState) -> str:
+        """Of a job that ended badly: the reason that it gives, or the end of its newest log."""
+        if not state.ended or state.state == "COMPLETED":
+            return ""
+        stage, job = self.stages[name], self.ids[name]
+        mark = final_mark(stage, job)
+        if reason := mark.read_text() if mark.exists() else "":
+            return f": {reason}"
+        log = _newest_log(stage, job)
+        if log is None:
+            return f", without a log: see `scontrol show job {job}`"
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
+        return f". Last lines of {log}:\n{tail}"
+
+
+def _newest_log(stage: StageFolder, job: str) -> Path | None:
+    """Of the newest attempt's tasks; of the job's script where no task began."""
+    for pattern in (f"job_{job}_*.out", f"sbatch_{job}.out"):
+        if found := list(stage.logs.glob(pattern)):
+            return max(found, key=lambda path: path.stat().st_mtime)
+    return None
+
+
+def _newest_row(stage: StageFolder) -> Mapping[str, float]:
+    rows = stage.metrics.rows()
+    return rows[-1] if rows else {}
+
+
+def _newest_step(stage: StageFolder) -> int:
+    return int(_newest_row(stage).get("step", 0))
+
+
+def _judge(run: RunFolder, stages: Sequence[StageFolder], console: Console) -> int:
+    deadline = time.monotonic() + SHARED_FOLDER_S
+    while not all(stage.done for stage in stages) and time.monotonic() < deadline:
+        time.sleep(1)
+    for summary in run.record():
+        console.print(score_table(summary))
+    bad = [stage.label for stage in stages if not stage.done or not all(verdict.passed for verdict in stage.gate())]
+    console.print(f"Run folder: {run.root}" + (f". Not finished: {', '.join(bad)}" if bad else ""), soft_wrap=True)
+    return 1 if bad else 0
+
+
+def _say(console: Console, stage: StageFolder, text: str) -> None:
+    console.print(Text.assemble((stage.label, "bold"), ": ", text), soft_wrap=True)

@@ -1,0 +1,42 @@
+"""The process of one rank of one stage: `python -m cascade_rl.launchers.stage.run_stage RUN_DIR STAGE_NAME`."""
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cascade_rl.engine.core.quiet_libraries import quiet_libraries
+from cascade_rl.engine.core.uncollected import uncollected
+from cascade_rl.launchers.stage.exit_status import exit_status
+from cascade_rl.rl_stages.run.run_folder import RunFolder
+from cascade_rl.rl_stages.run.stop_request import STOPPED, StopRequested
+
+
+def run_stage(run: RunFolder, name: str) -> int:
+    """Takes the stage from where it stands to its end; returns exit code 0, or STOPPED where it was asked to stop."""
+    with uncollected():
+        from cascade_rl.engine.backend.machine import backend
+
+        backend()  # before Megatron: on a CPU it does without the compiler, 2 s of a start
+        from cascade_rl.distillation import mopd
+        from cascade_rl.rl_stages import bradley_terry, grpo, sft
+        from cascade_rl.rl_stages.session import Session
+
+    loops: dict[str, Callable[[Any], None]] = {
+        "sft": sft.run, "grpo": grpo.run, "mopd": mopd.run, "reward_model": bradley_terry.run
+    }  # fmt: skip
+    folder = run.stage(name)
+    kind = Session[Any] if folder.config.trains_policy else bradley_terry.RewardSession
+    with suppress(StopRequested), kind(run, folder) as session:
+        session.score("before")
+        loops[folder.config.kind](session)
+        session.score("after")
+        session.finish()
+        return 0
+    return STOPPED
+
+
+if __name__ == "__main__":
+    quiet_libraries()
+    sys.exit(exit_status(sys.argv[2], lambda: run_stage(RunFolder.open(Path(sys.argv[1])), sys.argv[2])))

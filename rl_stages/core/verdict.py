@@ -1,0 +1,80 @@
+"""What a verifier says about one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from cascade_rl.engine.core.rollouts import Outcome
+
+if TYPE_CHECKING:
+    from cascade_rl.rl_stages.tasks.load_tasks import Task
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One of three: a score in [0, 1], a wrong format (score 0), or an infrastructure failure (score None).
+
+    parts   partial scores by name, for metrics only; never added to the score
+    detail  one line for a person who asks why
+    """
+
+    outcome: Outcome
+    score: float | None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    detail: str = ""
+
+    @classmethod
+    def scored(cls, score: float, parts: Mapping[str, float] | None = None, detail: str = "") -> Verdict:
+        return cls(Outcome.COMPLETED, score, parts or {}, detail)
+
+    @classmethod
+    def wrong_format(cls, detail: str) -> Verdict:
+        return cls(Outcome.WRONG_FORMAT, 0.0, detail=detail)
+
+    @classmethod
+    def infrastructure_failure(cls, detail: str) -> Verdict:
+        return cls(Outcome.INFRASTRUCTURE_FAILURE, None, detail=detail)
+
+
+class Verifier(Protocol):
+    """Scores finished answers of one domain. Truncation is the caller's to decide, from the finish reason.
+
+    concurrency  calls, each from a thread of its own, that it may be given at once; what is CPU-bound runs in processes
+    """
+
+    concurrency: int
+
+    def __call__(self, task: Task, text: str) -> Verdict:
+        """The verdict on `text`, the whole decoded answer with its reasoning and without the stop token."""
+        ...
+
+    def close(self) -> None:
+        """Ends what the verifier started. It can be called more than once."""
+        ...
+
+
+@runtime_checkable
+class GroupVerifier(Protocol):
+    """Scores the finished answers to one prompt against each other; `concurrency` counts groups."""
+
+    concurrency: int
+
+    def rank(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
+        """One verdict for each of `texts`, in their order."""
+        ...
+
+    def close(self) -> None:
+        """Ends what the verifier started. It can be called more than once."""
+        ...
+
+
+def final_answer(text: str) -> str | None:
+    """The part of `text` behind its reasoning, stripped; None when a `<think>` was never finished.
+
+    Only this part is verified: a constraint met, or a number boxed, while thinking counts for nothing.
+    """
+    _, closed, after = text.rpartition("</think>")
+    answer = after if closed else text
+    return None if "<think>" in answer else answer.strip()

@@ -1,0 +1,66 @@
+"""Rows that pass a rule, written as one JSONL file; what was dropped, why, and examples of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.data.rows import Row
+from cascade_rl.rl_stages.run.durable_file import sync_folder
+
+Rule = Callable[[Row], str | None]  # why a row is dropped; None where it is kept
+EXAMPLES = 3  # of each reason
+
+
+@dataclass
+class Report:
+    """kept by source or domain, dropped by reason, and where the first rows of each reason are."""
+
+    kept: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+    def drop(self, reason: str, example: str) -> None:
+        self.dropped[reason] += 1
+        kept = self.examples.setdefault(reason, [])
+        if len(kept) < EXAMPLES:
+            kept.append(example)
+
+
+def sift(rows: Iterable[tuple[str, Row]], rule: Rule, out: Path) -> Report:
+    """Writes the rows that `rule` keeps. UserError, with file and line, where it cannot judge one; then nothing is."""
+    report = Report()
+    with replacing(out) as file:
+        for where, row in rows:
+            try:
+                reason = rule(row)
+            except UserError as error:
+                raise UserError(f"{where}: {error}") from None
+            if reason is None:
+                report.kept[where.rpartition(":")[0]] += 1
+                file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+            else:
+                report.drop(reason, f"{where}: {json.dumps(row, ensure_ascii=False)}")
+    return report
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes the place of `path`, as a whole, when the block ends without an error."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+        sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)

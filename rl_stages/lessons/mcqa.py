@@ -1,0 +1,50 @@
+"""Which of three words is of a kind: an animal, a fruit, a colour or a tool. An answer names the word, then its letter:
+the two steps of the thought, which a tiny model learns one by one and not at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import product
+
+from cascade_rl.rl_stages.lessons.lesson import Lesson
+
+KINDS = {
+    "an animal": ("dog", "cat", "cow"),
+    "a fruit": ("apple", "plum", "fig"),
+    "a colour": ("red", "blue", "green"),
+    "a tool": ("saw", "axe", "drill"),
+}
+PROMPTS = ("Which one is {kind}?", "Choose {kind}.")
+LETTERS = "ABC"
+VARIANTS = 32  # of each word and phrase, with other wrong options
+
+
+def lessons() -> Iterator[Lesson]:
+    """Every distinct prompt, in a fixed order."""
+    every = {made.prompt: made for made in _drawn()}
+    yield from every.values()
+
+
+def _drawn() -> Iterator[Lesson]:
+    for kind, text, variant in product(KINDS, PROMPTS, range(VARIANTS)):
+        for word in KINDS[kind]:
+            yield lesson(kind, word, text.format(kind=kind), random.Random(f"{word} {text} {variant}"))
+
+
+def lesson(kind: str, word: str, question: str, rng: random.Random) -> Lesson:
+    """`rng` draws the two wrong options and the order of the three."""
+    others = [words for name, words in KINDS.items() if name != kind]
+    options = [word, *(rng.choice(words) for words in rng.sample(others, len(LETTERS) - 1))]
+    rng.shuffle(options)
+    prompt = "\n".join([question, *(f"{letter}: {option}" for letter, option in zip(LETTERS, options, strict=True))])
+    fields = {
+        "options": [{letter: option} for letter, option in zip(LETTERS, options, strict=True)],
+        "expected_answer": LETTERS[options.index(word)],
+    }
+    missed = [option for option in options if option != word]
+
+    def choosing(option: str) -> str:
+        return f"{option}: \\boxed{{{LETTERS[options.index(option)]}}}"
+
+    return Lesson(prompt, fields, lambda _: choosing(word), lambda rng: choosing(rng.choice(missed)))

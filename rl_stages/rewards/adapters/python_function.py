@@ -1,0 +1,27 @@
+"""`python:pkg.mod:function`: a reward function with the signature of TRL or of verl."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.rewards.adapters.reward_process import SHIM, ProcessVerifier
+
+_TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+def check(target: str) -> None:
+    """UserError unless `target` is pkg.mod:function with a module that this interpreter finds. Runs none of it."""
+    if not _TARGET.fullmatch(target):
+        raise UserError(f"expected python:package.module:function; found 'python:{target}'")
+    package = target.partition(":")[0].partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        raise UserError(
+            f"expected {package!r}, of 'python:{target}', to be installed or on PYTHONPATH; found it in neither"
+        )
+
+
+def verifier(target: str) -> ProcessVerifier:
+    return ProcessVerifier([sys.executable, str(SHIM), "function", target])

@@ -1,0 +1,171 @@
+"""A process for checks that may never return: killed at a deadline, started again for the next check.
+
+Neither a thread nor a cancelled future stops such a check (verl#5839, AReaL#1426). The process reads one JSON
+request a line on stdin and writes one JSON reply a line on stdout: `score`, or null for a wrong format, and
+`detail`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import resource
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cascade_rl.rl_stages.core.verdict import Verdict
+from cascade_rl.rl_stages.sandbox.walls.confinement import die_with_parent
+
+READY = b"ready\n"
+MEMORY_BYTES = 3 << 30
+START_SECONDS = 120.0  # importing sympy on a loaded machine
+STARTS = 3
+STARVED = 0.25  # share of the deadline with a processor, below which a check that would still run is not to blame
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+Reply = dict[str, Any]
+
+
+class WorkerDied(RuntimeError):
+    """The worker process is gone, for a reason that no deadline explains."""
+
+
+class WorkerKilled(WorkerDied):
+    """By a signal, that is by somebody else."""
+
+
+def asked_twice[T](ask: Callable[[], T], close: Callable[[], None]) -> T:
+    """What `ask()` says; where its worker is gone, `close()` and once more with a new one. A worker that was killed
+    says nothing about the check, one that died of it dies again: then WorkerDied or OSError, and all is closed."""
+    try:
+        return ask()
+    except (WorkerDied, OSError):
+        close()
+    try:
+        return ask()
+    except (WorkerDied, OSError):
+        close()
+        raise
+
+
+class Worker:
+    """A process that keeps to the protocol above. Raises WorkerDied, or OSError, when it is gone."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdin and self._process.stdout
+        self._requests, self._replies = self._process.stdin, self._process.stdout
+        if self._read_line(START_SECONDS) != READY:
+            self.kill()
+            raise WorkerDied(f"not ready after {START_SECONDS:g} s")
+
+    @classmethod
+    def started(cls, command: Sequence[str]) -> Worker:
+        """A worker that is ready. One that is killed before was asked nothing, and another is started in its place."""
+        for _ in range(STARTS - 1):
+            with suppress(WorkerKilled):
+                return cls(command)
+        return cls(command)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def state(self) -> tuple[str, float]:
+        """As the kernel names it, such as R for ready to run; and the seconds of processor time so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
+        return fields[0], sum(map(int, fields[11:13])) / _TICKS
+
+    def ask(self, request: Mapping[str, Any], seconds: float) -> Reply | None:
+        """The reply, or None when there is none in time; the worker is then of no further use."""
+        self._requests.write(json.dumps(request).encode() + b"\n")
+        self._requests.flush()
+        line = self._read_line(seconds)
+        return None if line is None else json.loads(line)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def _read_line(self, seconds: float) -> bytes | None:
+        """The next line, or None at the deadline. A line is one small write: the pipe holds all of it."""
+        if not select.select([self._replies], [], [], seconds)[0]:
+            return None
+        line = self._replies.readline()
+        if not line:
+            code = self._process.wait()
+            raise (WorkerKilled if code < 0 else WorkerDied)(f"exit code {code}")
+        return line
+
+
+class DeadlineCheck:
+    """Verdicts from a worker: score 0 when undecided at the deadline; an infrastructure failure when it died twice, or
+    waited for a processor most of that time.
+
+    Safe to call from several threads. The worker starts with the first request.
+    """
+
+    def __init__(self, module: str, deadline_seconds: float) -> None:
+        self.worker: Worker | None = None
+        self._module = module
+        self._deadline = deadline_seconds
+        self._lock = threading.Lock()
+
+    def __call__(self, request: Mapping[str, Any]) -> Verdict:
+        with self._lock:
+            try:
+                return asked_twice(partial(self._ask, request), self.close)
+            except (WorkerDied, OSError) as death:
+                return Verdict.infrastructure_failure(f"{self._module.rpartition('.')[2]}: {death}")
+
+    def close(self) -> None:
+        """Ends the worker process, if there is one."""
+        if self.worker is not None:
+            self.worker.kill()
+            self.worker = None
+
+    def _ask(self, request: Mapping[str, Any]) -> Verdict:
+        self.worker = self.worker or Worker.started([sys.executable, "-m", self._module])
+        before = self.worker.state()[1]
+        reply = self.worker.ask(request, self._deadline)
+        if reply is None:
+            state, cpu_seconds = self.worker.state()
+            return self._undecided(state, cpu_seconds - before)
+        if reply["score"] is None:
+            return Verdict.wrong_format(reply["detail"])
+        return Verdict.scored(reply["score"], detail=reply["detail"])
+
+    def _undecided(self, state: str, cpu_seconds: float) -> Verdict:
+        self.close()
+        why = f"undecided after {self._deadline:g} s"
+        if state in "RD" and cpu_seconds < STARVED * self._deadline:
+            return Verdict.infrastructure_failure(f"{why}, with a processor for {cpu_seconds:.2f} s of them")
+        return Verdict.scored(0.0, detail=why)
+
+
+def serve(reply: Callable[[Mapping[str, Any]], Reply], package: str | None = None) -> None:
+    """The worker's side: answers until stdin ends. `package` is imported before, so that no answer pays for it.
+
+    Should the parent die while a check hangs, the kernel kills this process: no interpreter lock can delay that.
+    """
+    die_with_parent()
+    if select.select([sys.stdin], [], [], 0)[0]:
+        return  # nothing is asked before READY: this is the end of stdin, and the parent was gone before the line above
+    if package is not None:
+        importlib.import_module(package)
+    logging.disable(logging.CRITICAL)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    sys.stdout.buffer.write(READY)
+    sys.stdout.flush()
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(reply(json.loads(line))) + "\n")
+        sys.stdout.flush()

@@ -1,0 +1,48 @@
+"""IF-RL of Cascade 1's thinking models (facts/paper.md 1.4): the rules decide, and among right answers people's taste.
+
+R = 1 + sigmoid(z) where the verifier of the domain gives 1, z being the model's score normalised in the group; else 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.core.verdict import Verdict, Verifier
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry_scorer import BradleyTerryScorer, ScorerDied
+from cascade_rl.rl_stages.rewards.reward_models.shaping import z_scores
+from cascade_rl.rl_stages.tasks.load_tasks import Task
+
+
+class BonusVerifier:
+    """A `GroupVerifier`. The group whose mean and deviation count is all that was asked of it, wrong answers too: the
+    paper does not say. Closing it closes both."""
+
+    concurrency = 1
+
+    def __init__(self, verifier: Verifier, scorer: BradleyTerryScorer) -> None:
+        self.verifier, self.scorer = verifier, scorer
+
+    def rank(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
+        """A verdict for each text; infrastructure failures where the scorer is gone."""
+        verdicts = [self.verifier(task, text) for text in texts]
+        try:
+            scores = self.scorer.score([(task.messages, text) for text in texts])
+        except ScorerDied as death:
+            return [Verdict.infrastructure_failure(str(death))] * len(texts)
+        return list(map(with_bonus, verdicts, scores, z_scores(scores)))
+
+    def close(self) -> None:
+        """Ends the verifier and the scorer."""
+        self.verifier.close()
+        self.scorer.close()
+
+
+def with_bonus(verdict: Verdict, score: float, z: float) -> Verdict:
+    """Of one answer, what `verdict` becomes; without a score it stays what it is."""
+    if verdict.outcome is not Outcome.COMPLETED:
+        return verdict
+    reward = 1 + 1 / (1 + math.exp(-z)) if verdict.score == 1 else 0.0
+    parts = {**verdict.parts, "verifier": verdict.score or 0.0, "reward_model": score}
+    return Verdict.scored(reward, parts, verdict.detail)

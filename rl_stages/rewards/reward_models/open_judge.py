@@ -1,0 +1,30 @@
+"""The judge that a stage's configuration asks for."""
+
+from pathlib import Path
+
+from cascade_rl.engine.core.settings import RolloutConfig
+from cascade_rl.rl_stages.config.cascade import RewardModel
+from cascade_rl.rl_stages.rewards.reward_models.judge_client import JudgeClient, JudgeModel
+
+
+def open_judge(settings: RewardModel, folder: Path | None, rollout: RolloutConfig, log_path: Path) -> JudgeModel:
+    """A client, or an engine with the weights in `folder`, made like the trainer's. The caller closes it."""
+    if folder is not None:
+        # not above: with it comes transformers, which was 1.2 s of a launcher's start
+        from cascade_rl.rl_stages.rewards.reward_models.served_model import ServedModel
+
+        return ServedModel(
+            folder,
+            rollout,
+            log_path,
+            deadline_seconds=settings.deadline_seconds,
+            concurrency=settings.concurrency,
+        )
+    return JudgeClient(
+        str(settings.url),
+        settings.model,
+        deadline_seconds=settings.deadline_seconds,
+        retries=settings.retries,
+        concurrency=settings.concurrency,
+        api_key_env=settings.api_key_env,
+    )

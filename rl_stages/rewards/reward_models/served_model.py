@@ -1,0 +1,186 @@
+"""A judge model on a vLLM engine of our own, in its own process, for a model that no server holds.
+
+An OpenAI-compatible server of the same vLLM would take three processes and three times the memory and the start.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import signal
+import threading
+import time
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling, Scored
+from cascade_rl.rl_stages.data.tokenizer import answer_text, encode_prompt
+from cascade_rl.rl_stages.rewards.reward_models.judge_client import Completion, JudgeFailure, Message
+
+if TYPE_CHECKING:
+    from cascade_rl.engine.core.settings import RolloutConfig
+    from cascade_rl.engine.rollout.client import RolloutEngine
+
+WEIGHTS = "model.safetensors"
+VERSION = 0
+
+Sequences = tuple[tuple[int, ...], ...]
+"""Token ids that are to be scored."""
+
+
+class ServedModel:
+    """The Hugging Face model in `folder` on one engine, as a `JudgeModel`.
+
+    The constructor waits for the start, and raises what ends it. Answers depend on the prompt alone, not on what else
+    is asked. A call takes at most `deadline_seconds`. An engine that dies is started again and asked again.
+
+    config  of the trainer's engines; one engine is made of it
+    """
+
+    def __init__(
+        self, folder: Path, config: RolloutConfig, log_path: Path, *, deadline_seconds: float, concurrency: int
+    ) -> None:
+        from transformers import AutoTokenizer
+
+        if not (folder / WEIGHTS).is_file():
+            raise UserError(f"expected {folder} to have its weights in one {WEIGHTS}: serve a larger model apart")
+        self.concurrency = concurrency
+        self._folder, self._log_path = folder, log_path
+        self._config = replace(config, engines=1)
+        self._deadline = deadline_seconds
+        self._tokenizer = AutoTokenizer.from_pretrained(folder)
+        self._numbers = itertools.count()
+        self._calls: SimpleQueue[tuple[Request | Sequences, Future[Any]] | None] = SimpleQueue()
+        self._drawing: dict[str, Future[Any]] = {}
+        self._scoring: list[tuple[Sequences, Future[Any]]] = []
+        self._closed = False
+        self._started: Future[RolloutEngine] = Future()
+        # The engine dies with the thread that makes it, so that thread is our own.
+        self._thread = threading.Thread(target=self._run, name="served model", daemon=True)
+        self._thread.start()
+        self._engine = self._started.result()
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+    ) -> Completion:
+        """See `JudgeModel`."""
+        request = self._request(messages, max_tokens, temperature, top_p)
+        rollout: Rollout = self._asked(request, time.monotonic() + self._deadline)
+        return Completion(answer_text(self._tokenizer, rollout))
+
+    def choose(
+        self, messages: Sequence[Message], words: Sequence[str], *, behind: str, max_tokens: int
+    ) -> tuple[float, ...]:
+        """See `JudgeModel`: the greedy completion up to there, scored with each word behind it, all of its tokens."""
+        until = time.monotonic() + self._deadline
+        request = self._request(messages, max_tokens, temperature=0.0, top_p=1.0)
+        rollout: Rollout = self._asked(request, until)
+        before, rest = self._before(rollout.token_ids.tolist(), behind)
+        tails = [self._tokenizer.encode(rest + word, add_special_tokens=False) for word in words]
+        sequences = tuple((*request.prompt_ids, *before, *tail) for tail in tails)
+        self._require_room(max(map(len, sequences)) + 1)
+        scores: list[Scored] = self._asked(sequences, until)
+        return tuple(math.exp(scored.logprobs[-len(tail) :].sum()) for scored, tail in zip(scores, tails, strict=True))
+
+    def close(self) -> None:
+        """See `JudgeModel`; on return the process is gone."""
+        self._closed = True
+        self._calls.put(None)
+        for pid in self._engine.pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._thread.join()
+
+    def _request(self, messages: Sequence[Message], max_tokens: int, temperature: float, top_p: float) -> Request:
+        prompt_ids = tuple(encode_prompt(self._tokenizer, [dict(message) for message in messages]))
+        self._require_room(len(prompt_ids) + max_tokens)
+        sampling = Sampling(max_tokens, temperature, top_p, (self._tokenizer.eos_token_id,))
+        return Request(str(next(self._numbers)), prompt_ids, sampling, zlib.crc32(repr(prompt_ids).encode()))
+
+    def _require_room(self, length: int) -> None:
+        limit = self._config.max_model_len
+        if length > limit:
+            raise JudgeFailure(f"expected a prompt and an answer of at most {limit} tokens together, found {length}")
+
+    def _before(self, answer: list[int], behind: str) -> tuple[list[int], str]:
+        """The tokens of an answer that end no later than its last `behind`, and what they leave of it."""
+        text = self._tokenizer.decode(answer)
+        end = text.rfind(behind) + len(behind)
+        if behind not in text:
+            raise JudgeFailure(f"{self._folder}: expected {behind} from the judge, found {text[-200:]!r}")
+        starts = [self._tokenizer.decode(answer[:count]) for count in range(len(answer) + 1)]
+        count = max(count for count, start in enumerate(starts) if text[:end].startswith(start))
+        return answer[:count], text[len(starts[count]) : end]
+
+    def _asked(self, question: Request | Sequences, until: float) -> Any:
+        """The rollout of a request, or the scores of sequences."""
+        answer: Future[Any] = Future()
+        self._calls.put((question, answer))
+        if self._closed:
+            raise JudgeFailure(f"{self._folder}: the engine is closed")
+        try:
+            return answer.result(until - time.monotonic())
+        except TimeoutError:
+            raise JudgeFailure(f"{self._folder}: no answer within {self._deadline:g} s") from None
+
+    def _run(self) -> None:
+        from cascade_rl.engine.rollout.client import RolloutEngine
+
+        try:
+            with RolloutEngine(self._folder, self._config, seed=0, log_path=self._log_path) as engine:
+                engine.update_weights(self._folder / WEIGHTS, VERSION)
+                self._started.set_result(engine)
+                self._serve(engine)
+        except Exception as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    def _serve(self, engine: RolloutEngine) -> None:
+        from cascade_rl.engine.rollout.client import EngineDied
+
+        while not self._closed:
+            try:
+                if engine.version is None:
+                    engine.update_weights(self._folder / WEIGHTS, VERSION)  # and sends again what was pending
+                self._work(engine)
+            except EngineDied:
+                if not self._closed:
+                    engine.restart()
+        for answer in (*self._drawing.values(), *(answer for _, answer in self._scoring)):
+            answer.set_exception(JudgeFailure(f"{self._folder}: closed before it answered"))
+
+    def _work(self, engine: RolloutEngine) -> None:
+        """Until nothing is asked for any more; what is asked meanwhile joins in as answers come."""
+        self._submit(engine)
+        for rollout in engine.results():
+            self._drawing.pop(rollout.id).set_result(rollout)
+            self._submit(engine)
+
+    def _submit(self, engine: RolloutEngine) -> None:
+        """What waits; where nothing runs, the next call is waited for. Scores are there when it returns."""
+        calls = [] if self._drawing or self._scoring else [self._calls.get()]
+        while not self._calls.empty():
+            calls.append(self._calls.get())
+        asked = [call for call in calls if call]
+        self._scoring += [(question, answer) for question, answer in asked if isinstance(question, tuple)]
+        requests = {question: answer for question, answer in asked if isinstance(question, Request)}
+        self._drawing |= {request.id: answer for request, answer in requests.items()}
+        engine.submit(requests)
+        while self._scoring:
+            sequences, answer = self._scoring[0]
+            answer.set_result(engine.score(sequences))
+            del self._scoring[0]

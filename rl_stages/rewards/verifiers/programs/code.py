@@ -1,0 +1,148 @@
+"""Programs: the last fenced block of an answer, run in the sandbox, its outputs compared out here.
+
+All tests passed is 1, anything else 0, as in both papers. Where LiveCodeBench's and NeMo-Gym's graders go wrong,
+this one differs: they run the program in the process that holds the expected outputs, with standard input and
+output replaced by look-alikes. A program that reaches for these outputs wins there, and one that uses
+`sys.stdout.buffer` loses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cascade_rl.engine.cluster.node import Node
+from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
+from cascade_rl.rl_stages.rewards.verifiers.programs.checkers import Checker
+from cascade_rl.rl_stages.rewards.verifiers.programs.code_answers import last_program
+from cascade_rl.rl_stages.rewards.verifiers.programs.code_rows import Problem, SpecialJudge
+from cascade_rl.rl_stages.rewards.verifiers.remembered import RememberedVerdicts
+from cascade_rl.rl_stages.sandbox import Program, ProgramRun, Sandbox, SandboxFailure, Status, TestRun, cores
+
+if TYPE_CHECKING:
+    from cascade_rl.rl_stages.tasks.load_tasks import Task
+
+# What LeetCode and LiveCodeBench import for an answer.
+CALL_IMPORTS = (
+    "import bisect, collections, functools, heapq, itertools, math, operator, random, re, string\n"
+    "from bisect import *\nfrom collections import *\nfrom functools import *\nfrom heapq import *\n"
+    "from itertools import *\nfrom math import *\nfrom typing import *\n"
+)
+ACCEPTED, REFUSED = 0, (1, 2)  # testlib's exit codes
+TRACEBACK = "Traceback (most recent call last)"
+
+
+class JudgeFailed(RuntimeError):
+    """A row's special judge neither accepted nor refused."""
+
+
+class CodeVerifier:
+    """Score 1 when every test passes, else 0; an answer without a program is a wrong format.
+
+    The run ends at the first test that fails; `parts["tests_passed"]` is the share that passed before. Of one problem,
+    equal programs are run once. Safe to call from several threads. Raises SandboxUnavailable where no isolation works,
+    CompilerUnavailable for C++ without a compiler.
+
+    others  nodes on all cores of which programs run too; what is expected of them does not leave this process
+    """
+
+    def __init__(self, slots: int | None = None, others: Sequence[Node] = ()) -> None:
+        self._sandbox = Sandbox(slots or cores(), others=others)
+        self.concurrency = self._sandbox.slots
+        self._remembered = RememberedVerdicts()
+
+    def __call__(self, task: Task, text: str) -> Verdict:
+        source = last_program(final_answer(text) or "")
+        if source is None:
+            return Verdict.wrong_format("expected a program between two lines of ``` after the reasoning; found none")
+        problem: Problem = task.metadata["problem"]
+        # Its hash, since all tests of thousands of problems are too much to keep, and ids repeat between sources.
+        return self._remembered(hash((problem, source)), lambda: self._run(problem, source))
+
+    def close(self) -> None:
+        """Ends the sandbox's workers."""
+        self._sandbox.close()
+
+    def _run(self, problem: Problem, source: str) -> Verdict:
+        try:
+            return self._judged(problem, source)
+        except (SandboxFailure, JudgeFailed) as failure:
+            return Verdict.infrastructure_failure(str(failure))
+
+    def _judged(self, problem: Problem, source: str) -> Verdict:
+        passed = 0
+
+        def failed(index: int, test: TestRun) -> bool:
+            nonlocal passed
+            accepted = _passes(problem, index, test)
+            passed += accepted
+            return not accepted
+
+        run = self._sandbox.run_program(program(problem, source), problem.inputs, stop_on=failed)
+        if run.compile_error is not None:
+            return Verdict.scored(0.0, {"tests_passed": 0.0}, f"compile error: {run.compile_error[-200:]}")
+        total = len(problem.inputs)
+        if passed == total and isinstance(problem.checker, SpecialJudge):
+            passed = self._accepted(problem, problem.checker, run)
+        why = f"{total} tests passed" if passed == total else f"test {passed + 1} of {total}: {_fault(run, passed)}"
+        return Verdict.scored(float(passed == total), {"tests_passed": passed / total}, why)
+
+    def _accepted(self, problem: Problem, judge: SpecialJudge, run: ProgramRun) -> int:
+        """Tests before the first that the special judge refuses. It has a box of its own, one for all tests."""
+        questions = [
+            _question(given, test.output, accepted[0])
+            for given, test, accepted in zip(problem.inputs, run.tests, problem.accepted, strict=True)
+        ]
+        judging = self._sandbox.run_program(
+            Program(language=judge.language, source=judge.source, limits=problem.limits),
+            questions,
+            stop_on=lambda _, test: test.exit_code != ACCEPTED or test.status is not Status.OK,
+        )
+        if judging.compile_error is not None or not judging.tests:
+            raise JudgeFailed(f"expected the special judge to run; found {judging.compile_error}")
+        return sum(map(_accepts, judging.tests))
+
+
+def _accepts(test: TestRun) -> bool:
+    """Raises JudgeFailed on anything but testlib's exit codes, and where Python exits with 1 after an exception."""
+    ended = test.status in (Status.OK, Status.RUNTIME_ERROR) and TRACEBACK not in test.errors
+    if not ended or test.exit_code not in (ACCEPTED, *REFUSED):
+        found = f"{test.exit_code} ({test.status}) {test.errors.strip()[-160:]}"
+        raise JudgeFailed(f"expected the special judge to exit with 0, 1 or 2; found {found}")
+    return test.exit_code == ACCEPTED
+
+
+def program(problem: Problem, source: str) -> Program:
+    """What the sandbox runs: the answer with what its kind of test puts before it."""
+    if problem.function is not None and "from __future__" not in source:
+        source = CALL_IMPORTS + source
+    return Program(
+        language=problem.language,
+        source=problem.prologue + source,
+        mode=problem.mode,
+        entry=problem.function,
+        limits=problem.limits,
+    )
+
+
+def _passes(problem: Problem, index: int, test: TestRun) -> bool:
+    if test.status is not Status.OK:
+        return False
+    if isinstance(problem.checker, Checker):
+        return problem.checker.accepts(test.output, problem.accepted[index])
+    return True
+
+
+def _question(given: bytes, output: bytes, answer: str) -> bytes:
+    fields = {"input": given.decode(), "output": output.decode(errors="replace"), "answer": answer}
+    return json.dumps(fields).encode()
+
+
+def _fault(run: ProgramRun, index: int) -> str:
+    if index >= len(run.tests):
+        return "not run: the program ended its own judge"
+    test = run.tests[index]
+    if test.status is Status.OK:
+        return "wrong answer"
+    return f"{test.status} {test.errors.strip()[-160:]}".strip()

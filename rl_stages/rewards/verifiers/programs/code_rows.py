@@ -1,0 +1,211 @@
+"""Rows of programming problems in the forms in which they are released.
+
+- NeMo-Gym `code_gen`: `verifier_metadata.unit_tests` = {"inputs", "outputs", "fn_name"?}
+- TACO and APPS: `input_output`, the same as JSON text
+- LiveCodeBench: `public_test_cases` and `private_test_cases`, JSON text, with `metadata.func_name`
+- HumanEval: `prompt`, `test`, `entry_point`: assertions, which are weaker (see `Program`)
+
+A function's input is its arguments in JSON, one a line; its output is JSON. An output may be a list of texts, each
+of which is accepted. Ours, beside the tests and optional: `language` (python, cpp), `cpu_seconds` and `memory_mib`
+of a test, `checker` ({"kind", "tolerance"}, or {"kind": "judge", "language", "source"}).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.rewards.verifiers.programs.checkers import (
+    CALL_RULES,
+    STDIN_RULES,
+    Checker,
+    natural_kind,
+    parse_checker,
+)
+from cascade_rl.rl_stages.sandbox import Limits
+
+LANGUAGES = ("python", "cpp")
+CPU_SECONDS, MEMORY_MIB = (0.1, 60), (16, 16384)  # what a row may ask for
+TESTS_FORM = '{"inputs": [text], "outputs": [text], "fn_name": text or null}'
+
+
+@dataclass(frozen=True)
+class SpecialJudge:
+    """A program that decides on one output: it reads {"input", "output", "answer"}, JSON, on stdin.
+
+    Its exit codes are testlib's: 0 accepts, 1 and 2 refuse, anything else means that the judge failed.
+    """
+
+    language: Literal["python", "cpp"]
+    source: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a program is asked, test by test.
+
+    function  the function that tests call; None for programs that read stdin, and for assertions
+    inputs    of the sandbox, one a test: stdin, a JSON list of arguments, or the source of assertions
+    accepted  outputs of each test, any of which will do; empty for assertions
+    checker   compares them; None for assertions
+    prologue  source that the answer continues
+    """
+
+    language: Literal["python", "cpp"]
+    mode: Literal["stdin", "call", "assert"]
+    function: str | None
+    inputs: tuple[bytes, ...]
+    accepted: tuple[tuple[str, ...], ...]
+    checker: Checker | SpecialJudge | None
+    limits: Limits
+    prologue: str = ""
+
+
+def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """`problem`, a Problem. UserError on any other form of row, and on one without tests."""
+    metadata = row.get("verifier_metadata")
+    if isinstance(metadata, dict) and "unit_tests" in metadata:
+        return {"problem": _io_problem(metadata["unit_tests"], metadata)}
+    if "input_output" in row:
+        return {"problem": _io_problem(_json(row["input_output"], "input_output"), row)}
+    if "public_test_cases" in row:
+        return {"problem": _io_problem(_livecodebench(row), row)}
+    if "entry_point" in row:
+        return {"problem": _human_eval(row)}
+    raise UserError(
+        "expected tests in 'verifier_metadata.unit_tests', 'input_output', 'public_test_cases' or "
+        f"'prompt', 'test' and 'entry_point'; found the fields {sorted(row)}"
+    )
+
+
+def _io_problem(tests: object, options: Mapping[str, Any]) -> Problem:
+    if not isinstance(tests, dict):
+        raise UserError(f"expected tests as {TESTS_FORM}; found {_shown(tests)}")
+    inputs, outputs = tests.get("inputs"), tests.get("outputs")
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or not inputs or len(inputs) != len(outputs):
+        raise UserError(
+            f"expected as many 'outputs' as 'inputs', one or more; found {_shown(inputs)}, {_shown(outputs)}"
+        )
+    function = tests.get("fn_name")
+    if function is not None and not (isinstance(function, str) and function.isidentifier()):
+        raise UserError(f"expected 'fn_name' to be the name of a function or null; found {function!r}")
+    language = _language(options.get("language", "python"))
+    if function and language == "cpp":
+        raise UserError("expected tests on stdin for C++; found 'fn_name', which only Python tests have")
+    accepted = tuple(_outputs(output, is_json=bool(function)) for output in outputs)
+    return Problem(
+        language,
+        "call" if function else "stdin",
+        function,
+        tuple(_arguments(text) if function else _text(text, "inputs").encode() for text in inputs),
+        accepted,
+        _checker(options.get("checker"), accepted, function),
+        _limits(options),
+    )
+
+
+def _checker(value: object, accepted: tuple[tuple[str, ...], ...], function: str | None) -> Checker | SpecialJudge:
+    if isinstance(value, dict) and value.get("kind") == "judge":
+        if not value.keys() <= {"kind", "language", "source"}:
+            raise UserError(f"expected a judge to have a language and a source alone; found {sorted(value)}")
+        return SpecialJudge(_language(value.get("language", "python")), _text(value.get("source"), "checker.source"))
+    if function:
+        return parse_checker(value, CALL_RULES, "json")
+    return parse_checker(value, STDIN_RULES, natural_kind(accepted))
+
+
+def _livecodebench(row: Mapping[str, Any]) -> dict[str, Any]:
+    cases = [case for name in ("public_test_cases", "private_test_cases") for case in _cases(row, name)]
+    kinds = {case.get("testtype") for case in cases}
+    if len(kinds) != 1 or not kinds <= {"stdin", "functional"}:
+        raise UserError(f"expected tests that are all 'stdin' or all 'functional'; found {sorted(map(str, kinds))}")
+    function = None
+    if kinds == {"functional"}:
+        metadata = row.get("metadata") or {}
+        metadata = _json(metadata, "metadata") if isinstance(metadata, str) else metadata
+        function = metadata.get("func_name") if isinstance(metadata, dict) else None
+        if function is None:
+            raise UserError(f"expected 'metadata.func_name' with functional tests; found {_shown(metadata)}")
+    inputs, outputs = ([case.get(name) for case in cases] for name in ("input", "output"))
+    return {"inputs": inputs, "outputs": outputs, "fn_name": function}
+
+
+def _cases(row: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Released private tests are a pickle, which runs code where it is opened: they must be turned into JSON before."""
+    cases = row.get(name) or []
+    cases = _json(cases, name) if isinstance(cases, str) else cases
+    if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
+        raise UserError(f"expected '{name}' to be a JSON list of tests; found {_shown(cases)}")
+    for case in cases:
+        if not isinstance(case.get("testtype"), str):
+            raise UserError(f"expected each test's 'testtype' to be stdin or functional; found {_shown(case)}")
+    return cases
+
+
+def _human_eval(row: Mapping[str, Any]) -> Problem:
+    prompt, test, function = (_text(row.get(name), name) for name in ("prompt", "test", "entry_point"))
+    if not function.isidentifier():
+        raise UserError(f"expected 'entry_point' to be the name of a function; found {function!r}")
+    assertions = f"{test}\ncheck({function})\n".encode()
+    return Problem("python", "assert", None, (assertions,), (), None, _limits(row), prologue=prompt + "\n")
+
+
+def _arguments(text: object) -> bytes:
+    """A JSON list of arguments, from one JSON value a line."""
+    lines = _text(text, "inputs").split("\n")
+    return json.dumps([_json(line, "inputs") for line in lines if line.strip()]).encode()
+
+
+def _outputs(value: object, *, is_json: bool) -> tuple[str, ...]:
+    texts = tuple(_text(text, "outputs") for text in (value if isinstance(value, list) else [value]))
+    if not texts:
+        raise UserError("expected an accepted output for each test; found an empty list")
+    if is_json:
+        for text in texts:
+            _json(text, "outputs")
+    return texts
+
+
+def _json(text: object, name: str) -> Any:
+    try:
+        return json.loads(_text(text, name))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"expected '{name}' to be JSON text; found {_shown(text)} ({error})") from None
+
+
+def _text(value: object, name: str) -> str:
+    """Text that UTF-8 can write: JSON allows half of a surrogate pair."""
+    if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
+        raise UserError(f"expected '{name}' to be Unicode text; found {_shown(value)}")
+    return value
+
+
+def _language(value: object) -> Literal["python", "cpp"]:
+    if value == "python":
+        return "python"
+    if value == "cpp":
+        return "cpp"
+    raise UserError(f"expected 'language' to be one of {', '.join(LANGUAGES)}; found {value!r}")
+
+
+def _limits(options: Mapping[str, Any]) -> Limits:
+    standard = Limits()
+    seconds = _number(options, "cpu_seconds", standard.cpu_seconds, *CPU_SECONDS)
+    return Limits(cpu_seconds=seconds, memory_mib=int(_number(options, "memory_mib", standard.memory_mib, *MEMORY_MIB)))
+
+
+def _number(options: Mapping[str, Any], name: str, standard: float, least: float, most: float) -> float:
+    value = options.get(name)
+    if value is None:
+        return standard
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise UserError(f"expected '{name}' to be a number from {least} to {most}; found {value!r}")
+    return value
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:120]}..."

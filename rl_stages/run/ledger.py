@@ -1,0 +1,175 @@
+"""What was drawn from the weights of each version, and what was said about it: nothing finished is done twice.
+
+    ledger/version_00003   records, each with a checksum, appended as samples and verdicts come
+        first   the digest of the weights
+        then    samples, each with its seed and sampling settings, and verdicts by sample id
+
+A stage that was killed reaches the same weights again from its checkpoint and finds the file that it had begun; what is
+in there is neither drawn nor judged again. A file of other weights is not used: its samples are not those of this
+policy. Infrastructure failures are no result: they are not kept, and a new attempt tries them again.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from struct import Struct
+from typing import Any, Self
+
+import numpy as np
+
+from cascade_rl.engine.core.rollouts import Kept, Outcome, Request, Rollout, Sampling
+from cascade_rl.rl_stages.core.verdict import Verdict
+from cascade_rl.rl_stages.run.append_log import AppendLog, read_records
+from cascade_rl.rl_stages.scoring.episodes import EpisodeRollout
+
+HEAD = Struct("<I")  # bytes of a record's JSON; its arrays follow
+
+
+@dataclass
+class Contents:
+    """One file, read. `weights` is the digest; None where there is no file."""
+
+    weights: str | None = None
+    requests: dict[str, Request] = field(default_factory=dict)
+    rollouts: dict[str, Rollout] = field(default_factory=dict)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+
+
+class Ledger:
+    """The file of one version at a time, rank 0's; a context manager. Any thread may call `keep` and `judged`."""
+
+    def __init__(self) -> None:
+        self._contents = Contents()
+        self._path = Path()
+        self._log: AppendLog | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._log:
+            self._log.close()
+        self._log = None
+
+    def open(self, path: Path, weights: str) -> Contents | None:
+        """Goes on with the file, or begins it. Returns what it held of other weights, which is dropped."""
+        self.__exit__()
+        records = read_records(path)
+        found = _read(records)
+        same = found.weights == weights
+        self._path, self._contents = path, found if same else Contents(weights)
+        self._log = AppendLog(path, records if same else ())
+        if not same:
+            self._write({"weights": weights})
+        return found if found.weights and not same else None
+
+    def rollout(self, request: Request) -> Rollout | None:
+        """What was drawn for it, where exactly this was asked for; otherwise its verdict is void too."""
+        if self._contents.requests.get(request.id) == request:
+            return self._contents.rollouts[request.id]
+        self._contents.verdicts.pop(request.id, None)
+        return None
+
+    def keep(self, request: Request, rollout: Rollout) -> None:
+        """Records a finished sample."""
+        if rollout.finish != "abort":
+            self._write({"seed": request.seed, "sampling": asdict(request.sampling)} | _plain(rollout))
+
+    def verdicts(self, sample_ids: Iterable[str]) -> list[Verdict] | None:
+        """Those of all these samples; None unless each has one."""
+        found = [self._contents.verdicts.get(sample_id) for sample_id in sample_ids]
+        return [verdict for verdict in found if verdict] if all(found) else None
+
+    def judged(self, verdicts: Mapping[str, Verdict]) -> None:
+        """Records verdicts by sample id, all of them or none."""
+        kept = {name: v for name, v in verdicts.items() if v.outcome is not Outcome.INFRASTRUCTURE_FAILURE}
+        if kept:
+            self._write({"verdicts": {name: asdict(verdict) for name, verdict in kept.items()}})
+
+    def discard(self) -> None:
+        """Removes the open file: its samples are wrong."""
+        self.__exit__()
+        self._path.unlink(missing_ok=True)
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        assert self._log
+        self._log.append(_packed(record))
+
+
+def read_ledger(path: Path) -> Contents:
+    """What the file holds."""
+    return _read(read_records(path))
+
+
+def finished_work(path: Path) -> Iterator[tuple[str, str]]:
+    """What was done, record for record: ("sample" or "verdict", sample id). Twice where it was done twice."""
+    for record in map(_unpacked, read_records(path)):
+        yield from (("verdict", name) for name in record.get("verdicts", ()))
+        yield from (("sample", record["id"]) for _ in record.keys() & {"id"})
+
+
+def _read(records: list[bytes]) -> Contents:
+    contents = Contents()
+    for record in map(_unpacked, records):
+        if "weights" in record:
+            contents.weights = record["weights"]
+        elif "verdicts" in record:
+            contents.verdicts |= {name: _verdict(plain) for name, plain in record["verdicts"].items()}
+        else:
+            rollout = _rollout(record)
+            contents.rollouts[rollout.id] = rollout
+            contents.requests[rollout.id] = _request(record, rollout)
+    return contents
+
+
+def _plain(rollout: Rollout) -> dict[str, Any]:
+    values = {item.name: getattr(rollout, item.name) for item in fields(rollout)}
+    if isinstance(rollout, EpisodeRollout):
+        values["verdict"] = asdict(rollout.verdict)
+    if kept := values.pop("kept"):
+        values |= {"kept_ids": kept.ids, "kept_counts": kept.counts}
+    routes = rollout.routes
+    if routes is not None and routes.size and routes.max() < 256:
+        values["routes"] = routes.astype(np.uint8)  # most of a record: half of it saved
+    return values
+
+
+def _rollout(record: Mapping[str, Any]) -> Rollout:
+    values = {name: record[name] for name in (item.name for item in fields(Rollout)) if name != "kept"}
+    if "kept_ids" in record:
+        values["kept"] = Kept(record["kept_ids"], record["kept_counts"])
+    values["versions"] = tuple((version, start) for version, start in record["versions"])
+    if values["routes"] is not None:
+        values["routes"] = values["routes"].astype(np.int16)
+    return EpisodeRollout(**values, verdict=_verdict(record["verdict"])) if "verdict" in record else Rollout(**values)
+
+
+def _request(record: Mapping[str, Any], rollout: Rollout) -> Request:
+    settings = record["sampling"]
+    sampling = Sampling(**settings | {"stop_token_ids": tuple(settings["stop_token_ids"])})
+    return Request(rollout.id, tuple(rollout.prompt_ids.tolist()), sampling, record["seed"])
+
+
+def _verdict(plain: Mapping[str, Any]) -> Verdict:
+    return Verdict(**{**plain, "outcome": Outcome(plain["outcome"])})
+
+
+def _packed(record: Mapping[str, Any]) -> bytes:
+    """The length of a JSON, the JSON, in which an array is its dtype and shape, and the arrays in their order."""
+    arrays = {name: value for name, value in record.items() if isinstance(value, np.ndarray)}
+    shapes = {name: [str(array.dtype), array.shape] for name, array in arrays.items()}
+    plain = {name: value for name, value in record.items() if name not in arrays}
+    head = json.dumps({"plain": plain, "arrays": shapes}, default=float).encode()
+    return b"".join([HEAD.pack(len(head)), head, *(array.tobytes() for array in arrays.values())])
+
+
+def _unpacked(record: bytes) -> dict[str, Any]:
+    (length,) = HEAD.unpack_from(record)
+    at = HEAD.size + length
+    head = json.loads(record[HEAD.size : at])
+    values: dict[str, Any] = head["plain"]
+    for name, (dtype, shape) in head["arrays"].items():
+        array = np.frombuffer(record, dtype, int(np.prod(shape)), at).reshape(shape).copy()
+        values[name], at = array, at + array.nbytes
+    return values

@@ -1,0 +1,430 @@
+"""The run folder: the one place where a run's state is on disk.
+
+    runs/<name>/
+      cascade.yaml  lineage.json  summary.json
+      inputs.json                     of which data files this was read (rl_stages/run/known_data.py)
+      superseded/02_if_rl-1a2b3c4d/   a stage as it was before its settings, data or parent changed
+      stages/01_sft/
+        stage.yaml
+        hash                        of all that the stage's weights depend on (rl_stages/run/stage_graph.py)
+        metrics.jsonl               one row a step; a rerun with the same seed gives the same bytes
+        events.jsonl                what happened when: attempts, seconds per phase; never rewritten
+        parity.json                 of the start: trainer and engine on the same tokens (rl_stages/start.py)
+        scores.json                 held-out scores {"before": {domain: score}, "after": {...}}
+        prompts.jsonl               GRPO: the prompts of each draw, with their pass rates (rl_stages/prompt_ledger.py)
+        ledger/version_00011        samples and verdicts of those weights, as they came (rl_stages/run/ledger.py)
+        rollouts/step_00012.parquet
+        checkpoints/step_00012/     complete, or named step_00012.partial
+        export/  tensorboard/  logs/
+        done                        written last: the stage is finished
+
+Guarantees: a folder made with another base, seed or evaluation is refused and left as it is. A stage that changed runs
+again, with what depends on it and nothing else; its old folder is kept, and taken back when the change is undone. One
+launcher at a time. Whatever is killed when, a stage goes on from its newest complete checkpoint, with the metrics up
+to there.
+"""
+
+import fcntl
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.config.cascade import BASE, BEST, Cascade, MopdStage, Stage, is_folder
+from cascade_rl.rl_stages.config.text import from_plain, leaves, read_yaml, to_plain, to_yaml
+from cascade_rl.rl_stages.run.durable_file import JsonLines, read_json, sync_folder, write_atomically, write_json
+from cascade_rl.rl_stages.run.known_data import KnownData
+from cascade_rl.rl_stages.run.score_gate import GateVerdict, verdicts
+from cascade_rl.rl_stages.run.stage_graph import base_hash, content_hashes, dependencies
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+INPUTS = "inputs.json"
+SHARED = ("base", "seed", "evaluation")  # of the cascade: what every stage's weights or scores depend on
+LOCK_PATIENCE_S = 2.0  # the ranks of a launcher that was just killed hold its lock for a moment
+
+
+@dataclass(frozen=True)
+class StageSummary:
+    """A stage's entry in summary.json. The last two are None where no step reported them."""
+
+    name: str
+    domain: str
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    steps: int
+    seconds: float
+    tme_max: float | None
+    replay_fraction_min: float | None
+
+
+@dataclass(frozen=True)
+class StageFolder:
+    """One stage's part of the run folder. `position` counts from 1; `parent` is None for the first stage."""
+
+    root: Path
+    position: int
+    config: Stage
+    parent: "StageFolder | None"
+    content_hash: str
+
+    @property
+    def label(self) -> str:
+        return self.root.name
+
+    @property
+    def export(self) -> Path:
+        return self.root / "export"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def metrics(self) -> JsonLines:
+        return JsonLines(self.root / "metrics.jsonl")
+
+    @property
+    def events(self) -> JsonLines:
+        return JsonLines(self.root / "events.jsonl")
+
+    def create(self) -> None:
+        """Make the folders, stage.yaml and hash; nothing else that is there is touched."""
+        for name in ("rollouts", "ledger", "checkpoints", "logs", "tensorboard"):
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+        write_atomically(self.root / "stage.yaml", to_yaml(self.config))
+        write_atomically(self.root / "hash", self.content_hash)
+
+    # What a step leaves.
+
+    def record_step(self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float], tokens: int) -> None:
+        """Log a step: `metrics`, equal in all runs with one seed, and apart from them seconds per phase."""
+        self.metrics.append({"step": step} | dict(metrics))
+        self.record_event("step", step=step, tokens=tokens, seconds=dict(seconds))
+
+    def record_event(self, event: str, **facts: Any) -> None:
+        """Log something with the time of day (unix seconds)."""
+        self.events.append({"time": time.time(), "event": event} | facts)
+
+    def rollouts(self, step: int) -> Path:
+        return self.root / "rollouts" / f"step_{step:05d}.parquet"
+
+    def ledger(self, version: int) -> Path:
+        return self.root / "ledger" / f"version_{version:05d}"
+
+    def scalars(self) -> "SummaryWriter":
+        """TensorBoard writer; what a killed attempt wrote after the newest checkpoint is hidden."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(str(self.root / "tensorboard"), purge_step=self.last_step() + 1)
+
+    # Checkpoints. Rank 0 calls begin, commit and restart, with a barrier after begin and before commit.
+
+    def checkpoint(self, step: int) -> Path:
+        return self.root / "checkpoints" / f"step_{step:05d}"
+
+    def partial_checkpoint(self, step: int) -> Path:
+        """Where all ranks write the checkpoint of a step until it is complete."""
+        return self.checkpoint(step).with_suffix(".partial")
+
+    def begin_checkpoint(self, step: int) -> None:
+        """Make the empty folder `partial_checkpoint(step)`."""
+        shutil.rmtree(self.partial_checkpoint(step), ignore_errors=True)
+        self.partial_checkpoint(step).mkdir(parents=True)
+
+    def commit_checkpoint(self, step: int) -> None:
+        """Name the checkpoint complete and drop the oldest ones beyond `keep_checkpoints`, with the ledgers up to
+        each: no step that reads one can be taken again."""
+        self.partial_checkpoint(step).rename(self.checkpoint(step))
+        sync_folder(self.root / "checkpoints")
+        for old in self.checkpoint_steps()[: -self.config.keep_checkpoints]:
+            self._drop_checkpoint(old)
+            self._drop_ledgers(old)
+
+    def _drop_checkpoint(self, step: int) -> None:
+        doomed = self.partial_checkpoint(step)
+        shutil.rmtree(doomed, ignore_errors=True)
+        self.checkpoint(step).rename(doomed)  # a kill during the removal must not leave half under the full name
+        shutil.rmtree(doomed)
+
+    def _drop_ledgers(self, version: int) -> None:
+        for path in (self.root / "ledger").glob("version_*"):
+            if path <= self.ledger(version):
+                path.unlink()
+
+    def checkpoint_steps(self) -> list[int]:
+        """Steps with a complete checkpoint, ascending."""
+        found = (self.root / "checkpoints").glob("step_*[0-9]")
+        return sorted(int(path.name.removeprefix("step_")) for path in found)
+
+    def last_step(self) -> int:
+        """The step to go on from; 0 before the first checkpoint."""
+        return max(self.checkpoint_steps(), default=0)
+
+    def restart(self) -> int:
+        """Bring the folder back to the newest complete checkpoint; returns its step.
+
+        Later metrics are dropped: those steps run again. Later rollouts stay until their step replaces them.
+        """
+        for partial in (self.root / "checkpoints").glob("*.partial"):
+            shutil.rmtree(partial)
+        step = self.last_step()
+        self.metrics.keep(lambda row: row["step"] <= step)
+        return step
+
+    # The end of a stage.
+
+    def scores(self) -> dict[str, dict[str, float]]:
+        """Held-out scores so far, {"before": {domain: score}, "after": {...}}; either may be absent."""
+        path = self.root / "scores.json"
+        return read_json(path) if path.exists() else {}
+
+    def record_scores(self, when: str, scores: Mapping[str, float]) -> None:
+        """Keep the held-out scores taken "before" or "after" the stage."""
+        if when not in ("before", "after"):
+            raise ValueError(f"expected scores 'before' or 'after' the stage, found {when!r}")
+        write_json(self.root / "scores.json", self.scores() | {when: dict(scores)})
+
+    @property
+    def done(self) -> bool:
+        return (self.root / "done").exists()
+
+    def finish(self) -> None:
+        """Mark the stage finished. Raises ValueError unless last checkpoint, export and scores are there."""
+        missing = [when for when in ("before", "after") if when not in self.scores()]
+        ended = self.early_stop or self.last_step() == self.config.steps
+        missing += [] if ended else [f"checkpoint of step {self.config.steps}"]
+        missing += [] if self.export.is_dir() else ["export"]
+        if missing:
+            raise ValueError(f"{self.label} is not finished: missing {', '.join(missing)}")
+        write_atomically(self.root / "done", "")
+
+    @property
+    def early_stop(self) -> Mapping[str, Any] | None:
+        """The event of the rule that ended the stage at its newest checkpoint, before its last step."""
+        told = [event for event in self.events.rows() if event["event"] == "early_stop"]
+        return told[-1] if told and told[-1]["step"] == self.last_step() else None
+
+    def gate(self) -> tuple[GateVerdict, ...]:
+        """What the stage lost against what it may lose; empty before it is done."""
+        scores = self.scores()
+        return verdicts(self.config.gate, scores["before"], scores["after"]) if self.config.gate and self.done else ()
+
+    def seconds(self) -> float:
+        """Time of all attempts, from the start of each to its last event."""
+        total, start, last = 0.0, 0.0, 0.0
+        for event in self.events.rows():
+            if event["event"] == "attempt":
+                total, start = total + last - start, event["time"]
+            last = event["time"]
+        return total + last - start
+
+    def summary(self) -> StageSummary:
+        rows, scores = self.metrics.rows(), self.scores()
+        return StageSummary(
+            name=self.config.name,
+            domain=self.config.domain,
+            before=scores.get("before", {}),
+            after=scores.get("after", {}),
+            steps=self.last_step(),
+            seconds=round(self.seconds(), 3),
+            tme_max=max((row["tme"] for row in rows if "tme" in row), default=None),
+            replay_fraction_min=min((row["replay_fraction"] for row in rows if "replay_fraction" in row), default=None),
+        )
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run and the configuration it was made with.
+
+    `recorded`: the stages' hashes are those that the last claim wrote; otherwise the data that is not `known` is read
+    to compute them.
+    """
+
+    root: Path
+    cascade: Cascade
+    recorded: bool = False
+    known: KnownData = field(default_factory=KnownData, compare=False, repr=False)
+
+    @classmethod
+    def open(cls, root: Path) -> "RunFolder":
+        """A run folder that is there. Raises UserError where there is none."""
+        if not (root / "cascade.yaml").exists():
+            raise UserError(f"{root}: expected a run folder with a cascade.yaml, found none.")
+        return cls(root, from_plain(read_yaml(root / "cascade.yaml")), recorded=True)
+
+    @classmethod
+    @contextmanager
+    def claim(cls, root: Path, cascade: Cascade, known: KnownData | None = None) -> "Iterator[tuple[RunFolder, int]]":
+        """Make the run folder or go on with it, holding its lock.
+
+        Yields the folder and the lock's descriptor, for the processes of a stage to inherit: the lock is free
+        when all of them are gone.
+
+        Raises UserError where the folder belongs to something else, another configuration or a live launcher.
+        """
+        _refuse_foreign(root)
+        root.mkdir(parents=True, exist_ok=True)
+        with _locked(root) as descriptor:
+            run = cls(root, cascade, known=known or KnownData())
+            run._refuse_other_config()
+            run._supersede()
+            write_atomically(root / "cascade.yaml", to_yaml(cascade))
+            for stage in run.stages:
+                stage.create()
+            run.known.write(root / INPUTS)
+            yield run, descriptor
+
+    @cached_property
+    def stages(self) -> tuple[StageFolder, ...]:
+        folders: dict[str, StageFolder] = {}
+        hashes = {} if self.recorded else content_hashes(self.cascade, self.known)
+        for position, config in enumerate(self.cascade.stages, start=1):
+            root = self.root / "stages" / f"{position:02d}_{config.name}"
+            parent = self.cascade.parent(config)
+            folder = folders[parent.name] if parent else None
+            content_hash = hashes.get(config.name) or _hash_of(root)
+            folders[config.name] = StageFolder(root, position, config, folder, content_hash)
+        return tuple(folders.values())
+
+    def stage(self, name: str) -> StageFolder:
+        return self.stages[self.cascade.stages.index(self.cascade.stage(name))]
+
+    def dependencies(self, stage: StageFolder) -> tuple[StageFolder, ...]:
+        """The stages that must be done before it."""
+        return tuple(self.stage(other.name) for other in dependencies(self.cascade, stage.config))
+
+    def model(self, name: str) -> Path:
+        """Hugging Face folder of a model that a stage reads: a stage's export, or the folder itself."""
+        return Path(name) if is_folder(name) else self.stage(name).export
+
+    def teacher(self, stage: StageFolder, domain: str) -> Path:
+        """Hugging Face folder of the domain's teacher; "best" is the earlier stage with the highest held-out score
+        there, the first of equals."""
+        assert isinstance(stage.config, MopdStage)
+        teacher = stage.config.teachers[domain]
+        if teacher != BEST:
+            return self.model(teacher)
+        return max(self.dependencies(stage), key=lambda other: other.scores()["after"][domain]).export
+
+    def record(self) -> list[StageSummary]:
+        """Write lineage.json and summary.json for the stages that are done; returns their summaries."""
+        finished = [stage for stage in self.stages if stage.done]
+        summaries = [stage.summary() for stage in finished]
+        lineage = [self._ancestry(stage) for stage in finished]
+        write_json(self.root / "lineage.json", {"base": base_hash(self.cascade), "stages": lineage})
+        write_json(self.root / "summary.json", {"stages": [asdict(summary) for summary in summaries]})
+        return summaries
+
+    def _ancestry(self, stage: StageFolder) -> dict[str, Any]:
+        parent = stage.parent
+        taught = stage.config.teachers if isinstance(stage.config, MopdStage) else {}
+        return {
+            "name": stage.config.name,
+            "parents": [parent.config.name if parent else BASE],
+            "parent_hashes": [parent.content_hash if parent else base_hash(self.cascade)],
+            "teachers": {
+                domain: name if is_folder(name) else self._shown(self.teacher(stage, domain))
+                for domain, name in taught.items()
+            },
+            "hash": stage.content_hash,
+            "gate": [{**asdict(verdict), "passed": verdict.passed} for verdict in stage.gate()],
+            "checkpoint": self._shown(stage.checkpoint(stage.last_step())),
+            "export": self._shown(stage.export),
+            "seconds": round(stage.seconds(), 3),
+        }
+
+    def _shown(self, path: Path) -> str:
+        return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+
+    def _refuse_other_config(self) -> None:
+        """What all stages share cannot change under those that are done."""
+        path = self.root / "cascade.yaml"
+        if not path.exists():
+            return
+        old, new = (
+            leaves({key: plain.get(key) for key in SHARED}) for plain in (read_yaml(path), to_plain(self.cascade))
+        )
+        keys = [key for key in old | new if old.get(key, "absent") != new.get(key, "absent")]
+        if keys:
+            found = "; ".join(f"{key} = {old.get(key, 'absent')}, now {new.get(key, 'absent')}" for key in keys[:5])
+            more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
+            raise UserError(
+                f"{self.root} was made with another configuration: {found}{more}. "
+                "Nothing was changed. Set another name=..., another --runs folder, or remove this one."
+            )
+
+    def _supersede(self) -> None:
+        """Put aside the folders of stages that are no longer what they were, and take back what fits again.
+
+        A move that a kill interrupts is finished by the next claim: both halves look at what is on disk.
+        """
+        wanted = {stage.content_hash: stage.root for stage in self.stages}
+        for folder in sorted((self.root / "stages").glob("*")):
+            found = _hash_of(folder)
+            if wanted.get(found) != folder:
+                (self.root / "superseded").mkdir(exist_ok=True)
+                folder.rename(_free(self.root / "superseded" / f"{folder.name}-{found[:8]}"))
+        for folder in sorted((self.root / "superseded").glob("*")):
+            root = wanted.get(_hash_of(folder))
+            if root and not root.exists():
+                root.parent.mkdir(exist_ok=True)
+                folder.rename(root)
+
+
+def _hash_of(folder: Path) -> str:
+    path = folder / "hash"
+    return path.read_text() if path.exists() else "unknown"
+
+
+def _free(path: Path) -> Path:
+    """`path`, or the first of path.2, path.3, ... that is not taken."""
+    names = (path.with_name(f"{path.name}.{count}") for count in itertools.count(2))
+    return path if not path.exists() else next(name for name in names if not name.exists())
+
+
+def _refuse_foreign(root: Path) -> None:
+    """A folder with files but without cascade.yaml is not ours; a launcher killed early leaves its lock."""
+    if root.exists() and not root.is_dir():
+        raise UserError(f"{root}: expected a folder for the run, found a file. Set another name=... or --runs.")
+    if not root.exists() or (root / "cascade.yaml").exists():
+        return
+    others = [path.name for path in root.iterdir() if path.name not in (".lock", ".cascade.yaml.tmp")]
+    if others:
+        raise UserError(
+            f"{root}: expected a run folder or none, found other files ({min(others)}). Set another name=... or --runs."
+        )
+
+
+@contextmanager
+def _locked(root: Path) -> Iterator[int]:
+    descriptor = os.open(root / ".lock", os.O_RDWR | os.O_CREAT)
+    try:
+        _take_lock(descriptor, root)
+        os.truncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _take_lock(descriptor: int, root: Path) -> None:
+    deadline = time.monotonic() + LOCK_PATIENCE_S
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                holder = (root / ".lock").read_text()
+                raise UserError(
+                    f"{root}: another launcher (pid {holder}) is at work here. Wait for it, or stop it."
+                ) from None
+        time.sleep(0.05)

@@ -1,0 +1,100 @@
+"""The stage graph: what a stage depends on, and the hash of everything that its weights are a function of.
+
+Guarantees: a stage's hash changes with its own settings, its data, its parent and its teachers, and with nothing else.
+What changes how a stage is run but not what it computes (ranks, layout, checkpoints, gates) leaves it alone.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.config.cascade import BEST, Cascade, Stage, is_folder
+from cascade_rl.rl_stages.config.source import Source
+from cascade_rl.rl_stages.config.text import to_plain
+from cascade_rl.rl_stages.run.known_data import KnownData
+
+# of a stage: places and times, or parts that are hashed by what they resolve to
+NOT_OF_THE_WEIGHTS = {"parent", "gate", "nproc", "parallel", "rollout", "checkpoint_every", "keep_checkpoints"}
+OF_THE_ENGINES = ("dtype", "replay_routes")
+
+
+def teacher_stages(cascade: Cascade, stage: Stage) -> tuple[Stage, ...]:
+    """The earlier stages that may teach or judge it: the named ones, all of them where the best is to be chosen."""
+    models = set(stage.models_read.values())
+    return tuple(
+        other for other in cascade.earlier(stage) if (BEST in models and other.trains_policy) or other.name in models
+    )
+
+
+def dependencies(cascade: Cascade, stage: Stage) -> tuple[Stage, ...]:
+    """The stages that must be done before it: parent and teachers, in the order of the cascade."""
+    parent, teachers = cascade.parent(stage), teacher_stages(cascade, stage)
+    return tuple(other for other in cascade.earlier(stage) if other is parent or other in teachers)
+
+
+def base_hash(cascade: Cascade) -> str:
+    return _digest([to_plain(cascade.base), cascade.seed])
+
+
+def content_hashes(cascade: Cascade, known: KnownData | None = None) -> dict[str, str]:
+    """Hash of each stage by name. Data files are read, once each, but for those that are known."""
+    known = known or KnownData()
+    sources = dict.fromkeys(source for stage in cascade.stages for source in _sources(stage))
+    data = {source: known.recall("bytes", source, _data_hash) for source in sources}
+    hashes: dict[str, str] = {}
+    for stage in cascade.stages:
+        parent = cascade.parent(stage)
+        hashes[stage.name] = _digest(
+            [
+                _own_settings(cascade, stage),
+                [data[source] for source in _sources(stage)],
+                hashes[parent.name] if parent else base_hash(cascade),
+                [hashes[teacher.name] for teacher in teacher_stages(cascade, stage)],
+            ]
+        )
+    return hashes
+
+
+def selection(cascade: Cascade, only: str | None = None, first: str | None = None) -> tuple[Stage, ...]:
+    """All stages, those named in `only` (comma-separated), or those from `first` on. UserError on an unknown name."""
+    if only is not None and first is not None:
+        raise UserError(f"expected --only or --from, found both ({only}, {first}).")
+    if only is not None:
+        named = [cascade.stage(name) for name in only.split(",")]
+        return tuple(stage for stage in cascade.stages if stage in named)
+    return cascade.stages if first is None else cascade.stages[cascade.stages.index(cascade.stage(first)) :]
+
+
+def _sources(stage: Stage) -> Iterator[str]:
+    yield from (str(source) for source in stage.data)
+    yield from (f"{folder}/config.json" for folder in stage.models_read.values() if is_folder(folder))
+
+
+def _own_settings(cascade: Cascade, stage: Stage) -> Mapping[str, Any]:
+    kept = [item.name for item in fields(stage) if item.name not in NOT_OF_THE_WEIGHTS]
+    rollout = cascade.layout(stage).rollout
+    engines = {name: getattr(rollout, name) for name in OF_THE_ENGINES}
+    return {"kind": stage.kind, **{name: to_plain(getattr(stage, name)) for name in kept}, "engines": engines}
+
+
+def _data_hash(source: str) -> str:
+    """Of a file's bytes, or of all files below a folder; of the text itself where no such path is there. A source's
+    count and weight are among the settings of its stage."""
+    path = Path(Source.parse(source).path)
+    files = sorted(item for item in path.rglob("*") if item.is_file()) if path.is_dir() else [path]
+    if not path.exists():
+        return _digest(source)
+    return _digest([[str(file.relative_to(path)), _file_hash(file)] for file in files])
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest(plain: Any) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,47 @@
+"""One step, told to everybody who wants to know: terminal, metrics file, event file, TensorBoard, sample file."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Self
+
+from cascade_rl.rl_stages.run.progress import Phase, Progress
+from cascade_rl.rl_stages.run.run_folder import StageFolder
+from cascade_rl.rl_stages.run.sample_record import SampleRecord, write_samples
+
+
+class StepLog:
+    """Rank 0's log of a stage; a context manager."""
+
+    def __init__(self, folder: StageFolder) -> None:
+        self.folder, self.exits = folder, ExitStack()
+        self.seconds: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        self.progress = self.exits.enter_context(Progress(self.folder.label, self.folder.config.steps))
+        self.scalars = self.folder.scalars()
+        self.exits.callback(self.scalars.close)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.exits.close()
+
+    @contextmanager
+    def phase(self, name: str, total: int = 0) -> Iterator[Phase]:
+        """Times a phase of the step; what it counts is shown as it goes."""
+        started = time.perf_counter()
+        with self.progress.phase(name, total) as phase:
+            yield phase
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+
+    def step(
+        self, step: int, metrics: Mapping[str, float], tokens: int, records: Sequence[SampleRecord]
+    ) -> None:
+        """Ends step `step`, counting from 1, and starts the clocks of the next."""
+        if records:
+            write_samples(self.folder.rollouts(step), records)
+        self.folder.record_step(step, metrics, self.seconds, tokens)
+        for name, value in metrics.items():
+            self.scalars.add_scalar(name, value, step)
+        self.progress.step(step, metrics, self.seconds, tokens)
+        self.seconds = {}

@@ -1,0 +1,86 @@
+"""What ends a stage before its last step: `stop_at_plateau` and `stop_at_length_clip` of a stage that samples.
+
+Judged after each step, and before the first of an attempt, from the rows of metrics.jsonl alone, so that a resumed
+stage decides as the one that nobody killed. A stage that ends so is done: it is exported, evaluated and gated like any
+other. Its `steps` stay the most that it takes, and the length of its learning rate's decay, whose rest is not run; a
+constant rate, which the papers' RL stages have, does not notice.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TypeGuard
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.config.cascade import LengthClip, OnPolicyStage, Plateau, Stage, nearest
+
+Rows = Sequence[Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class EarlyStop:
+    """The rule that ended a stage after `step` steps, the numbers that it saw, and both in words."""
+
+    step: int
+    rule: str
+    numbers: Mapping[str, float]
+    reason: str
+
+
+def has_rule(stage: Stage) -> TypeGuard[OnPolicyStage]:
+    """Whether anything but its steps can end the stage."""
+    return isinstance(stage, OnPolicyStage) and bool(stage.stop_at_length_clip or stage.stop_at_plateau)
+
+
+def early_stop(stage: OnPolicyStage, rows: Rows) -> EarlyStop | None:
+    """`rows` are those of all steps so far, the last at the end; None: the stage goes on.
+
+    UserError for a metric that no row has.
+    """
+    clip, plateau = stage.stop_at_length_clip, stage.stop_at_plateau
+    if not rows:
+        return None
+    return (clip and _length_clip(clip, rows)) or (plateau and _plateau(plateau, rows)) or None
+
+
+def _plateau(rule: Plateau, rows: Rows) -> EarlyStop | None:
+    values = _values(rule.metric, rows)
+    earlier, last = values[-2 * rule.window : -rule.window], values[-rule.window :]
+    if len(earlier) < rule.window:
+        return None
+    before, after = fmean(earlier), fmean(last)
+    gain = after - before if rule.better == "higher" else before - after
+    if gain >= rule.gain:
+        return None
+    return EarlyStop(
+        int(rows[-1]["step"]),
+        "plateau",
+        {"before": before, "after": after, "gain": gain},
+        f"plateau: mean {rule.metric} {after:.4g} over the last {rule.window} steps, {before:.4g} over the "
+        f"{rule.window} before; a gain of {rule.gain:g} was expected",
+    )
+
+
+def _length_clip(rule: LengthClip, rows: Rows) -> EarlyStop | None:
+    last = _values("truncated_fraction", rows)[-rule.window :]
+    beyond = min(last) > rule.rate if rule.side == "above" else max(last) < rule.rate
+    if len(last) < rule.window or not beyond:
+        return None
+    return EarlyStop(
+        int(rows[-1]["step"]),
+        "length_clip",
+        {"lowest": min(last), "highest": max(last)},
+        f"length clip: share of truncated answers {min(last):.3f} to {max(last):.3f} in the last {rule.window} steps, "
+        f"{rule.side} {rule.rate:g} in each",
+    )
+
+
+def _values(metric: str, rows: Rows) -> list[float]:
+    """Of the steps that report it: no step reports a reward whose answers all lack one."""
+    values = [row[metric] for row in rows if metric in row]
+    if not values:
+        raise UserError(
+            f"stop_at_plateau.metric: expected a key of metrics.jsonl, found '{metric}'. "
+            f"Did you mean '{nearest(metric, list(rows[-1]))}'?"
+        )
+    return values

@@ -1,0 +1,182 @@
+"""A slot of the sandbox: a process of one thread that starts boxes and watches over them.
+
+It reads frames from the client on stdin and answers on stdout, which may be one socket. It lives long, since bwrap dies
+with the thread that started it; and it ends every process below it when the client is gone, killed or not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cascade_rl.rl_stages.sandbox import process_tree
+from cascade_rl.rl_stages.sandbox.inside import precompiled, program_job
+from cascade_rl.rl_stages.sandbox.inside.box import BoxLost, ClientGone, client_gone, open_box
+from cascade_rl.rl_stages.sandbox.inside.command_job import Command
+from cascade_rl.rl_stages.sandbox.inside.frames import Frame, read_frame, write_frame
+from cascade_rl.rl_stages.sandbox.limits import Limits
+from cascade_rl.rl_stages.sandbox.tier import Tier
+from cascade_rl.rl_stages.sandbox.walls import bubblewrap, confinement, interpreter, seccomp
+from cascade_rl.rl_stages.sandbox.walls.host_view import HostView, slot_user
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Worker:
+    def __init__(self, tier: Tier, client: int) -> None:
+        self._tier, self._client = tier, client
+        self._namespaces = tier is not Tier.LANDLOCK
+        self._driver, self._driver_code = interpreter.driver()
+        self._filter = seccomp.namespaces_filter()
+        self._host = HostView(slot_user(), interpreter.prefixes())
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def serve(self) -> None:
+        """Until the client is gone."""
+        while True:
+            head, body = self._request()
+            try:
+                getattr(self, f"_serve_{head['kind']}")(head, body)
+            except (BoxLost, OSError) as failure:
+                write_frame(1, {"lost": f"{type(failure).__name__}: {failure}"})
+
+    def _request(self) -> Frame:
+        while not select.select([0], [], [], 1.0)[0]:
+            if client_gone(self._client):
+                raise ClientGone
+        try:
+            return read_frame(0)
+        except (EOFError, ConnectionError):
+            raise ClientGone from None
+
+    def _serve_program(self, head: dict[str, Any], source: bytes) -> None:
+        is_cpp = head["language"] == "cpp"
+        if is_cpp and not shutil.which("g++"):
+            write_frame(
+                1, {"unavailable": "C++ programs need g++, which is not in PATH (Debian: apt-get install g++)."}
+            )
+            return
+        extra = [precompiled.header()] if is_cpp else []
+        limits = self._limits(head)
+        with self._scratch(needed=is_cpp) as scratch:
+            head |= {"limits": vars(limits), "namespaces": self._namespaces, "scratch": scratch, "include": extra}
+            head |= {"readable": interpreter.readable(extra), "packages": interpreter.PACKAGES}
+            self._run_program(head, source, limits, scratch, extra)
+
+    def _run_program(self, head: dict[str, Any], source: bytes, limits: Limits, scratch: str, extra: list[str]) -> None:
+        filter_file = memory_file(self._filter)
+        outer = self._bubblewrap(limits, filter_file, extra=extra) if self._namespaces else []
+        environment = {} if self._namespaces else interpreter.environment("/", scratch)
+        try:
+            with open_box(
+                [*outer, *self._driver],
+                self._client,
+                environment=environment,
+                user=self._host.user,
+                confine=confinement.die_with_parent,
+                pass_fds=[filter_file],
+            ) as box:
+                program_job.start(box, self._driver_code)
+                answer = program_job.compile_program(box, head, source, limits)
+                write_frame(1, *answer)
+                last = answer[0]["compile_error"] is not None
+                while not last:
+                    request, test = self._request()
+                    if request["kind"] == "end":
+                        return
+                    answer = program_job.run_test(box, test, limits)
+                    write_frame(1, *answer)
+                    last = answer[0]["last"]
+        finally:
+            os.close(filter_file)
+
+    def _serve_command(self, head: dict[str, Any], stdin: bytes) -> None:
+        limits = self._limits(head)
+        files = [memory_file(self._filter), memory_file(stdin)]
+        try:
+            with (
+                self._scratch(needed=True) as scratch,
+                self._host.workspace(Path(head["workspace"]).resolve(strict=True)) as workspace,
+                self._command_box(head, limits, workspace, scratch, files) as box,
+            ):
+                answer = Command(box, limits, workspace).run()
+        finally:
+            for descriptor in files:
+                os.close(descriptor)
+        write_frame(1, *answer)
+
+    def _command_box(self, head: dict[str, Any], limits: Limits, workspace: str, scratch: str, files: list[int]) -> Any:
+        filter_file, stdin = files
+        command, environment, confine = head["argv"], {}, confinement.die_with_parent
+        if self._namespaces:
+            outer = self._bubblewrap(limits, filter_file, environment=head["environment"], workspace=workspace)
+            command = [*outer, *bubblewrap.prlimit(limits), *command]
+        else:
+            command = ["/usr/bin/env", "--", *command]
+            environment = interpreter.environment(workspace, scratch) | head["environment"]
+            confine = confinement.command_confinement(interpreter.readable(), [workspace, scratch], limits)
+        return open_box(
+            command,
+            self._client,
+            environment=environment,
+            user=self._host.user,
+            confine=confine,
+            stdin=stdin,
+            errors_to_output=True,
+            folder="/" if self._namespaces else workspace,
+            pass_fds=[filter_file] if self._namespaces else [],
+        )
+
+    def _limits(self, head: dict[str, Any]) -> Limits:
+        """The kernel counts all processes of a user, unless the box has a user or a user namespace of its own."""
+        limits = Limits(**head["limits"])
+        if self._namespaces or self._host.user is not None:
+            return limits
+        return replace(limits, processes=limits.processes + process_tree.threads_of_this_user())
+
+    def _bubblewrap(self, limits: Limits, filter_file: int, **places: Any) -> list[str]:
+        return bubblewrap.command_line(limits, filter_file, proc=self._tier is Tier.NAMESPACES, **places)
+
+    @contextmanager
+    def _scratch(self, needed: bool) -> Iterator[str]:
+        """A folder for compilers and temporary files; in namespaces the box has one of its own."""
+        if self._namespaces or not needed:
+            yield "/tmp"
+        else:
+            with self._host.scratch() as folder:
+                yield str(folder)
+
+
+def memory_file(content: bytes) -> int:
+    """Descriptor of an anonymous file, at its start."""
+    descriptor = os.memfd_create("sandbox")
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def main() -> None:
+    tier, client = Tier(sys.argv[1]), int(sys.argv[2])
+    try:
+        worker = Worker(tier, client)
+    except OSError as failure:
+        write_frame(1, {"lost": f"{type(failure).__name__}: {failure}"})
+        return
+    try:
+        write_frame(1, {"ready": True})
+        worker.serve()
+    except (ClientGone, ConnectionError):
+        return
+
+
+if __name__ == "__main__":
+    main()

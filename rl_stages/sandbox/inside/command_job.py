@@ -1,0 +1,117 @@
+"""A worker's side of one command: reads its output until it ends or goes beyond a limit."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import time
+from pathlib import Path
+
+from cascade_rl.rl_stages.sandbox import process_tree
+from cascade_rl.rl_stages.sandbox.inside.box import TICK_SECONDS, Box, TooMuchMemory
+from cascade_rl.rl_stages.sandbox.inside.frames import Frame
+from cascade_rl.rl_stages.sandbox.limits import MIB, Limits
+
+WORKSPACE_FILES = 16  # times `file_mib`: what a workspace may grow by, where its size is only polled
+
+
+class Command:
+    """Raises BoxLost, ClientGone."""
+
+    def __init__(self, box: Box, limits: Limits, workspace: str) -> None:
+        self._box, self._limits, self._workspace = box, limits, Path(workspace)
+        self._output = bytearray()
+        self._started = time.monotonic()
+        self._allowed_bytes = _size(self._workspace) + WORKSPACE_FILES * limits.file_mib * MIB
+        self._next_size = self._started
+        self._cpu_seconds_before = _cpu_seconds_of_children()
+        os.set_blocking(box.stdout, False)
+
+    def run(self) -> Frame:
+        ended = os.pidfd_open(self._box.pid)
+        try:
+            status = self._watch(ended)
+        except TooMuchMemory:
+            status = "memory limit"
+        finally:
+            os.close(ended)
+        if status:
+            os.kill(self._box.pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(self._box.pid, 0)[1])
+        process_tree.end_descendants(os.getpid())
+        cpu_seconds = _cpu_seconds_of_children() - self._cpu_seconds_before
+        code = 128 - code if code > 128 else code  # as bwrap reports a signal
+        if code == -signal.SIGXCPU or (code == -signal.SIGKILL and cpu_seconds > self._limits.cpu_seconds):
+            status = status or "time limit"
+        head = {
+            "status": status or ("runtime error" if code else "ok"),
+            "exit_code": code,
+            "cpu_seconds": cpu_seconds,
+            "wall_seconds": time.monotonic() - self._started,
+        }
+        return head, bytes(self._output[: self._limits.output_bytes])
+
+    def _watch(self, ended: int) -> str | None:
+        """What it went beyond, or None when it ended by itself."""
+        wanted = [ended, self._box.stdout]
+        next_check = self._started
+        while True:
+            ready = select.select(wanted, [], [], TICK_SECONDS)[0]
+            if self._box.stdout in ready and self._drain():
+                wanted.remove(self._box.stdout)
+            if len(self._output) > self._limits.output_bytes:
+                return "output limit"
+            if ended in ready:
+                self._drain()
+                return None
+            if time.monotonic() > next_check:
+                next_check = time.monotonic() + TICK_SECONDS
+                self._box.check(self._limits.memory_mib)
+                if status := self._beyond():
+                    return status
+
+    def _beyond(self) -> str | None:
+        wall = time.monotonic() - self._started
+        if wall > self._limits.patience_seconds:
+            raise self._box.lost("the machine is too busy: no processor for most of the wall time")
+        if process_tree.usage(os.getpid()).cpu_seconds > self._limits.cpu_seconds:
+            return "time limit"
+        if wall > self._limits.wall_seconds and not self._box.starved(wall):
+            return "time limit"
+        if time.monotonic() < self._next_size:
+            return None
+        size = _size(self._workspace)
+        self._next_size = time.monotonic() + 1.0
+        return "output limit" if size > self._allowed_bytes else None
+
+    def _drain(self) -> bool:
+        """Reads what is there; True at the end of the pipe."""
+        while len(self._output) <= self._limits.output_bytes:
+            try:
+                chunk = os.read(self._box.stdout, 1 << 16)
+            except BlockingIOError:
+                return False
+            if not chunk:
+                return True
+            self._output += chunk
+        return False
+
+
+def _cpu_seconds_of_children() -> float:
+    """Of those that ended and were reaped, with their own."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _size(folder: Path) -> int:
+    """Bytes of the files below; what vanishes meanwhile counts as nothing."""
+    total = 0
+    for _, _, files, descriptor in os.fwalk(folder):
+        for name in files:
+            try:
+                total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_blocks * 512
+            except FileNotFoundError:
+                continue
+    return total

@@ -1,0 +1,202 @@
+"""Programs that attack their box. One that gets anywhere prints BREACH; the statuses are what may become of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cascade_rl.rl_stages.sandbox.limits import Limits
+from cascade_rl.rl_stages.sandbox.outside.program import Program, Status, TestRun
+
+LIMITS = Limits(cpu_seconds=0.3, memory_mib=1024, file_mib=4)
+STRAY = "sandbox-stray"  # the command line of whatever an attack leaves behind
+SECRET = "sandbox-secret"  # may be in the environment of the client
+
+OK, ERROR, TIME, MEMORY, OUTPUT = Status
+ENDED = frozenset({OK, ERROR})
+
+
+@dataclass(frozen=True)
+class Attack:
+    source: str
+    statuses: frozenset[Status]
+    stdin: bytes = b"1 2\n"
+
+    @property
+    def program(self) -> Program:
+        return Program(language="python", source=self.source, limits=LIMITS)
+
+    def failure(self, run: TestRun) -> str | None:
+        """What is wrong with this outcome; None for a contained attack."""
+        breaches = [line for line in run.output.decode(errors="replace").splitlines() if line.startswith("BREACH")]
+        if breaches:
+            return breaches[0]
+        return None if run.status in self.statuses else f"{run.status} (exit code {run.exit_code}) {run.errors[-200:]}"
+
+
+def _attack(source: str, *statuses: Status, stdin: bytes = b"1 2\n") -> Attack:
+    return Attack(source, frozenset(statuses or ENDED), stdin)
+
+
+def _fill(folder: str) -> Attack:
+    return _attack(f"""
+import os
+written = 0
+try:
+    for number in range(40):
+        with open({folder!r} + f"/{{number}}", "wb", buffering=0) as file:
+            written += file.write(b"x" * (1 << 20))
+except OSError as error:
+    print("stopped", error)
+print("BREACH" if written > {LIMITS.file_mib} << 20 else "", written)
+""")
+
+
+ATTACKS = {
+    "honest": _attack("print(sum(map(int, input().split())))", OK),
+    "loop": _attack("while True: pass", TIME),
+    "sleep": _attack("import time; time.sleep(100)", TIME),
+    "allocate": _attack("b = bytearray(2 << 30); print('BREACH')", MEMORY),
+    "allocate in children": _attack(
+        """
+import os, time
+told, tell = os.pipe()
+for _ in range(30):
+    try:
+        if os.fork() == 0:
+            block = bytearray(100 << 20); os.write(tell, b"x"); time.sleep(60); os._exit(0)
+    except OSError as error:
+        print("stopped", error); break
+else:
+    for _ in range(20):  # hold what they took all at once
+        os.read(told, 1)
+    print("BREACH")
+""",
+        OK,
+        MEMORY,
+        ERROR,
+        TIME,
+    ),
+    "fork bomb": _attack("""
+import os, time
+count = 0
+try:
+    while count < 500:
+        if os.fork() == 0:
+            time.sleep(5); os._exit(0)
+        count += 1
+    print("BREACH", count)
+except OSError as error:
+    print("stopped", count, error)
+"""),
+    "fill the working folder": _fill("."),
+    "fill /tmp": _fill("/tmp"),
+    "fill /dev/shm": _fill("/dev/shm"),
+    "fill /dev": _fill("/dev"),
+    "fill /": _fill("/"),
+    "truncate to 1 TiB": _attack(
+        """
+import signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+for path in ("/tmp/big", "big", "/dev/shm/big"):
+    try:
+        open(path, "wb").truncate(1 << 40); print("BREACH", path)
+    except OSError as error:
+        print(path, error)
+"""
+    ),
+    "sockets": _attack("""
+import socket
+for family in (2, 10, 16, 17, 38, 40):  # IPv4, IPv6, netlink, packet, crypto, vsock
+    for kind in (1, 2, 3, 5):
+        try:
+            socket.socket(family, kind); print("BREACH", family, kind)
+        except OSError as error:
+            print(family, kind, error)
+"""),
+    "read secrets": _attack(f"""
+import os
+for path in ("/root/.bashrc", "/home", "/etc/shadow", "/etc/passwd", "/srv", "/var", "/sys", "/run", "/work/shared",
+             "/proc/1/environ", f"/proc/{{os.getppid()}}/environ", f"/proc/{{os.getppid()}}/mem", "/proc/1/root/home"):
+    try:
+        found = os.listdir(path) if os.path.isdir(path) else open(path, "rb").read(200)
+        if found: print("BREACH", path, found)
+    except OSError as error:
+        print(path, error)
+if {SECRET!r} in str(os.environ): print("BREACH environment")
+"""),
+    "daemon": _attack(f"""
+import os, signal, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for number in (0, 1, 2): os.close(number)
+        for number in (1, 2, 13, 15): signal.signal(number, signal.SIG_IGN)
+        os.execv("/bin/sleep", ["{STRAY}", "300"])
+    os._exit(0)
+time.sleep(0.1); print("done")
+"""),
+    "daemon that holds stdout": _attack(f"""
+import os, time
+if os.fork() == 0:
+    os.setsid(); os.execv("/bin/sleep", ["{STRAY}", "300"])
+time.sleep(0.1); print("done", flush=True)
+"""),
+    "flood stdout": _attack("import sys\nwhile True: sys.stdout.write('A' * 65536)", OUTPUT),
+    "flood stderr": _attack("import sys\nwhile True: sys.stderr.write('A' * 65536)", OUTPUT),
+    "recursion": _attack(
+        "import sys; sys.setrecursionlimit(10**9)\ndef f(n): return f(n + 1)\nf(0)", ERROR, MEMORY, TIME
+    ),
+    "kill the parent": _attack("""
+import os
+for pid in (os.getppid(), 1, -1):
+    try:
+        os.kill(pid, 9)
+    except OSError as error:
+        print(pid, error)
+"""),
+    "ignore signals": _attack(
+        """
+import signal
+for number in range(1, 65):
+    try:
+        signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError):
+        pass
+while True: pass
+""",
+        TIME,
+    ),
+    "kernel doors": _attack("""
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+x86 = os.uname().machine == "x86_64"
+calls = {
+    "ptrace": (101 if x86 else 117, 16, 1, 0, 0), "unshare": (272 if x86 else 97, 0x10000000),
+    "mount": (165 if x86 else 40, b"none", b"/tmp", b"tmpfs", 0, None), "io_uring_setup": (425, 8, 0),
+    "keyctl": (250 if x86 else 219, 0, -3, 0), "bpf": (321 if x86 else 280, 0, 0, 0), "clone3": (435, 0, 0),
+}
+for name, call in calls.items():
+    if libc.syscall(*call) >= 0 or ctypes.get_errno() not in (1, 38): print("BREACH", name, ctypes.get_errno())
+"""),
+    "write to the system": _attack("""
+import sys
+for path in ("/usr/x", "/etc/x", "/x", sys.base_prefix + "/x", sys.exec_prefix + "/bin/x", "/mnt/x"):
+    try:
+        open(path, "w"); print("BREACH", path)
+    except OSError as error:
+        print(path, error)
+"""),
+    "threads": _attack("""
+import threading, time
+count = 0
+try:
+    for _ in range(1000):
+        threading.Thread(target=time.sleep, args=(3,), daemon=True).start(); count += 1
+    print("BREACH", flush=True)
+except RuntimeError as error:
+    print(count, error, flush=True)
+import os; os._exit(0)
+"""),
+    "unread stdin": _attack("print('hi')", OK, stdin=b"x" * (8 << 20)),
+}
+SLOW = ("loop", "sleep", "ignore signals", "recursion", "allocate in children")

@@ -1,0 +1,57 @@
+"""Which isolation this machine can give, by running a real program in each tier."""
+
+from __future__ import annotations
+
+import functools
+import platform
+from collections.abc import Iterator, Mapping
+
+from cascade_rl.rl_stages.sandbox.errors import SandboxFailure, SandboxUnavailable
+from cascade_rl.rl_stages.sandbox.outside.program import Program
+from cascade_rl.rl_stages.sandbox.outside.slot import Slot
+from cascade_rl.rl_stages.sandbox.tier import Tier
+
+_PROGRAM = Program(language="python", source="print(sum(map(int, input().split())))")
+
+
+@functools.cache
+def probe() -> Tier:
+    """The strongest tier that works here. Raises SandboxUnavailable, with what each tier said."""
+    reasons = {}
+    for tier, reason in attempts():
+        if reason is None:
+            return tier
+        reasons[tier] = reason
+    raise unavailable(reasons)
+
+
+def unavailable(reasons: Mapping[Tier, str | None]) -> SandboxUnavailable:
+    said = "\n".join(f"  {tier}: {reason}" for tier, reason in reasons.items())
+    return SandboxUnavailable(
+        f"expected a way to isolate untrusted code, found none, so that it is not run:\n{said}\n"
+        "Install bubblewrap (Debian: apt-get install bubblewrap) and allow user namespaces, or run a kernel of 5.13 "
+        f"or later with Landlock on; this one is {platform.release()}."
+    )
+
+
+def attempts() -> Iterator[tuple[Tier, str | None]]:
+    """Each tier down to the first that works, with why it does not; None where it does."""
+    for tier in Tier:
+        reason = why_not(tier)
+        yield tier, reason
+        if reason is None:
+            return
+
+
+def why_not(tier: Tier) -> str | None:
+    """What went wrong with a real program; None where nothing did."""
+    slot = Slot(tier)
+    try:
+        run = slot.run_program(_PROGRAM, [b"1 2\n"], None)
+    except SandboxFailure as failure:
+        return str(failure)
+    finally:
+        slot.close()
+    if run.compile_error or run.tests[0].output != b"3\n":
+        return f"expected the program to print 3, found {run}"
+    return None

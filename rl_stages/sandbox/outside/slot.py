@@ -1,0 +1,157 @@
+"""The client's end of one worker process, here or on another node."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from cascade_rl.engine.cluster.node import Node, NodeLost, ThisNode
+from cascade_rl.rl_stages.sandbox.errors import CompilerUnavailable, SandboxFailure
+from cascade_rl.rl_stages.sandbox.inside.frames import Frame, read_frame, write_frame
+from cascade_rl.rl_stages.sandbox.limits import Limits
+from cascade_rl.rl_stages.sandbox.outside.program import CommandRun, Program, ProgramRun, Status, TestRun
+from cascade_rl.rl_stages.sandbox.tier import Tier
+from cascade_rl.rl_stages.sandbox.walls.confinement import COMPILER
+
+WORKER = "cascade_rl.rl_stages.sandbox.inside.box_worker"
+SLACK_SECONDS = 120.0  # beyond what the worker waits for: starting on a loaded machine, precompiling a header
+CLOSE_SECONDS = 5.0
+
+StopOn = Callable[[int, TestRun], bool]
+
+
+_workers: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def launch_worker(theirs: Connection, tier: Tier) -> int:
+    """Process id of a worker of this host that speaks over `theirs`. Its environment has no secrets to leak."""
+    worker = subprocess.Popen(
+        [sys.executable, "-m", WORKER, tier, str(os.getpid())],
+        stdin=theirs.fileno(),
+        stdout=theirs.fileno(),
+        cwd="/",
+        env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
+        start_new_session=True,
+    )
+    _workers[worker.pid] = worker
+    return worker.pid
+
+
+def end_worker(pid: int) -> None:
+    """Of a worker whose connection is closed; it ends its box."""
+    worker = _workers.pop(pid)
+    try:
+        worker.wait(CLOSE_SECONDS)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        worker.wait()
+
+
+class Slot:
+    """Starts its worker with the first request, and again after a failure. For one thread at a time.
+
+    Raises SandboxFailure where the worker, the box in it, or its node is lost.
+    """
+
+    def __init__(self, tier: Tier, node: Node | None = None) -> None:
+        self.node: Node = node or ThisNode()
+        self._tier = tier
+        self._worker: tuple[Connection, int] | None = None
+
+    def run_program(self, program: Program, inputs: Sequence[bytes], stop_on: StopOn | None) -> ProgramRun:
+        seconds = COMPILER.wall_seconds + program.limits.patience_seconds
+        tests: list[TestRun] = []
+        self._start()
+        head = {"kind": "program", "language": program.language, "mode": program.mode, "entry": program.entry}
+        source = program.source.encode(errors="surrogatepass")
+        compiled, _ = self._ask(head | {"limits": vars(program.limits)}, source, seconds)
+        if compiled["compile_error"] is not None:
+            return ProgramRun(compiled["compile_error"], ())
+        for index, test in enumerate(inputs):
+            answer, output = self._ask({"kind": "test"}, test, seconds)
+            tests.append(_test_run(answer, output))
+            if answer["last"]:
+                return ProgramRun(None, tuple(tests))
+            if stop_on is not None and stop_on(index, tests[-1]):
+                break
+        self._send({"kind": "end"})
+        return ProgramRun(None, tuple(tests))
+
+    def run_command(
+        self, argv: Sequence[str], workspace: Path, limits: Limits, stdin: bytes, environment: Mapping[str, str]
+    ) -> CommandRun:
+        head: dict[str, Any] = {"kind": "command", "argv": list(argv), "workspace": str(workspace)}
+        head |= {"limits": vars(limits), "environment": dict(environment)}
+        self._start()
+        answer, output = self._ask(head, stdin, limits.patience_seconds)
+        status, code = Status(answer["status"]), answer["exit_code"]
+        text = output.decode(errors="replace")
+        return CommandRun(status, code, text, answer["cpu_seconds"], answer["wall_seconds"])
+
+    def hang_up(self) -> None:
+        """The worker begins to end. Only `close` may follow."""
+        if self._worker:
+            self._worker[0].close()
+
+    def close(self) -> None:
+        """Ends the worker, which ends its box."""
+        if self._worker is None:
+            return
+        (connection, pid), self._worker = self._worker, None
+        connection.close()
+        with suppress(NodeLost):  # it ended with its node
+            self.node.call(end_worker, pid)
+
+    def _ask(self, head: Mapping[str, Any], body: bytes, seconds: float) -> Frame:
+        self._send(head, body)
+        answer = self._receive(seconds + SLACK_SECONDS)
+        if "unavailable" in answer[0]:
+            raise CompilerUnavailable(answer[0]["unavailable"])
+        return answer
+
+    def _send(self, head: Mapping[str, Any], body: bytes = b"") -> None:
+        assert self._worker
+        try:
+            write_frame(self._worker[0].fileno(), head, body)
+        except ConnectionError:
+            raise self._failure("the worker died") from None
+
+    def _receive(self, seconds: float) -> Frame:
+        assert self._worker
+        connection, _ = self._worker
+        if not connection.poll(seconds):
+            raise self._failure(f"no answer from the worker in {seconds:g} s")
+        try:
+            answer = read_frame(connection.fileno())
+        except (EOFError, ConnectionError, json.JSONDecodeError):
+            raise self._failure("the worker died") from None
+        if "lost" in answer[0]:
+            raise self._failure(answer[0]["lost"])
+        return answer
+
+    def _failure(self, what: str) -> SandboxFailure:
+        self.close()
+        return SandboxFailure(what)
+
+    def _start(self) -> None:
+        """Where none is alive: nothing is to be read from an idle one but its end."""
+        if self._worker and not self._worker[0].poll():
+            return
+        self.close()
+        try:
+            self._worker = self.node.open(launch_worker, self._tier)
+        except (NodeLost, OSError) as error:
+            raise SandboxFailure(f"no worker could be started on {self.node.host}: {error}") from error
+        self._receive(SLACK_SECONDS)
+
+
+def _test_run(answer: Mapping[str, Any], output: bytes) -> TestRun:
+    times = answer["cpu_seconds"], answer["wall_seconds"]
+    return TestRun(Status(answer["status"]), answer["exit_code"], *times, output, answer["errors"])

@@ -1,0 +1,68 @@
+"""The command line of a box in namespaces of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from cascade_rl.rl_stages.sandbox.limits import MIB, Limits
+from cascade_rl.rl_stages.sandbox.walls import confinement, interpreter
+
+HOME = "/workspace"
+_NAMESPACES = ("user", "pid", "net", "ipc", "uts", "cgroup-try")
+
+
+def command_line(
+    limits: Limits,
+    seccomp: int,
+    *,
+    proc: bool,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    workspace: str | None = None,
+    extra: Sequence[str] = (),
+) -> list[str]:
+    """bwrap's, up to the command in the box; `seccomp` is the descriptor of the filter.
+
+    Nothing is writable but `workspace`, or an empty folder in its place, /tmp and /dev/shm, each of `file_mib`. bwrap
+    must be started with an empty environment, since the box can read that of its process 1 (--clearenv is for others).
+    """
+    sized = ["--size", str(limits.file_mib * MIB), "--tmpfs"]
+    variables = interpreter.environment(HOME, "/tmp") | dict(environment)
+    home = ["--bind", workspace, HOME] if workspace else [*sized, HOME]
+    return [
+        *(_program(), *(f"--unshare-{name}" for name in _NAMESPACES)),
+        *("--die-with-parent", "--new-session", "--hostname", "box", "--clearenv"),
+        *(word for name, value in variables.items() for word in ("--setenv", name, value)),
+        *_system(),
+        *(*sized, "/tmp"),  # first: this Python, or the workspace's parent, may lie below it
+        *(word for path in (*interpreter.prefixes(), *extra) for word in ("--ro-bind", path, path)),
+        *(["--proc", "/proc"] if proc else []),
+        # --dev makes a tmpfs of half the memory, which a program could fill.
+        *("--dev", "/dev", *sized, "/dev/shm", "--remount-ro", "/dev"),
+        *(*home, "--remount-ro", "/", "--chdir", HOME, "--seccomp", str(seccomp), "--"),
+    ]
+
+
+def prlimit(limits: Limits) -> list[str]:
+    bounds = confinement.resource_limits(limits).items()
+    return ["/usr/bin/prlimit", *(f"--{name}={soft}:{hard}" for name, (soft, hard) in bounds), "--"]
+
+
+def _program() -> str:
+    found = shutil.which("bwrap")
+    if found is None:
+        raise FileNotFoundError("bwrap is not in PATH (Debian: apt-get install bubblewrap)")
+    return found
+
+
+def _system() -> list[str]:
+    words = ["--ro-bind", "/usr", "/usr"]
+    for path in interpreter.SYSTEM:
+        if Path(path).is_symlink():
+            words += ["--symlink", os.readlink(path), path]
+        elif Path(path).exists():
+            words += ["--ro-bind", path, path]
+    return words + [word for path in interpreter.ETC for word in ("--ro-bind-try", path, path)]

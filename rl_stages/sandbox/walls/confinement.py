@@ -1,0 +1,74 @@
+"""What a process takes upon itself before it runs untrusted code. It runs in the box too."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import resource
+import signal
+from collections.abc import Callable, Sequence
+
+from cascade_rl.rl_stages.sandbox.limits import MIB, Limits
+from cascade_rl.rl_stages.sandbox.walls import landlock, seccomp
+
+STACK_MIB = 64  # threads get as much each, so that 256 would leave room for three in 1 GiB of address space
+COMPILER = Limits(cpu_seconds=30.0, memory_mib=2048, file_mib=64)
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """Off: no process of the same user reads this one's memory, environment or descriptors."""
+    _prctl(_PR_SET_DUMPABLE, int(dumpable))
+
+
+def die_with_parent() -> None:
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def resource_limits(limits: Limits, stack_mib: int = STACK_MIB) -> dict[str, tuple[int, int]]:
+    """(soft, hard) by the name that both `resource` and util-linux' prlimit know."""
+    seconds = math.ceil(limits.cpu_seconds)
+    equal = {
+        "as": limits.memory_mib * MIB,
+        "core": 0,
+        "fsize": limits.file_mib * MIB,
+        "nofile": 256,
+        "nproc": limits.processes,
+        "stack": stack_mib * MIB,
+    }
+    return {"cpu": (seconds, seconds + 1), **{name: (value, value) for name, value in equal.items()}}
+
+
+def limit_resources(limits: Limits, stack_mib: int = STACK_MIB) -> None:
+    for name, bounds in resource_limits(limits, stack_mib).items():
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name.upper()}"), bounds)
+
+
+def confine_process(rules: int) -> None:
+    """This process to the files of a Landlock ruleset, to threads and to itself."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    landlock.restrict(rules)
+    seccomp.install(seccomp.one_process_filter(os.getpid()))
+
+
+def command_confinement(readable: Sequence[str], writable: Sequence[str], limits: Limits) -> Callable[[], None]:
+    """What a child does before it executes a command that may have children and write to `writable`."""
+    filter_program = seccomp.command_filter(signals=landlock.abi() >= landlock.SIGNALS_SCOPED)
+
+    def confine() -> None:
+        die_with_parent()
+        limit_resources(limits)
+        rules = landlock.ruleset(readable, writable)
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        landlock.restrict(rules)
+        seccomp.install(filter_program)
+
+    return confine
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), f"prctl {option}: {os.strerror(ctypes.get_errno())}")

@@ -1,0 +1,46 @@
+"""Answers that leave the script of an English prompt, and what they get for it (facts/paper.md 1.4).
+
+The papers speak of non-English tokens. Told by letters, here: Latin ones and Greek ones, which formulas are full of,
+are English, also those that are only styled otherwise; letters of any other script are not. So a French prompt
+counts as English, and a French answer is never seen.
+"""
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cascade_rl.rl_stages.config.cascade import CodeSwitch
+from cascade_rl.rl_stages.scoring.scored_sample import Sample
+from cascade_rl.rl_stages.tasks.load_tasks import Task
+
+LETTERS = ("Lu", "Ll", "Lt", "Lo")
+ENGLISH = ("LATIN", "GREEK")
+SYMBOLS = range(0x2100, 0x2150)  # letterlike ones: the Hebrew among them are cardinal numbers
+
+
+def has_foreign_letters(text: str) -> bool:
+    return any(_is_foreign(character) for character in set(text) if not character.isascii())
+
+
+def is_switched(task: Task, text: str) -> bool:
+    """Whether `text`, with its reasoning, has foreign letters and the prompt has none."""
+    return has_foreign_letters(text) and not any(has_foreign_letters(m["content"]) for m in task.messages)
+
+
+def with_code_switch(samples: Sequence[Sample], rule: CodeSwitch) -> list[Sample]:
+    """One batch, its switched samples with the rule's reward; infrastructure failures stay without any."""
+    lowest = min((sample.reward for sample in samples if sample.reward is not None), default=0.0)
+    penalty = rule.reward + (lowest if rule.relative_to == "lowest" else 0.0)
+    return [
+        replace(sample, penalty=penalty)
+        if sample.reward is not None and is_switched(sample.task, sample.text)
+        else sample
+        for sample in samples
+    ]
+
+
+def _is_foreign(character: str) -> bool:
+    if unicodedata.category(character) not in LETTERS or ord(character) in SYMBOLS:
+        return False
+    plain = unicodedata.normalize("NFKC", character)
+    return not unicodedata.name(plain[0], "").startswith(ENGLISH)

@@ -1,0 +1,68 @@
+"""From verdicts to advantages: what the rules of a stage make of the scores of each prompt's answers."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+
+from cascade_rl.engine.core.rollouts import Outcome, Rollout
+from cascade_rl.engine.train.losses import group_advantages
+from cascade_rl.rl_stages.config.cascade import GrpoStage
+from cascade_rl.rl_stages.core.verdict import Verdict
+from cascade_rl.rl_stages.scoring.code_switch import with_code_switch
+from cascade_rl.rl_stages.scoring.judge import Answer
+from cascade_rl.rl_stages.scoring.scored_sample import Sample
+from cascade_rl.rl_stages.tasks.load_tasks import Task
+
+Group = list[Sample]
+
+
+def score_groups(
+    stage: GrpoStage,
+    tasks: Sequence[Task],
+    groups: Sequence[Sequence[Rollout]],
+    answers: Sequence[Sequence[Answer]],
+) -> list[Group]:
+    """One draw, by prompt: rewards, which samples are trained on, and their advantages inside their group."""
+    samples = [
+        Sample(task, rollout, *answer)
+        for task, rollouts, judged in zip(tasks, groups, answers, strict=True)
+        for rollout, answer in zip(rollouts, judged, strict=True)
+    ]
+    if stage.code_switch:
+        samples = with_code_switch(samples, stage.code_switch)
+    rest = iter(samples)
+    return [_with_advantages(stage, list(islice(rest, len(rollouts)))) for rollouts in groups]
+
+
+def has_signal(group: Group) -> bool:
+    """Whether anything can be learned from it: rewards that are not all equal, among the samples that are trained."""
+    return any(sample.advantage != 0 for sample in group)
+
+
+def pass_rate(group: Group) -> float | None:
+    """Mean score of a prompt's answers, truncated ones included; None where none could be scored."""
+    scores = [sample.verdict.score for sample in group if sample.verdict.score is not None]
+    return float(np.mean(scores)) if scores else None
+
+
+def _with_advantages(stage: GrpoStage, group: Group) -> Group:
+    useful = stage.min_best_reward is None or _best_reward(group) > stage.min_best_reward
+    trained = np.array([useful and _is_trained(sample.verdict, stage.overlong) for sample in group])
+    rewards = np.array([np.nan if sample.reward is None else sample.reward for sample in group])
+    advantages = group_advantages(rewards, trained)
+    return [
+        replace(sample, advantage=float(advantage), trained=bool(mask))
+        for sample, advantage, mask in zip(group, advantages, trained, strict=True)
+    ]
+
+
+def _best_reward(group: Group) -> float:
+    return max((sample.reward for sample in group if sample.reward is not None), default=-np.inf)
+
+
+def _is_trained(verdict: Verdict, overlong: str) -> bool:
+    if verdict.outcome is Outcome.INFRASTRUCTURE_FAILURE:
+        return False
+    return not (verdict.outcome is Outcome.TRUNCATED and overlong == "filter")

@@ -1,0 +1,99 @@
+"""A sample with its score: what the trainer gets of it, what a step says about all, and what is kept."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cascade_rl.engine.core.rollouts import Outcome, Rollout, Sequence
+from cascade_rl.rl_stages.core.verdict import Verdict
+from cascade_rl.rl_stages.run.sample_record import SampleRecord
+from cascade_rl.rl_stages.tasks.load_tasks import Task
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An answer, its score, and the advantage of all its tokens where they share one.
+
+    penalty  the reward that a rule of the stage gave it instead of its score, which then may leave [0, 1]
+    """
+
+    task: Task
+    rollout: Rollout
+    text: str
+    verdict: Verdict
+    advantage: float = 0.0
+    trained: bool = True
+    penalty: float | None = None
+
+    @property
+    def reward(self) -> float | None:
+        """What is learned from; None for an infrastructure failure."""
+        return self.verdict.score if self.penalty is None else self.penalty
+
+    @property
+    def reward_parts(self) -> Mapping[str, float | None]:
+        if self.penalty is None:
+            return self.verdict.parts
+        return {**self.verdict.parts, "score": self.verdict.score, "code_switch": 1.0}
+
+    def sequence(self, temperature: float) -> Sequence:
+        """For the trainer, with per_token "advantage" and "rollout_logprob"; no loss token where not `trained`."""
+        token_ids, kept = np.concatenate([self.rollout.prompt_ids, self.rollout.token_ids]), self.rollout.kept
+        answer = np.arange(len(token_ids) - 1) >= len(self.rollout.prompt_ids) - 1  # [n - 1]
+        generated = _behind_prompt(self.rollout.generated, answer) if self.rollout.generated is not None else answer
+        return Sequence(
+            token_ids=token_ids,
+            loss_mask=generated & self.trained,
+            temperature=temperature,
+            per_token={
+                "advantage": np.where(generated, np.float32(self.advantage), np.float32(0)),
+                "rollout_logprob": _behind_prompt(self.rollout.logprobs, answer),
+            },
+            routes=self.rollout.routes,
+            kept=kept and replace(kept, counts=_behind_prompt(kept.counts, answer)),
+        )
+
+
+def outcomes(samples: list[Sample]) -> dict[str, float]:
+    """Means over the batch; of rewards, over the samples that have one, and absent where none has."""
+    rewards = [sample.reward for sample in samples if sample.reward is not None]
+    counts = {f"{outcome}_fraction": np.mean([s.verdict.outcome is outcome for s in samples]) for outcome in Outcome}
+    return {
+        **({"reward": float(np.mean(rewards))} if rewards else {}),
+        "length": float(np.mean([sample.rollout.length for sample in samples])),
+        **{name: float(fraction) for name, fraction in counts.items()},
+    }
+
+
+def record(sample: Sample, sequence: Sequence, train_logprobs: np.ndarray) -> SampleRecord:
+    """What is kept of a sample: the answer's part of `sequence` and of `train_logprobs`, float32 [n - 1]."""
+    rollout, answer = sample.rollout, slice(len(sample.rollout.prompt_ids) - 1, None)
+    return SampleRecord(
+        id=rollout.id,
+        task_id=sample.task.id,
+        domain=sample.task.domain,
+        prompt_ids=rollout.prompt_ids,
+        token_ids=rollout.token_ids,
+        rollout_logprobs=rollout.logprobs,
+        train_logprobs=train_logprobs[answer],
+        loss_mask=sequence.loss_mask[answer],
+        reward=sample.reward,
+        advantage=sample.advantage,
+        outcome=sample.verdict.outcome,
+        finish=rollout.finish,
+        versions=rollout.versions,
+        generated=rollout.generated,
+        turns=rollout.turns,
+        text=sample.text,
+        detail=sample.verdict.detail,
+        reward_parts=sample.reward_parts,
+        thinking=sample.task.thinking,
+    )
+
+
+def _behind_prompt(values: np.ndarray, answer: np.ndarray) -> np.ndarray:
+    """Values of the answer's tokens [answer] at their places in a row of [n - 1]; 0 in the prompt."""
+    row = np.zeros(len(answer), values.dtype)
+    row[answer] = values
+    return row

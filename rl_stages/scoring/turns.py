@@ -1,0 +1,83 @@
+"""The turns of one sample as one rollout: ids, log-probs and routes as they were when each token was sampled."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cascade_rl.engine.core.rollouts import Kept, Rollout
+
+
+def join(turns: Sequence[Rollout]) -> Rollout:
+    """The sample that was drawn turn by turn; its finish is the last turn's.
+
+    The prompt of each turn is all that was before it and then what the environment showed, which joins the answer with
+    log-prob 0. An input position has the routes of the first turn that computed it: a generated token those with which
+    the next one was sampled, what was shown those of the turn that read it. Raises ValueError for a turn whose prompt
+    does not begin with what was before it.
+    """
+    first, last = turns[0], turns[-1]
+    if len(turns) == 1:
+        return first
+    token_ids = np.concatenate([last.prompt_ids, last.token_ids])[len(first.prompt_ids) :]
+    logprobs = np.zeros(len(token_ids), np.float32)
+    generated = np.zeros(len(token_ids), bool)
+    for turn in turns:
+        span = _span(turn, first)
+        if not np.array_equal(token_ids[: span.stop], _answer_until(turn, first)):
+            raise ValueError(f"{turn.id}: a turn's prompt does not begin with the tokens of the turns before it")
+        logprobs[span], generated[span] = turn.logprobs, True
+    return Rollout(
+        id=first.id,
+        prompt_ids=first.prompt_ids,
+        token_ids=token_ids,
+        logprobs=logprobs,
+        routes=_routes(turns),
+        versions=_versions(turns),
+        finish=last.finish,
+        generated=generated,
+        turns=len(turns),
+        kept=_kept(turns, len(token_ids)),
+    )
+
+
+def _span(turn: Rollout, first: Rollout) -> slice:
+    """What the turn generated, in the sample's answer."""
+    start = len(turn.prompt_ids) - len(first.prompt_ids)
+    return slice(start, start + len(turn.token_ids))
+
+
+def _answer_until(turn: Rollout, first: Rollout) -> np.ndarray:
+    """The sample's answer at the end of the turn, as the sampler had it."""
+    return np.concatenate([turn.prompt_ids, turn.token_ids])[len(first.prompt_ids) :]
+
+
+def _routes(turns: Sequence[Rollout]) -> np.ndarray | None:
+    rows: list[np.ndarray] = []
+    known = 0
+    for turn in turns:
+        if turn.routes is None:
+            return None
+        rows.append(turn.routes[known:])
+        known = len(turn.routes)
+    return np.concatenate(rows)
+
+
+def _kept(turns: Sequence[Rollout], length: int) -> Kept | None:
+    """Of the answer, of `length` tokens; nothing is drawn at what was shown."""
+    counts, ids = np.zeros(length, np.int32), list[np.ndarray]()
+    for turn in turns:
+        if turn.kept is not None:
+            counts[_span(turn, turns[0])] = turn.kept.counts
+            ids.append(turn.kept.ids)
+    return Kept(np.concatenate(ids), counts) if ids else None
+
+
+def _versions(turns: Sequence[Rollout]) -> tuple[tuple[int, int], ...]:
+    """Spans of the whole answer; a turn that goes on with the version of the one before it opens none."""
+    spans: list[tuple[int, int]] = []
+    for turn in turns:
+        offset = len(turn.prompt_ids) - len(turns[0].prompt_ids)
+        for version, start in turn.versions:
+            if not spans or spans[-1][0] != version:
+                spans.append((version, offset + start))
+    return tuple(spans)

@@ -1,0 +1,57 @@
+"""One repair as rows of a domain: what the policy is asked, and which files it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.environments.swe_agent import SCHEMAS
+from cascade_rl.rl_stages.rewards.swe.instance import Instance, parse_instance
+from cascade_rl.rl_stages.rewards.swe.repository import can_be_patched
+from cascade_rl.rl_stages.swe_tasks.repair_prompt import agent_prompt, repair_prompt
+from cascade_rl.rl_stages.swe_tasks.retrieval import retrieved
+
+Row = dict[str, Any]
+DOMAINS = ("swe_executed", "swe_agentless", "swe_agentic")
+TOOLS = [{"type": "function", "name": name, "parameters": dict(schema)} for name, schema in SCHEMAS.items()]
+
+
+def task_rows(domain: str, fields: Row) -> Iterator[Row]:
+    """NeMo-Gym rows of an executed SWE row's fields (swe/instance.py).
+
+    swe_executed   with the golden localisation, the files that the golden patch changes
+    swe_agentless  with the golden one, and with the retrieved one where that holds the golden files: without them
+                   no answer could be right
+    swe_agentic    the issue alone, and the tools
+
+    UserError on another domain, and on a golden patch of anything but source that is there.
+    """
+    if domain not in DOMAINS:
+        raise UserError(f"expected a domain among {', '.join(DOMAINS)}; found {domain!r}")
+    fields = parse_instance(fields)
+    instance = Instance.of(fields)
+    files, golden = instance.repository.files, golden_files(instance)
+    if domain == "swe_agentic":
+        yield _row(domain, agent_prompt(instance.problem_statement), fields, tools=TOOLS)
+    elif domain == "swe_executed":
+        yield _row(domain, repair_prompt(instance.problem_statement, golden), fields)
+    else:
+        found = retrieved(instance.problem_statement, files)
+        for shown in (golden, found) if golden.keys() < found.keys() else (golden,):
+            repair = {"instance_id": instance.id, "files": shown, "gold_patch": instance.gold_patch}
+            yield _row(domain, repair_prompt(instance.problem_statement, shown), repair)
+
+
+def golden_files(instance: Instance) -> dict[str, str]:
+    """What the golden patch changes, as it was before."""
+    files, repaired = instance.repository.files, instance.repaired
+    paths = sorted(path for path in files.keys() | repaired.keys() if files.get(path) != repaired.get(path))
+    if outside := [path for path in paths if path not in files or path not in repaired or not can_be_patched(path)]:
+        raise UserError(f"expected a golden patch of source that is there; found one of {outside[0]}, which is not")
+    return {path: files[path] for path in paths}
+
+
+def _row(domain: str, prompt: str, fields: Row, **parameters: Any) -> Row:
+    asked = {"input": [{"role": "user", "content": prompt}], **parameters}
+    return {"responses_create_params": asked, "agent_ref": {"name": domain}, **fields}

@@ -1,0 +1,135 @@
+"""Demonstrations: conversations that end with the assistant, as an endless stream, from files or generated.
+
+A source is what `rl_stages/data/rows.py` reads, rows being `{"messages": [...], "tools"?: [...]}`, or
+`generate:<domain>@<accuracy>`, each of whose answers is right on purpose with that probability.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.config.source import GENERATE, Source
+from cascade_rl.rl_stages.core.messages import Message, Tool, parse_messages, parse_tools
+from cascade_rl.rl_stages.data.row_index import RowIndex
+from cascade_rl.rl_stages.data.rows import Row, read_rows
+from cascade_rl.rl_stages.lessons.lesson import Lesson
+from cascade_rl.rl_stages.tasks.domains import lessons_of
+from cascade_rl.rl_stages.tasks.load_tasks import require_rows, split_of
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """One conversation; `where` is its file and line."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    where: str = ""
+
+
+class Demonstrations(Protocol):
+    """An endless stream: what stands at a place is a function of source, seed and place alone."""
+
+    def at(self, position: int) -> Demonstration:
+        """UserError, with file and line, on a malformed row."""
+        ...
+
+
+def open_demonstrations(source: str, seed: int) -> Demonstrations:
+    """The stream of a source. UserError on one that is not there, that is empty, or with an accuracy not in [0, 1]."""
+    chosen = Source.parse(source)
+    return GeneratedDemonstrations(chosen, seed) if chosen.generated else FileDemonstrations(chosen, seed)
+
+
+def load_demonstrations(source: str, *, count: int, seed: int) -> list[Demonstration]:
+    """The first `count` of the stream."""
+    stream = open_demonstrations(source, seed)
+    return [stream.at(position) for position in range(count)]
+
+
+def read_demonstrations(source: str) -> Iterator[Demonstration]:
+    """All rows of a file source in its order, streamed; of a generated one, the first. UserError as above."""
+    chosen = Source.parse(source)
+    if chosen.generated:
+        yield open_demonstrations(source, 0).at(0)
+        return
+    for where, row in read_rows(chosen.path):
+        yield parse_demonstration(row, where)
+
+
+def count_demonstrations(source: str) -> int:
+    """How many there are, all of them checked in one streamed pass. UserError as above, and on fewer than the count."""
+    found = sum(1 for _ in read_demonstrations(source))
+    require_rows(Source.parse(source), found)
+    if not found:
+        raise UserError(f"{source}: expected demonstrations; found an empty file")
+    return found
+
+
+class FileDemonstrations:
+    """Passes over the rows of a source, each in an order of its own; a row comes back only after all others came."""
+
+    def __init__(self, source: Source, seed: int) -> None:
+        self.rows, self.seed = RowIndex(source.path), seed
+        require_rows(source, len(self.rows))
+        if not len(self.rows):
+            raise UserError(f"{source.path}: expected demonstrations; found an empty file")
+        # [count]: which rows there are at all
+        self.chosen = np.random.default_rng(seed).permutation(len(self.rows))[: source.count]
+        self._order = lru_cache(maxsize=2)(self._drawn_order)
+
+    def at(self, position: int) -> Demonstration:
+        epoch, place = divmod(position, len(self.chosen))
+        where, row = self.rows[int(self._order(epoch)[place])]
+        return parse_demonstration(row, where)
+
+    def _drawn_order(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng((self.seed, epoch)).permutation(self.chosen)
+
+
+class GeneratedDemonstrations:
+    """Answers to prompts of the train split, drawn with replacement."""
+
+    def __init__(self, source: Source, seed: int) -> None:
+        if source.count is not None:
+            raise UserError(f"{source.path}: expected a count for a source with rows; found one for a generated source")
+        self.path, self.seed = source.path, seed
+        self.lessons, self.accuracy = _lessons_and_accuracy(source.path)
+
+    def at(self, position: int) -> Demonstration:
+        rng = random.Random(f"{self.seed}/{position}")
+        row = rng.choice(self.lessons).demonstration(self.accuracy, rng)
+        return parse_demonstration(row, self.path)
+
+
+def parse_demonstration(row: Row, where: str) -> Demonstration:
+    """UserError that begins with `where`."""
+    try:
+        messages = parse_messages(row.get("messages"), "messages")
+        if messages[-1]["role"] != "assistant":
+            raise UserError(
+                f"messages: expected the last message to be the assistant's; found the {messages[-1]['role']}'s"
+            )
+        return Demonstration(messages, parse_tools(row.get("tools"), "tools"), where)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+def _lessons_and_accuracy(source: str) -> tuple[list[Lesson], float]:
+    name, _, accuracy = source.removeprefix(GENERATE).partition("@")
+    lessons = lessons_of(name)
+    try:
+        value = float(accuracy)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        form = f"{GENERATE}{name}@<fraction that is right, in [0, 1]>"
+        raise UserError(f"{source}: expected {form}; found {accuracy!r}")
+    train = [lesson for lesson in lessons if split_of([{"content": lesson.prompt}]) == "train"]
+    return train, value

@@ -1,0 +1,175 @@
+"""Tasks, from rows of NeMo-Gym's form or generated; both go through one row parser.
+
+A source is what `rl_stages/data/rows.py` reads, or `generate:<domain>`. `rl_stages/config/source.py` adds counts and
+weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.config.source import GENERATE, Source
+from cascade_rl.rl_stages.core.messages import Message, Tool, parse_messages, parse_tools, shown
+from cascade_rl.rl_stages.data.row_index import RowIndex
+from cascade_rl.rl_stages.data.rows import Row, read_rows
+from cascade_rl.rl_stages.tasks.domains import domain_named, lessons_of
+
+Split = Literal["train", "heldout"]
+
+HELDOUT_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Task:
+    """One prompt and what its verifier reads. `id` is unique in its source and the same in every run.
+
+    tools     what the model may call, as chat templates take it: {"type": "function", "function": {...}}
+    thinking  the mode that the chat template is asked for; None leaves it to the template
+    """
+
+    id: str
+    domain: str
+    messages: tuple[Message, ...]
+    metadata: Mapping[str, Any]
+    tools: tuple[Tool, ...] = ()
+    thinking: bool | None = None
+
+
+class TaskList(Sequence[Task]):
+    """Some tasks of a source in some order, each parsed when it is asked for."""
+
+    def __init__(self, source: Source, rows: Sequence[tuple[str, Row]] | RowIndex, numbers: array) -> None:
+        self.source, self.rows, self.numbers = source, rows, numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> TaskList: ...
+    def __getitem__(self, index: int | slice) -> Task | TaskList:
+        if isinstance(index, slice):
+            return TaskList(self.source, self.rows, self.numbers[index])
+        number = self.numbers[index]
+        where, row = self.rows[number]
+        return parse_task(row, where, _name(self.source, number))
+
+
+class JoinedTasks(Sequence[Task]):
+    """Lists of tasks as one."""
+
+    def __init__(self, lists: Sequence[Sequence[Task]]) -> None:
+        self.lists = lists
+
+    def __len__(self) -> int:
+        return sum(map(len, self.lists))
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Task]: ...
+    def __getitem__(self, index: int | slice) -> Task | list[Task]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        place = range(len(self))[index]
+        for tasks in self.lists:
+            if place < len(tasks):
+                return tasks[place]
+            place -= len(tasks)
+        raise AssertionError("range() bounds the place")
+
+
+def load_tasks(source: str, *, split: Split, seed: int) -> TaskList:
+    """The tasks of one split, shuffled by `seed`; of the train split no more than the source's count.
+
+    The split is a hash of the prompt text: no text is in both, whatever the seed, the order or the file.
+    UserError on a missing source, an unknown domain, a malformed row ("file:line: ..."), an empty split or one with
+    fewer tasks than the count.
+    """
+    chosen = Source.parse(source)
+    rows = _generated_rows(chosen) if chosen.generated else RowIndex(chosen.path)
+    numbers = array("q", (n for n in range(len(rows)) if split_of(_task(rows, n, chosen).messages) == split))
+    if not numbers:
+        raise UserError(f"{chosen.path}: expected tasks in the {split} split; found none: add rows")
+    random.Random(seed).shuffle(numbers)
+    if split == "train" and chosen.count is not None:
+        require_rows(chosen, len(numbers))
+        numbers = numbers[: chosen.count]
+    return TaskList(chosen, rows, numbers)
+
+
+def census(source: str) -> Counter[tuple[Split, str]]:
+    """How many tasks of each split and domain, in one streamed pass over all rows. UserError as in `load_tasks`."""
+    found: Counter[tuple[Split, str]] = Counter()
+    for task in read_tasks(source):
+        found[split_of(task.messages), task.domain] += 1
+    for split in ("train", "heldout"):
+        if not any(part == split for part, _ in found):
+            raise UserError(f"{Source.parse(source).path}: expected tasks in the {split} split; found none: add rows")
+    require_rows(Source.parse(source), sum(count for (split, _), count in found.items() if split == "train"))
+    return found
+
+
+def read_tasks(source: str) -> Iterator[Task]:
+    """All tasks of a source in its order, streamed. UserError on a missing source and a malformed row."""
+    chosen = Source.parse(source)
+    rows = _generated_rows(chosen) if chosen.generated else read_rows(chosen.path)
+    for number, (where, row) in enumerate(rows):
+        yield parse_task(row, where, _name(chosen, number))
+
+
+def split_of(messages: Iterable[Message]) -> Split:
+    text = "\n".join(message["content"] for message in messages)
+    draw = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") / 2**64
+    return "heldout" if draw < HELDOUT_SHARE else "train"
+
+
+def parse_task(row: Row, where: str, task_id: str) -> Task:
+    """A task from a NeMo-Gym row; UserError that begins with `where`."""
+    try:
+        agent = row.get("agent_ref")
+        if not isinstance(agent, dict) or not isinstance(agent.get("name"), str):
+            raise UserError(f"expected 'agent_ref' to be {{\"name\": <domain>}}; found {shown(agent)}")
+        params = row.get("responses_create_params")
+        if not isinstance(params, dict):
+            form = '{"input": [messages]}'
+            raise UserError(f"expected 'responses_create_params' to be {form}; found {shown(params)}")
+        messages = parse_messages(params.get("input"), "responses_create_params.input")
+        if messages[-1]["role"] not in ("user", "tool"):
+            last = messages[-1]["role"]
+            raise UserError(f"expected the last message to be the user's or a tool's output; found the {last}'s")
+        domain = domain_named(agent["name"])
+        tools = parse_tools(params.get("tools"), "responses_create_params.tools")
+        return Task(task_id, domain.name, messages, domain.parse_row(row), tools)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    except RecursionError:
+        raise UserError(f"{where}: expected a row of less depth; found one that is nested too deep") from None
+
+
+def require_rows(source: Source, found: int) -> None:
+    if source.count is not None and found < source.count:
+        raise UserError(f"{source.path}: expected at least {source.count} rows to draw from; found {found}")
+
+
+def _task(rows: Sequence[tuple[str, Row]] | RowIndex, number: int, source: Source) -> Task:
+    where, row = rows[number]
+    return parse_task(row, where, _name(source, number))
+
+
+def _name(source: Source, number: int) -> str:
+    return f"{Path(source.path).stem.removeprefix(GENERATE)}-{number:06d}"
+
+
+def _generated_rows(source: Source) -> list[tuple[str, Row]]:
+    name = source.path.removeprefix(GENERATE)
+    return [(source.path, lesson.row(name)) for lesson in lessons_of(name)]

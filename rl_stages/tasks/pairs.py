@@ -1,0 +1,118 @@
+"""Preference pairs: two answers to one prompt, of which people liked one better. Rows have three formats:
+
+own         {"messages": [...], "chosen": text, "rejected": text}
+HelpSteer2  {"prompt": text, "response_1": text, "response_2": text, "preference_strength": -3 .. 3}
+HelpSteer3  {"context": [messages], "response1": text, "response2": text, "overall_preference": -3 .. 3}
+
+A negative preference is for the first response; rows with 0 are left out, as in Cascade 1. `generate:<domain>` makes
+right answers to each of the domain's lessons and wrong ones, as far as its verifier tells them apart. Some of those are
+right answers to other lessons: a model that learns from near misses alone need not read the prompt.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.config.source import GENERATE, Source
+from cascade_rl.rl_stages.core.messages import Message, parse_messages
+from cascade_rl.rl_stages.data.rows import read_rows
+from cascade_rl.rl_stages.tasks.domains import lessons_of, rules_of
+from cascade_rl.rl_stages.tasks.load_tasks import Split, parse_task, split_of
+
+Row = Mapping[str, Any]
+
+NEAR_MISSES, STRAYS = 3, 1  # of each lesson, less those that are right
+
+# prompt, first response, second response, preference
+HELPSTEER = (
+    ("prompt", "response_1", "response_2", "preference_strength"),
+    ("context", "response1", "response2", "overall_preference"),
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two answers to `messages`."""
+
+    messages: tuple[Message, ...]
+    chosen: str
+    rejected: str
+
+
+def load_pairs(source: str, *, split: Split, seed: int) -> list[Pair]:
+    """The pairs of one split, shuffled by `seed`; the split is the prompt's, as in `load_tasks`.
+
+    UserError on a missing file, a malformed row ("file:line: ...") or an empty split.
+    """
+    pairs = [pair for pair in read_pairs(source) if split_of(pair.messages) == split]
+    if not pairs:
+        raise UserError(f"{source}: expected preference pairs in the {split} split; found none: add rows")
+    random.Random(seed).shuffle(pairs)
+    return pairs
+
+
+def parse_pair(row: Row, where: str) -> Pair | None:
+    """The pair of a row; None for one without a preference. UserError that begins with `where`."""
+    for names in HELPSTEER:
+        if names[1] in row:
+            return _helpsteer(row, where, *names)
+    messages = _prompt(row, "messages", where)
+    return Pair(messages, *(_text(row, name, where) for name in ("chosen", "rejected")))
+
+
+def read_pairs(source: str) -> Iterator[Pair]:
+    """All pairs of a source, in its order. UserError as in `load_pairs`, and for a count or a weight."""
+    parsed = Source.parse(source)
+    if parsed.count is not None or parsed.weight is not None:
+        raise UserError(
+            f"{source}: expected preference pairs to be taken whole; found a count or a weight: leave it out"
+        )
+    if parsed.generated:
+        yield from _generated(parsed.path.removeprefix(GENERATE))
+        return
+    for where, row in read_rows(parsed.path):
+        if pair := parse_pair(row, where):
+            yield pair
+
+
+def _generated(domain: str) -> Iterator[Pair]:
+    source, rng, lessons = f"{GENERATE}{domain}", random.Random(0), list(lessons_of(domain))
+    with closing(rules_of(domain, source)()) as verifier:
+        for lesson in lessons:
+            task = parse_task(lesson.row(domain), source, lesson.prompt)
+            strays = [other.right for other in rng.choices(lessons, k=STRAYS)]
+            for wrong in (*[lesson.wrong] * NEAR_MISSES, *strays):
+                answers = [str(draw(rng)) for draw in (lesson.right, wrong)]
+                better, worse = (verifier(task, answer).score for answer in answers)
+                if better is not None and worse is not None and better > worse:
+                    yield Pair(task.messages, *answers)
+
+
+def _helpsteer(row: Row, where: str, prompt: str, first: str, second: str, preference: str) -> Pair | None:
+    messages = _prompt(row, prompt, where)
+    responses = [_text(row, name, where) for name in (first, second)]
+    strength = row.get(preference)
+    if type(strength) is not int or not -3 <= strength <= 3:
+        raise UserError(f"{where}: expected {preference!r} to be a whole number from -3 to 3; found {strength!r}")
+    if strength == 0:
+        return None
+    return Pair(messages, *(responses if strength < 0 else responses[::-1]))
+
+
+def _prompt(row: Row, name: str, where: str) -> tuple[Message, ...]:
+    messages = parse_messages(row.get(name), f"{where}: {name}")
+    if messages[-1]["role"] != "user":
+        raise UserError(f"{where}: expected {name!r} to end with the user; found {messages[-1]['role']!r}")
+    return messages
+
+
+def _text(row: Row, name: str, where: str) -> str:
+    text = row.get(name)
+    if not isinstance(text, str) or not text.strip():
+        raise UserError(f"{where}: expected {name!r} to be non-empty text; found {text!r}")
+    return text

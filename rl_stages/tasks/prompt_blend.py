@@ -1,0 +1,43 @@
+"""The prompts of a stage's sources: one stream, or, where the sources have weights, streams drawn in those shares."""
+
+from collections.abc import Sequence
+
+from cascade_rl.rl_stages.config.cascade import EpochFilter
+from cascade_rl.rl_stages.config.source import parse_sources
+from cascade_rl.rl_stages.data.blend import Blend
+from cascade_rl.rl_stages.tasks.load_tasks import JoinedTasks, Task, load_tasks
+from cascade_rl.rl_stages.tasks.prompt_stream import PromptStream
+
+
+class PromptBlend:
+    """Streams that are drawn from in given shares; which comes next is a function of how many were taken."""
+
+    def __init__(self, streams: Sequence[PromptStream], blend: Blend) -> None:
+        self.streams, self.blend = streams, blend
+        self.position = 0
+        self.taken: list[int] = []  # of each task taken last, its stream
+
+    def take(self, count: int) -> list[Task]:
+        """The next `count` tasks."""
+        self.taken = [self.blend.at(self.position + place)[0] for place in range(count)]
+        self.position += count
+        drawn = [iter(stream.take(self.taken.count(index))) for index, stream in enumerate(self.streams)]
+        return [next(drawn[index]) for index in self.taken]
+
+    def learn(self, pass_rates: Sequence[float | None]) -> None:
+        """The pass rates of the tasks that were taken last; None where none is known."""
+        for index, stream in enumerate(self.streams):
+            rates = zip(self.taken, pass_rates, strict=True)
+            stream.learn([rate for taken, rate in rates if taken == index])
+
+
+def open_prompts(
+    sources: Sequence[str], seed: int, epoch_filter: EpochFilter | None = None
+) -> PromptStream | PromptBlend:
+    """The train split of a stage's `data`. UserError as in `load_tasks` and `parse_sources`."""
+    weights = [source.weight for source in parse_sources(sources)]
+    lists = [load_tasks(source, split="train", seed=seed) for source in sources]
+    shares = [weight for weight in weights if weight is not None]
+    if not shares:
+        return PromptStream(JoinedTasks(lists), seed, epoch_filter)
+    return PromptBlend([PromptStream(tasks, seed, epoch_filter) for tasks in lists], Blend(shares))

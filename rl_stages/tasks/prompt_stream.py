@@ -1,0 +1,60 @@
+"""Which prompts come next: a function of the seed, of how many were taken, and of how those were answered."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cascade_rl.rl_stages.config.cascade import EpochFilter
+from cascade_rl.rl_stages.tasks.load_tasks import Task
+
+
+class NoPromptLeft(RuntimeError):
+    """The epoch filter leaves no prompt for the next epoch."""
+
+
+class PromptStream:
+    """Endless passes over the tasks, each in a new order; a prompt comes back only after all others were used.
+
+    An epoch filter decides at the start of each epoch, by the newest pass rate of every prompt, which of them are in.
+    Prompts whose answers are not known by then, such as those of a batch that reaches into the next epoch, are.
+    """
+
+    def __init__(self, tasks: Sequence[Task], seed: int, epoch_filter: EpochFilter | None = None) -> None:
+        self.tasks, self.seed, self.epoch_filter = tasks, seed, epoch_filter
+        self.pass_rates: list[float | None] = [None] * len(tasks)
+        self.epoch, self.order = 0, self._order(0)
+        self.taken: list[int] = []
+
+    def take(self, count: int) -> list[Task]:
+        """The next `count` tasks."""
+        self.taken = [self._next() for _ in range(count)]
+        return [self.tasks[index] for index in self.taken]
+
+    def learn(self, pass_rates: Sequence[float | None]) -> None:
+        """The pass rates, in [0, 1], of the tasks that were taken last; None where none is known."""
+        for index, rate in zip(self.taken, pass_rates, strict=True):
+            if rate is not None:
+                self.pass_rates[index] = rate
+
+    def _next(self) -> int:
+        if not self.order:
+            self.epoch += 1
+            self.order = self._order(self.epoch)
+        return self.order.pop(0)
+
+    def _order(self, epoch: int) -> list[int]:
+        rng = np.random.default_rng((self.seed, epoch))
+        order, chances = rng.permutation(len(self.tasks)), rng.random(len(self.tasks))
+        admitted = [int(index) for index in order if chances[index] < self._share(self.pass_rates[index])]
+        if not admitted:
+            raise NoPromptLeft(
+                f"epoch {epoch + 1}: expected prompts that are answered neither always right nor always wrong, found "
+                f"none of {len(self.tasks)}. Give the stage other data, or switch epoch_filter off"
+            )
+        return admitted
+
+    def _share(self, pass_rate: float | None) -> float:
+        """Of the prompts with that pass rate, how many are in the next epoch."""
+        if self.epoch_filter is None or pass_rate not in (0.0, 1.0):
+            return 1.0
+        return self.epoch_filter.easy_readmission if pass_rate == 1.0 else self.epoch_filter.hard_readmission

@@ -1,0 +1,114 @@
+"""A batch of samples survives the death of the engine's process, wherever it happens, a few times."""
+
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+
+from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
+from cascade_rl.engine.rollout.client import EngineDied
+from cascade_rl.engine.sync.sampler import RESTARTS, Sampler, sample
+from tests.gloo import run_ranks
+
+REQUESTS = [Request(name, (1, 2), Sampling(4), seed=seed) for seed, name in enumerate("abcde")]
+
+
+def rollout_of(request: Request) -> Rollout:
+    prompt, ids = np.array(request.prompt_ids), np.array([request.seed])
+    return Rollout(request.id, prompt, ids, np.zeros(1, np.float32), None, ((0, 0),), "stop")
+
+
+class FragileEngine:
+    """Keeps the promises of RolloutEngine and, for each life, does so many things before it dies.
+
+    `lives` counts actions (a start, a submit, a result, new weights); a life that has none left raises EngineDied. It
+    is also the stand-in's Refit: `send` brings weights, without which a restarted engine holds everything back.
+    """
+
+    def __init__(self, lives: list[float]) -> None:
+        self.lives = lives
+        self.pending: dict[str, Request] = {}
+        self.told: list[str] = []
+        self.has_weights = True
+
+    def act(self, name: str) -> None:
+        if self.lives[0] == 0:
+            raise EngineDied(-9, tuple(self.pending), Path("log"), "")
+        self.lives[0] -= 1
+        self.told.append(name)
+
+    def submit(self, requests: Iterable[Request], drawn: Container[str]) -> None:
+        self.pending |= {request.id: request for request in requests if request.id not in drawn}
+        self.act("submit")
+
+    def results(self) -> Iterator[Rollout]:
+        assert self.has_weights
+        for request in list(self.pending.values())[::-1]:  # in another order than asked
+            self.act("result")
+            yield rollout_of(self.pending.pop(request.id))
+
+    def health(self) -> None:
+        self.act("started")
+
+    def restart(self) -> None:
+        self.lives.pop(0)
+        self.has_weights = False
+        self.told.append("restart")
+
+    def send(self) -> None:
+        self.act("send")
+        self.has_weights = True
+
+
+@dataclass
+class Outcome:
+    ids: list[str]
+    told: list[str]
+    finished: int
+    deaths: int
+    error: str
+
+
+def run(lives: list[float]) -> Outcome:
+    (outcome,) = run_ranks(1, batch, lives)
+    return outcome
+
+
+def batch(lives: list[float]) -> Outcome:
+    dist.init_process_group("gloo")
+    engine, finished, deaths, error = FragileEngine(lives), list[int](), list[EngineDied](), ""
+    sampler = Sampler(engine, lambda _: None, lambda _: finished.append(1), deaths.append)  # type: ignore[arg-type]
+    rollouts: list[Rollout] = []
+    try:
+        rollouts = sample(sampler, engine, REQUESTS)  # type: ignore[arg-type]
+    except EngineDied as death:
+        error = str(death)
+    return Outcome([rollout.id for rollout in rollouts], engine.told, len(finished), len(deaths), error)
+
+
+@pytest.mark.parametrize(
+    ("lives", "told"),
+    [
+        ([np.inf], ["submit", *["result"] * 5]),
+        ([3, np.inf], ["submit", "result", "result", "restart", "started", "send", *["result"] * 3]),
+        ([0, np.inf], ["restart", "started", "send", *["result"] * 5]),
+        ([1, 0, np.inf], ["submit", "restart", "restart", "started", "send", *["result"] * 5]),
+        ([6, np.inf], ["submit", *["result"] * 5]),
+    ],
+    ids=["alive", "dies while sampling", "was dead already", "dies again at its start", "dies afterwards"],
+)
+def test_every_request_is_answered_once_in_order(lives: list[float], told: list[str]) -> None:
+    outcome = run(lives)
+    assert outcome.ids == [request.id for request in REQUESTS]
+    assert outcome.told == told
+    assert outcome.finished == len(REQUESTS)
+    assert outcome.deaths == told.count("restart")
+
+
+def test_an_engine_that_keeps_dying_is_given_up() -> None:
+    outcome = run([3.0] * (RESTARTS + 1))
+    assert "died with exit code -9" in outcome.error
+    assert outcome.deaths == outcome.told.count("restart") == RESTARTS

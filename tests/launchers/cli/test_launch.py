@@ -1,0 +1,108 @@
+"""The command lines: quick help, and one clear message with exit code 2 for bad input."""
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LAUNCHER = str(Path(__file__).parents[1] / "fake_launcher.py")
+
+
+def run(module: str, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", f"cascade_rl.launchers.{module}", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+def children_cpu_s() -> float:
+    """CPU time of ended children: unlike wall time it does not depend on who else is at work."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+@pytest.mark.parametrize(("module", "arguments"), [("cli", ()), ("cli", (LAUNCHER,)), ("cascade", ())])
+def test_help_comes_at_once(tmp_path: Path, module: str, arguments: tuple[str, ...]) -> None:
+    start = children_cpu_s()
+    told = run(module, tmp_path, *arguments, "--help")
+    assert told.returncode == 0
+    assert told.stdout.startswith("usage:")
+    assert children_cpu_s() - start < 0.5
+
+
+def test_the_launcher_side_never_loads_what_takes_seconds(tmp_path: Path) -> None:
+    modules = "cli", "local", "cascade"
+    source = f"import sys; {'; '.join(f'import cascade_rl.launchers.{name}' for name in modules)}"
+    slow = ("torch", "transformers", "datasets", "pytest", "nemo_run")
+    told = subprocess.run(
+        [sys.executable, "-c", f"{source}; print([name for name in {slow} if name in sys.modules])"],
+        stdout=subprocess.PIPE,
+    )
+    assert told.stdout == b"[]\n"
+
+
+def test_help_of_a_launcher_names_every_key(tmp_path: Path) -> None:
+    told = run("cli", tmp_path, LAUNCHER, "--help")
+    assert "\n  math_rl.optimizer.lr=3e-06\n" in told.stdout
+    assert "\n  rollout.max_num_seqs=64\n" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["experiment"], "expected a launcher file (LAUNCHER.py) first, found no file 'experiment'"),
+        (["missing.py"], "found no file 'missing.py'"),
+        ([LAUNCHER, "math_rl.stepz=3"], "Unknown key 'math_rl.stepz'. Did you mean 'math_rl.steps'?"),
+        ([LAUNCHER, "math_rl.steps=many"], "math_rl.steps: expected a whole number, found 'many'."),
+        (
+            [LAUNCHER, "sft.data=gone.jsonl"],
+            "sft.data: expected data (.jsonl, .jsonl.gz",
+        ),
+        ([LAUNCHER, "--clutser", "x"], "unrecognized arguments: --clutser"),
+        ([LAUNCHER, "base.hf_config=null", "base.hf=gone"], "found none in 'gone'"),
+    ],
+)
+def test_bad_input_is_one_message_and_nothing_is_written(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    told = run("cli", tmp_path, *arguments)
+    assert told.returncode == 2
+    assert message in told.stderr
+    assert "Traceback" not in told.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = 1\n", "expected a file that ends with launch(...)"),
+        (
+            "from cascade_rl.rl_stages.config.cascade import GrpoStage\nGrpoStage(stepz=1)\n",
+            "GrpoStage has no key 'stepz'. Did you mean 'steps'?",
+        ),
+    ],
+)
+def test_a_wrong_launcher_file_is_told(tmp_path: Path, source: str, message: str) -> None:
+    (tmp_path / "wrong.py").write_text(source)
+    told = run("cli", tmp_path, "wrong.py")
+    assert told.returncode == 2
+    assert message in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_bench_step_tells_the_best_of_each_phase(tmp_path: Path) -> None:
+    launched = run("cli", tmp_path, LAUNCHER)
+    assert launched.returncode == 0
+    told = run("cascade", tmp_path, "bench", "step", "runs/fake", "--json", "step.json")
+    assert told.returncode == 0
+    assert "02_math_rl: best of 6 steps" in told.stdout
+    told = json.loads((tmp_path / "step.json").read_text())
+    assert "cores of" in told["machine"] and "megatron-core 0.19.2" in told["machine"]
+    assert told["seconds"] == {"math_rl": {"generation": 0.5, "update": 0.25, "whole step": 0.75}}
+
+
+def test_bench_step_without_a_run_is_told(tmp_path: Path) -> None:
+    told = run("cascade", tmp_path, "bench", "step", "gone")
+    assert told.returncode == 2
+    assert "gone: expected a run folder with a cascade.yaml, found none" in told.stderr

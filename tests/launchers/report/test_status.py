@@ -1,0 +1,85 @@
+"""`cascade status` and `cascade compare`, on run folders as a launcher leaves them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from cascade_rl.launchers.cli import compare
+from cascade_rl.launchers.cli.compare import differences, scored
+from cascade_rl.launchers.report.status import is_claimed, scores_table, state, status_table
+from cascade_rl.rl_stages.config.cascade import Cascade, RewardModelStage
+from cascade_rl.rl_stages.config.text import override
+from cascade_rl.rl_stages.run.run_folder import RunFolder
+from tests.rl_stages.run.test_run_folder import CASCADE, keep_step
+
+
+def made(root: Path, cascade: Cascade, after: float) -> RunFolder:
+    """A run whose first stage is done and whose second has taken a step."""
+    with RunFolder.claim(root, cascade) as (run, _):
+        sft = run.stage("sft")
+        for step in range(1, sft.config.steps + 1):
+            keep_step(sft, step)
+        sft.record_scores("before", {"math": 0.25})
+        sft.record_scores("after", {"math": after})
+        sft.export.mkdir()
+        sft.finish()
+        run.record()
+        return run
+
+
+def text(table: Table) -> str:
+    console = Console(width=160)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def test_a_state_for_every_stage(tmp_path: Path) -> None:
+    run = made(tmp_path / "tiny", CASCADE, after=0.5)
+    assert [state(run, stage) for stage in run.stages] == ["done", "ready"]
+    run.stage("rl").record_event("attempt", from_step=0)
+    assert state(run, run.stage("rl")) == "started"
+    shown = text(status_table(run))
+    assert "3/3" in shown and "0/4" in shown
+    assert text(scores_table(run)).splitlines()[-2].split() == ["math", ".500"]
+
+
+def test_a_reward_model_has_a_score_of_its_own_and_no_other(tmp_path: Path) -> None:
+    judge = RewardModelStage(name="judge", domain="preference", data=("generate:rlhf",), steps=1, token_budget=64)
+    with RunFolder.claim(tmp_path / "tiny", replace(CASCADE, stages=(*CASCADE.stages, judge))) as (run, _):
+        stage = run.stage("judge")
+        stage.record_scores("before", {"preference": 0.5})
+        stage.record_scores("after", {"preference": 0.75})
+    math, preference = text(scores_table(run)).splitlines()[-3:-1]
+    assert (math.split(), preference.split()) == (["math"], ["preference", ".750"])
+
+
+def test_a_stage_waits_for_its_parent(tmp_path: Path) -> None:
+    with RunFolder.claim(tmp_path / "tiny", CASCADE) as (run, _):
+        assert [state(run, stage) for stage in run.stages] == ["ready", "waits for sft"]
+
+
+def test_a_closed_gate_is_a_state(tmp_path: Path) -> None:
+    gated = RunFolder(tmp_path / "tiny", gated_cascade())
+    made(tmp_path / "tiny", CASCADE, after=0.125)
+    assert state(gated, gated.stage("sft")) == "gate closed"
+
+
+def gated_cascade() -> Cascade:
+    return replace(CASCADE, stages=(replace(CASCADE.stages[0], gate={"math": 0.1}), CASCADE.stages[1]))
+
+
+def test_a_live_launcher_is_seen(tmp_path: Path) -> None:
+    with RunFolder.claim(tmp_path / "tiny", CASCADE):
+        assert is_claimed(tmp_path / "tiny")
+    assert not is_claimed(tmp_path / "tiny")
+
+
+def test_two_runs_differ_in_settings_and_scores(tmp_path: Path) -> None:
+    one = made(tmp_path / "one", CASCADE, after=0.5)
+    other = made(tmp_path / "other", override(CASCADE, ["sft.steps=2", "name=other"]), after=0.75)
+    assert dict(differences(one, other)) == {"name": ("tiny", "other"), "sft.steps": (3, 2)}
+    assert list(scored(one, other)) == [("sft", "math", 0.5, 0.75)]
+    assert "+0.250" in text(compare.scores_table(one, other))

@@ -1,0 +1,192 @@
+import os
+import random
+import signal
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.rewards.swe.grading import grade, run_tests
+from cascade_rl.rl_stages.rewards.swe.instance import Instance
+from cascade_rl.rl_stages.rewards.swe.unified_diff import unified_diff
+from cascade_rl.rl_stages.sandbox import CommandRun, Folder, Sandbox, SandboxFailure, Status
+from cascade_rl.rl_stages.sandbox.process_tree import descendants
+from cascade_rl.rl_stages.swe_tasks.mutation import mutations
+from tests.rl_stages.rewards.swe.tiny_package import REPOSITORY, SOURCE
+
+PATH = "tiny/lists.py"
+MUTANTS = 20
+
+
+@cache
+def passing(sandbox) -> tuple[str, ...]:
+    run = run_tests(REPOSITORY, sandbox)
+    return tuple(test for test in run.outcomes if run.passed(test))
+
+
+def instance_of(buggy: str, sandbox) -> Instance:
+    diff = unified_diff({PATH: buggy}, {PATH: SOURCE})
+    return Instance("tiny", "it is wrong", REPOSITORY.changed({PATH: buggy}), diff, passing(sandbox), ())
+
+
+@pytest.fixture(scope="module")
+def buggy(sandbox) -> Instance:
+    return instance_of(SOURCE.replace("value > best", "value < best"), sandbox)
+
+
+def test_outcomes_by_node_id(sandbox):
+    failed = run_tests(REPOSITORY.changed({PATH: SOURCE.replace("found + 1", "found + 2")}), sandbox).outcomes
+    assert len(passing(sandbox)) == len(failed) == 11
+    assert {test for test, outcome in failed.items() if outcome.outcome != "passed"} == {
+        "tests/test_lists.py::TestCount::test_count"
+    }
+    assert failed["tests/test_lists.py::TestCount::test_count"].message.startswith("assert ")
+
+
+def test_twenty_mutants_gold_scores_1_and_the_bug_and_the_empty_patch_0(sandbox):
+    # Arguments of `min` can be swapped unseen.
+    found = [mutation for mutation in mutations(SOURCE) if mutation.kind != "swapped arguments"]
+    chosen = random.Random(1).sample(found, MUTANTS)
+
+    def scores(mutation) -> tuple[float | None, ...]:
+        instance = instance_of(mutation.apply(SOURCE), sandbox)
+        untouched = instance.repository.files
+        commented = {PATH: untouched[PATH] + "# a comment\n"}
+        return tuple(grade(instance, files, sandbox).score for files in (instance.repaired, commented, untouched, {}))
+
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(scores, chosen))
+    assert dict(zip(chosen, results, strict=True)) == dict.fromkeys(chosen, (1.0, 0.0, 0.0, 0.0))
+
+
+HOOK = """import pytest
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    outcome.get_result().outcome = "passed"
+"""
+REPORTS = """
+def tamper(reports):
+    made = reports.TestReport.from_item_and_call.__func__
+
+    def passed(cls, item, call):
+        call.excinfo = None
+        return made(cls, item, call)
+
+    reports.TestReport.from_item_and_call = classmethod(passed)
+
+
+"""
+FORGERY = """import os
+
+os.write(1, b'\\n0 {"tests/test_lists.py::test_has": ["passed", ""]}\\n')
+"""
+ATTACKS = {
+    "conftest at the root": ({"conftest.py": HOOK}, "no source file"),
+    "conftest of the tests": ({"tests/conftest.py": HOOK}, "no source file"),
+    "pytest.ini": ({"pytest.ini": "[pytest]\naddopts = -p evil\n", "evil.py": HOOK}, "no source file"),
+    "reports, imported": (
+        {"tiny/__init__.py": f"import _pytest.reports\n{REPORTS}tamper(_pytest.reports)\n"},
+        "now imports _pytest",
+    ),
+    "reports, found": (
+        {"tiny/__init__.py": f"import sys\n{REPORTS}tamper(sys.modules['_py' + 'test.reports'])\n"},
+        "a test that must fail did not",
+    ),
+    "the tests themselves": ({"tests/test_lists.py": "def test_has():\n    pass\n"}, "no source file"),
+    "Python's own hook": ({"sitecustomize.py": "import os\nos._exit(0)\n"}, "no source file"),
+    "a module that pytest imports": ({"iniconfig.py": "1 / 0\n"}, "no source file"),
+    "an early exit": ({"tiny/__init__.py": "import os\n\nos._exit(0)\n"}, "no outcomes"),
+    "no end": ({"tiny/lists.py": "while True:\n    pass\n"}, "no outcomes: time limit"),
+    "outcomes of its own": ({"tiny/__init__.py": FORGERY}, "wrong: "),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_what_a_patch_may_not_do_scores_0(attack, buggy, sandbox, monkeypatch):
+    from cascade_rl.rl_stages.rewards.swe import grading
+
+    if attack == "no end":
+        limits = replace(grading.TEST_LIMITS, cpu_seconds=1.0)
+        monkeypatch.setattr(grading, "run_tests", lambda repository, sandbox: run_tests(repository, sandbox, limits))
+    patch, why = ATTACKS[attack]
+    verdict = grade(buggy, {**buggy.repository.files, **patch}, sandbox)
+    assert verdict.score == 0.0 and why in verdict.detail, verdict
+
+
+def test_an_attack_beside_the_repair_does_not_spoil_it(buggy, sandbox):
+    files = {**buggy.repaired, "conftest.py": "1 / 0\n", "new.py": "1 / 0\n"}
+    assert grade(buggy, files, sandbox).score == 1.0
+
+
+def test_a_test_that_must_fail_is_held_to_it(buggy, sandbox):
+    strict = replace(buggy, must_pass=(), fail_to_fail=("tests/test_lists.py::test_has",))
+    verdict = grade(strict, strict.repaired, sandbox)
+    assert verdict.score == 0.0 and "test_has" in verdict.detail
+
+
+class Broken:
+    def __init__(self, failure: SandboxFailure | None = None) -> None:
+        self.failure = failure
+
+    def folder(self, _: Mapping[str, str]) -> nullcontext:
+        return nullcontext()
+
+    def run_command(self, *_) -> CommandRun:
+        if self.failure:
+            raise self.failure
+        return CommandRun(Status.RUNTIME_ERROR, 1, "No module named pytest", 0.1, 0.1)
+
+
+@pytest.mark.parametrize("box", [Broken(), Broken(SandboxFailure("no slot"))])
+def test_a_failure_of_the_sandbox_is_no_verdict_on_the_patch(box, buggy):
+    verdict = grade(buggy, buggy.repaired, box)
+    assert verdict.outcome is Outcome.INFRASTRUCTURE_FAILURE and verdict.score is None
+    assert "pytest" in verdict.detail or "no slot" in verdict.detail
+
+
+class Killed:
+    """A sandbox whose worker is killed, the first times that it has a box open."""
+
+    def __init__(self, sandbox: Sandbox, times: int) -> None:
+        self.sandbox, self.times = sandbox, times
+
+    def run_command(self, *arguments) -> CommandRun:
+        if self.times:
+            self.times -= 1
+            Thread(target=kill_a_busy_worker).start()
+        return self.sandbox.run_command(*arguments)
+
+    def folder(self, files: Mapping[str, str]) -> Folder:
+        return self.sandbox.folder(files)
+
+
+def kill_a_busy_worker() -> None:
+    while True:
+        for pid in descendants(os.getpid()):
+            if b"sandbox.inside.box_worker" in command_line(pid) and descendants(pid):
+                return os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def test_a_worker_that_is_killed_is_replaced_once(buggy, sandbox):
+    once, twice = Killed(sandbox, 1), Killed(sandbox, 2)
+    assert grade(buggy, buggy.repaired, once).score == 1.0 and once.times == 0
+    verdict = grade(buggy, buggy.repaired, twice)
+    assert verdict.outcome is Outcome.INFRASTRUCTURE_FAILURE and "the worker died" in verdict.detail

@@ -1,0 +1,60 @@
+import time
+
+import pytest
+
+from cascade_rl.rl_stages.rewards.swe.patch import Edit, PatchError, apply_edits, edit_text, parse_edits
+
+FILES = {"a.py": "one\n  two\none\nthree\n", "b/c.py": "x = 1\n"}
+EDIT = Edit("a.py", "  two\none", "  2")
+
+
+@pytest.mark.parametrize("form", ["{}", "<solution>\n```python\n{}\n```\n</solution>", "words <solution>{}</solution>"])
+def test_blocks_are_read_with_and_without_their_wrapping(form):
+    text = form.format("\n" + edit_text(EDIT) + "\n" + edit_text(Edit("b/c.py", "x = 1", "")) + "\n")
+    edits = parse_edits(text)
+    assert edits == [EDIT, Edit("b/c.py", "x = 1", "")]
+    assert apply_edits(FILES, edits) == {"a.py": "one\n  2\nthree\n", "b/c.py": "\n"}
+
+
+def test_every_occurrence_at_the_start_of_a_line_is_replaced():
+    assert apply_edits(FILES, [Edit("a.py", "one", "1")])["a.py"] == "1\n  two\n1\nthree\n"
+
+
+def test_edits_of_one_file_build_on_each_other():
+    edits = [Edit("a.py", "three", "four"), Edit("a.py", "four", "five")]
+    assert apply_edits(FILES, edits)["a.py"].endswith("five\n")
+
+
+MALFORMED = (
+    "",
+    "no block at all",
+    "<<<<<<< SEARCH\none\n=======\n1\n>>>>>>> REPLACE",
+    "### a.py\n<<<<<<< SEARCH\none\n1\n>>>>>>> REPLACE",
+    "### a.py\n<<<<<<< SEARCH\none\n=======\n1",
+    "### a.py\n<<<<<<< SEARCH\none\n=======\n1\n=======\n2\n>>>>>>> REPLACE",
+    "### a.py\none\n=======\n1\n>>>>>>> REPLACE",
+    f"<solution>{edit_text(EDIT)}",
+    f"<solution>\n{edit_text(EDIT)}\n</solution><solution></solution>",
+    edit_text(EDIT) + "\nand more",
+)
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_malformed_blocks(text):
+    with pytest.raises(PatchError, match="expected"):
+        parse_edits(text)
+
+
+@pytest.mark.parametrize(
+    "edit", [Edit("z.py", "one", "1"), Edit("a.py", "four", "1"), Edit("a.py", "two", "2"), Edit("a.py", "", "2")]
+)
+def test_lines_that_are_not_there(edit):
+    with pytest.raises(PatchError, match="expected"):
+        apply_edits(FILES, [edit])
+
+
+def test_a_long_malformed_answer_is_read_in_one_pass():
+    start = time.perf_counter()
+    with pytest.raises(PatchError):
+        parse_edits("### a.py\n<<<<<<< SEARCH\n" * 100_000)
+    assert time.perf_counter() - start < 20

@@ -1,0 +1,166 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.rewards.verifiers.structured.documents import Malformed
+from cascade_rl.rl_stages.rewards.verifiers.structured.tool_call import ToolCallVerifier, matched, parse_row, same_value
+from cascade_rl.rl_stages.rewards.verifiers.structured.tool_text import ToolCall, split_calls
+from cascade_rl.rl_stages.tasks.load_tasks import Task
+
+PARAMETERS = {"properties": {"to": {"type": "string"}, "amount": {"type": "number"}, "tags": {"type": "array"}}}
+TOOLS = {"tools": [{"type": "function", "name": name, "parameters": PARAMETERS} for name in ("pay", "note")]}
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+def call(name, **arguments):
+    return {"type": "function_call", "name": name, "arguments": json.dumps(arguments)}
+
+
+def said(name, **arguments):
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def verdict(expected, text):
+    row = {"expected_action": expected, "responses_create_params": TOOLS}
+    return ToolCallVerifier()(Task("t", "tool_call", (), parse_row(row)), text)
+
+
+ANN = call("pay", to="Ann", amount=3)
+BATCH = {"type": "function_call_batch", "calls": [ANN, call("pay", to="Bob", amount=3)]}
+MESSAGE = {"type": "message", "content": "Which account?"}
+XML = """<tool_call>
+<function=pay>
+<parameter=to>
+Ann
+</parameter>
+<parameter=amount>
+3.0
+</parameter>
+</function>
+</tool_call>"""
+
+
+@pytest.mark.parametrize(
+    ("expected", "text"),
+    [
+        (ANN, said("pay", amount=3, to="Ann")),
+        (ANN, said("pay", amount=3.0000001, to="Ann")),
+        (ANN, "I pay.\n" + said("pay", to="Ann", amount=3)),
+        (ANN, "<think>" + said("pay") + "</think>" + said("pay", to="Ann", amount=3)),
+        (ANN, '<tool_call>{"name": "pay", "arguments": "{\\"to\\": \\"Ann\\", \\"amount\\": 3}"}</tool_call>'),
+        (ANN, XML),
+        (BATCH, said("pay", to="Bob", amount=3) + said("pay", to="Ann", amount=3)),
+        (MESSAGE, "Which one?"),
+        (call("note", to="Pay Ann for the red shoes"), said("note", to="pay ann for the shoes")),
+        (call("note"), said("note")),
+    ],
+)
+def test_the_expected_action_scores_one(expected, text):
+    result = verdict(expected, text)
+    assert (result.outcome, result.score) == (Outcome.COMPLETED, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("expected", "text"),
+    [
+        (ANN, "I pay Ann."),
+        (ANN, said("note", to="Ann", amount=3)),
+        (ANN, said("pay", to="ann", amount=3)),  # one word is an identifier
+        (ANN, said("pay", to="Ann", amount="3")),
+        (ANN, said("pay", to="Ann", amount=True)),
+        (ANN, said("pay", to="Ann")),
+        (ANN, said("pay", to="Ann", amount=3, tags=[])),
+        (ANN, said("pay", to="Ann", amount=3) + said("note")),  # surplus calls are not free
+        (ANN, said("pay", to="Ann", amount=3) * 2),
+        (BATCH, said("pay", to="Ann", amount=3)),
+        (BATCH, said("pay", to="Ann", amount=3) * 2),
+        (MESSAGE, said("pay", to="Ann", amount=3)),
+        (MESSAGE, "Which one? " + said("note")),
+        (call("note", to="Pay Ann 30 for the shoes"), said("note", to="Pay Ann 90 for the shoes")),
+        (call("note", to="Pay Ann for the shoes"), said("note", to="Never pay her")),
+        (call("note", to="Pay Ann"), said("note", to="Pay Ann " + "a b c d e f g " * 9)),
+    ],
+)
+def test_another_action_scores_zero(expected, text):
+    result = verdict(expected, text)
+    assert (result.outcome, result.score) == (Outcome.COMPLETED, 0.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<think>" + said("pay", to="Ann", amount=3),
+        "<tool_call>{",
+        "</tool_call>",
+        "<tool_call>pay</tool_call>",
+        "<tool_call>[]</tool_call>",
+        '<tool_call>{"name": "pay", "arguments": [1]}</tool_call>',
+        '<tool_call>{"name": "pay", "name": "note", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "pay", "arguments": {"amount": NaN}}</tool_call>',
+        "<tool_call>" + "[" * 100_000 + "</tool_call>",
+        XML.replace("</function>", ""),
+        XML.replace("amount", "to"),
+        XML.replace("<parameter=amount>", "<parameter=amount>\n3</parameter>x<parameter=tags>"),
+    ],
+)
+def test_calls_that_do_not_parse_are_a_wrong_format(text):
+    result = verdict(ANN, text)
+    assert (result.outcome, result.score) == (Outcome.WRONG_FORMAT, 0.0)
+
+
+def test_values_of_the_xml_form_are_text_where_the_schema_says_so():
+    body = "<parameter=to>3</parameter><parameter=amount>3</parameter><parameter=tags>[1]</parameter>"
+    _, calls = split_calls(f"<tool_call><function=pay>{body}</function></tool_call>", {"pay": PARAMETERS})
+    assert calls == [ToolCall("pay", {"to": "3", "amount": 3, "tags": [1]})]
+    with pytest.raises(Malformed):
+        split_calls("<tool_call><function=pay></tool_call>", {})
+
+
+def test_matching_moves_a_partner_that_another_call_needs():
+    close, far = ToolCall("note", {"to": "a b c d e"}), ToolCall("note", {"to": "a b v x y"})
+    either = ToolCall("note", {"to": "a b c d x"})
+    assert matched([either, close], [close, far]) == matched([close, either], [far, close]) == 2
+
+
+@given(VALUES)
+def test_every_value_is_the_same_as_itself(value):
+    assert same_value(json.loads(json.dumps(value)), value)
+
+
+@given(VALUES, VALUES)
+def test_sameness_goes_both_ways(left, right):
+    assert same_value(left, right) == same_value(right, left)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [(1, True), (0, None), ("1", 1), ([], {}), ([1, 2], [2, 1]), (2**60, 2**60 + 1)]
+)
+def test_other_types_and_orders_differ(left, right):
+    assert not same_value(left, right)
+    assert not same_value(right, left)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"expected_action": None}, "to have a 'type' among"),
+        ({"expected_action": {"type": "image"}}, "to have a 'type' among"),
+        ({"expected_action": {"type": "function_call_batch", "calls": []}}, "non-empty list"),
+        ({"expected_action": call("load")}, r"one of the row's tools \['note', 'pay'\]"),
+        ({"expected_action": {"type": "function_call", "name": "pay", "arguments": "[]"}}, "a JSON object; found"),
+        ({"expected_action": {"type": "function_call", "name": "pay", "arguments": "{"}}, "a JSON object; found"),
+        ({"responses_create_params": {"tools": [{}]}}, "'responses_create_params.tools' to be a list of"),
+    ],
+)
+def test_bad_rows_are_refused(fields, message):
+    with pytest.raises(UserError, match=message):
+        parse_row({"expected_action": ANN, "responses_create_params": TOOLS} | fields)

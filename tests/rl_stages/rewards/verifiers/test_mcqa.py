@@ -1,0 +1,134 @@
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.rewards.verifiers.mcqa import MultipleChoiceVerifier, option_letter, parse_row
+from cascade_rl.rl_stages.tasks.load_tasks import Task
+
+OPTIONS = [{"A": "Aspirin"}, {"B": "Vitamin C"}, {"C": None}, {"D": "Both of  these"}]
+ROW = {"options": OPTIONS, "expected_answer": "B"}
+SELECTED = {"template_metadata": {"output_regex": r"Option Selected:\s*([A-Za-z])\s*"}}
+COLON = {"grading_mode": "lenient_answer_colon"}
+MARKDOWN = {"grading_mode": "lenient_answer_colon_md"}
+LENIENT = {"grading_mode": "lenient_boxed"}
+
+
+def verdict(text, fields=None):
+    return MultipleChoiceVerifier()(Task("t", "mcqa", (), parse_row(ROW | (fields or {}))), text)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, r"\boxed{B}"),
+        ({}, r"\boxed{A} no, \boxed{B}"),
+        ({}, r"\boxed{\text{B}}"),
+        ({}, r"\boxed{\textbf{(B)}}"),
+        ({}, r"$\boxed{ (B). }$"),
+        ({}, r"<think>\boxed{A}</think>\boxed{B}"),
+        (LENIENT, r"\boxed{B}"),
+        (LENIENT, r"\boxed{\text{vitamin  c}}"),
+        (LENIENT, r"\boxed{B. Vitamin C}"),
+        (COLON, "Answer: A\nno\nAnswer: B"),
+        (COLON, r"answer: \text{B}"),
+        (COLON, "Answer: Vitamin C"),
+        (MARKDOWN, "so\n**Answer: B**"),
+        (MARKDOWN, "__Answer__: (B)"),
+        (SELECTED, "Option Selected: A. Wait.\nOption Selected: b"),
+        (SELECTED, "Option Selected: B, because it is acid"),
+        (SELECTED, "Option Selected: B and that is all"),
+        ({"template_metadata": {"output_regex": ["no ([A-Z])", r"is: (\w+ ?\w*)"]}}, "it is: Vitamin C"),
+        (SELECTED, r"Answer: \boxed{{B}}"),  # so written by Gym's own templates, which double the braces
+        ({"template_metadata": {"output_regex": "الجواب: (.)"}}, "الجواب: ب"),
+    ],
+)
+def test_the_expected_option_scores_one(fields, text):
+    result = verdict(text, fields)
+    assert (result.outcome, result.score) == (Outcome.COMPLETED, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, r"\boxed{A}"),
+        ({}, r"\boxed{B}, no, \boxed{D}"),
+        (LENIENT, r"\boxed{Both of these}"),
+        (COLON, "Answer: B\nAnswer: A"),
+        (SELECTED, "Option Selected: B\nOption Selected: A"),
+    ],
+)
+def test_another_option_scores_zero(fields, text):
+    result = verdict(text, fields)
+    assert (result.outcome, result.score) == (Outcome.COMPLETED, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, ""),
+        ({}, "B"),
+        ({}, r"\boxed{B"),
+        ({}, r"<think>\boxed{B}"),
+        ({}, r"<think>\boxed{B}</think>done"),
+        ({}, r"\boxed{A/B}"),
+        ({}, r"\boxed{A, B}"),
+        ({}, r"\boxed{B or A}"),
+        ({}, r"\boxed{\text{A}\text{B}}"),
+        ({}, r"\boxed{C}"),  # an option without a text is none
+        ({}, r"\boxed{Vitamin C}"),  # only the lenient mode reads texts
+        (LENIENT, r"\boxed{not vitamin C}"),
+        (LENIENT, r"\boxed{A. Vitamin C}"),
+        (COLON, "Answer: B or A"),
+        (MARKDOWN, "**Answer: A/B**"),
+        (MARKDOWN, "Answer: Beta"),
+        (SELECTED, "Option Selected: B/A"),
+        (SELECTED, "Option Selected: B, A"),
+        (SELECTED, "Option Selected: b/a"),
+        (SELECTED, "Option Selected: B or A"),
+        (SELECTED, "Option Selected: Beta"),
+        (SELECTED, "Option Selected: Z"),
+        (SELECTED, r"\boxed{A/B}"),
+    ],
+)
+def test_no_single_option_is_a_wrong_format(fields, text):
+    result = verdict(text, fields)
+    assert (result.outcome, result.score) == (Outcome.WRONG_FORMAT, 0.0)
+
+
+def test_an_expression_that_never_ends_masks_the_sample():
+    started = time.monotonic()
+    result = verdict("a" * 60, {"template_metadata": {"output_regex": "(?:a|aa)+!"}})
+    assert (result.outcome, result.score) == (Outcome.INFRASTRUCTURE_FAILURE, None)
+    assert time.monotonic() - started < 30  # and not for ever
+
+
+@given(st.text(max_size=30))
+def test_only_one_bare_letter_is_a_letter(text):
+    letters = [character for character in text if character.isalpha()]
+    if option_letter(text, {"A": "x", "B": "y"}):
+        assert len(letters) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"options": None}, "'options' to be two or more"),
+        ({"options": [{"A": "x"}]}, "'options' to be two or more"),
+        ({"options": [{"A": "x"}, {"a": "y"}]}, "no letter twice"),
+        ({"options": [{"A": "x"}, {"AB": "y"}]}, "'options' to be two or more"),
+        ({"options": [{"A": "x"}, {"B": 3}]}, "'options' to be two or more"),
+        ({"expected_answer": "C"}, "one of A, B, D; found 'C'"),
+        ({"expected_answer": None}, "one of A, B, D; found None"),
+        ({"grading_mode": "fuzzy"}, "found 'fuzzy'"),
+        ({"template_metadata": {"output_regex": "("}}, "'output_regex' to be an expression"),
+        ({"template_metadata": {"output_regex": "(a)(b)"}}, "at most one group"),
+        ({"template_metadata": {"output_regex": [3]}}, "at most one group"),
+    ],
+)
+def test_bad_rows_are_refused(fields, message):
+    with pytest.raises(UserError, match=message):
+        parse_row(ROW | fields)

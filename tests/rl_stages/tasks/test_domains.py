@@ -1,0 +1,73 @@
+import random
+from contextlib import closing
+
+import pytest
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.tasks.domains import DOMAINS, domain_named
+from cascade_rl.rl_stages.tasks.load_tasks import parse_task
+
+PAY = {"type": "function", "name": "pay", "parameters": {"type": "object"}, "strict": True}
+# A row as NeMo-Gym has it, an answer that scores 1 and one that scores 0.
+GYM_ROWS = {
+    "code_gen_simple_agent": (
+        {"verifier_metadata": {"unit_tests": {"inputs": ["1 2"], "outputs": ["3"]}}},
+        "```python\nprint(sum(map(int, input().split())))\n```",
+        "```python\nprint(3 + 1)\n```",
+    ),
+    "instruction_following_simple_agent": (
+        {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
+        "yes",
+        "yes, sir",
+    ),
+    "genrm_simple_agent": (
+        {"dataset": "hs3", "instruction_id_list": ["keywords:existence"], "kwargs": [{"keywords": ["denote"]}]},
+        "It is denote.",
+        "It is phonetic.",
+    ),
+    "math_with_judge_simple_agent": ({"expected_answer": "7"}, r"\boxed{7}", r"\boxed{8}"),
+    "mcqa_simple_agent": ({"options": [{"A": "x"}, {"B": "y"}], "expected_answer": "B"}, r"\boxed{B}", r"\boxed{A}"),
+    "structured_outputs_v3_simple_agent": (
+        {"schema_str": '{"type": "object", "properties": {"a": {"type": "integer"}}}', "schema_type": "toml"},
+        "a = 1",
+        "b = 1",
+    ),
+    "single_step_tool_use_with_argument_comparison_agent": (
+        {"expected_action": {"type": "function_call", "name": "pay", "arguments": '{"to": "Ann"}'}},
+        '<tool_call>{"name": "pay", "arguments": {"to": "Ann"}}</tool_call>',
+        '<tool_call>{"name": "pay", "arguments": {"to": "Bob"}}</tool_call>',
+    ),
+}
+
+
+@pytest.mark.parametrize("agent", GYM_ROWS)
+def test_rows_of_nemo_gym_become_tasks_of_a_domain(agent):
+    fields, right, wrong = GYM_ROWS[agent]
+    params = {"input": [{"role": "user", "content": "q", "type": "message"}], "tools": [PAY]}
+    task = parse_task({"responses_create_params": params, "agent_ref": {"name": agent}} | fields, "row", "t")
+    assert task.tools == ({"type": "function", "function": {"name": "pay", "parameters": {"type": "object"}}},)
+    with closing(DOMAINS[task.domain].verifier()) as verifier:
+        assert [verifier(task, text).score for text in (right, wrong)] == [1.0, 0.0]
+
+
+def test_every_domain_has_a_row_of_nemo_gym():
+    optional = {"reasoning_gym"}  # its package; see verifiers/test_reasoning_gym.py
+    verified = {domain.name for domain in DOMAINS.values() if domain.agents and domain.verifier}
+    assert {domain_named(agent).name for agent in GYM_ROWS} == verified - optional
+
+
+def test_each_domain_scores_its_own_right_answers():
+    for domain in DOMAINS.values():
+        if domain.lessons is None or domain.verifier is None:  # for episodes see prompts/test_episode_lessons.py
+            continue
+        verifier, lessons = domain.verifier(), list(domain.lessons())
+        for lesson in lessons[:: len(lessons) // 20]:
+            task = parse_task(lesson.row(domain.name), "row", "t")
+            assert verifier(task, lesson.right(random.Random(0))).score == 1.0
+            assert verifier(task, "").score == 0.0
+        verifier.close()
+
+
+def test_an_unknown_domain_names_the_nearest():
+    with pytest.raises(UserError, match="found 'maths'; did you mean 'math'"):
+        domain_named("maths")
