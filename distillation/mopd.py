@@ -15,8 +15,7 @@ NeMo-RL; the paper does not say. Rewards are logged and not learned from. `stage
 teacher's top k or of the whole vocabulary instead (`objectives.py`); the paper has neither.
 """
 
-from collections.abc import Mapping
-from collections.abc import Sequence as ListOf
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -27,14 +26,15 @@ from cascade_rl.distillation.objectives import ExactLoss, SampledLoss, TopkLoss
 from cascade_rl.distillation.teachers import Teachers
 from cascade_rl.engine.backend.ranks import from_rank0
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.rollouts import Rollout, Sequence
+from cascade_rl.engine.core.rollouts import Rollout
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.rl_stages.agreement import require_agreement, require_replay
-from cascade_rl.rl_stages.config.cascade import MopdStage
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.run.sample_record import SampleRecord
 from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes, record
 from cascade_rl.rl_stages.session import Session
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 from cascade_rl.rl_stages.tasks.prompt_blend import open_prompts
 
 
@@ -82,7 +82,7 @@ def loss_of(stage: MopdStage, teachers: Teachers) -> SampledLoss | TopkLoss | Ex
             return ExactLoss(teachers.heads)
 
 
-def with_teacher(sequence: Sequence, taught: Mapping[str, np.ndarray], student: np.ndarray) -> Sequence:
+def with_teacher(sequence: TrainSequence, taught: Mapping[str, np.ndarray], student: np.ndarray) -> TrainSequence:
     """Equation 2, each token's share in its sequence's mean, and what else the teacher told; log-probs are [n - 1]."""
     told = {name: values for name, values in taught.items() if name != "logprob"}
     share = np.full_like(student, 1 / sequence.loss_mask.sum())
@@ -90,7 +90,7 @@ def with_teacher(sequence: Sequence, taught: Mapping[str, np.ndarray], student: 
     return replace(sequence, per_token={**sequence.per_token, **own, **told})
 
 
-def reverse_kl(sequences: ListOf[Sequence], domains: ListOf[str]) -> dict[str, float]:
+def reverse_kl(sequences: Sequence[TrainSequence], domains: Sequence[str]) -> dict[str, float]:
     """Mean over each domain's answers of the mean over their tokens of log pi - log pi_teacher."""
     means = [-float(sequence.per_token["advantage"][sequence.loss_mask].mean()) for sequence in sequences]
     return {
@@ -120,7 +120,7 @@ def _samples(session: Session[MopdStage], tasks: list[Task], groups: list[list[R
     ]
 
 
-def _record(sample: Sample, sequence: Sequence, student: np.ndarray, taught: Mapping) -> SampleRecord:
+def _record(sample: Sample, sequence: TrainSequence, student: np.ndarray, taught: Mapping) -> SampleRecord:
     mean = float(sequence.per_token["advantage"][sequence.loss_mask].mean())
     kept = record(replace(sample, advantage=mean), sequence, student)
     return replace(kept, teacher_logprobs=taught["logprob"][-len(sample.rollout.token_ids) :])

@@ -8,8 +8,7 @@ The last two take the expectation over the next token instead of drawing it, so 
 for it. All are means over answers of means over their tokens. No [tokens, vocabulary] tensor is kept by any.
 """
 
-from collections.abc import Mapping
-from collections.abc import Sequence as ListOf
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models.head import Head
 from cascade_rl.engine.train.losses import Loss, StatesLoss, Sums
 from cascade_rl.engine.train.packing import MicroBatch
@@ -37,7 +36,7 @@ class Teaching(Protocol):
         ...
 
 
-def answers(sequences: ListOf[Sequence]) -> float:
+def answers(sequences: Sequence[TrainSequence]) -> float:
     """The answers that are learned from."""
     return float(sum(sequence.loss_mask.any() for sequence in sequences))
 
@@ -53,7 +52,7 @@ class SampledLoss(Teaching, Loss):
     def read(self, states: Tensor, head: Head, batch: MicroBatch) -> dict[str, Tensor]:
         return read_logprob(states, head, batch)
 
-    def denominator(self, sequences: ListOf[Sequence]) -> float:
+    def denominator(self, sequences: Sequence[TrainSequence]) -> float:
         return answers(sequences)
 
     def __call__(self, logprob: Tensor, entropy: Tensor, batch: MicroBatch) -> Sums:
@@ -89,7 +88,7 @@ class TopkLoss(Teaching, StatesLoss):
         logprobs = _candidates(states, head, batch.targets, batch.temperature, ids)
         return read_logprob(states, head, batch) | {"teacher_ids": ids.float(), "teacher_logprobs": logprobs}
 
-    def denominator(self, sequences: ListOf[Sequence]) -> float:
+    def denominator(self, sequences: Sequence[TrainSequence]) -> float:
         return answers(sequences)
 
     def of_states(self, states: Tensor, head: Head, batch: MicroBatch) -> Sums:
@@ -112,7 +111,7 @@ class ExactLoss(Teaching, StatesLoss):
     def read(self, states: Tensor, head: Head, batch: MicroBatch) -> dict[str, Tensor]:
         return read_logprob(states, head, batch) | {"teacher_states": states.float()}
 
-    def denominator(self, sequences: ListOf[Sequence]) -> float:
+    def denominator(self, sequences: Sequence[TrainSequence]) -> float:
         return answers(sequences)
 
     def of_states(self, states: Tensor, head: Head, batch: MicroBatch) -> Sums:

@@ -1,8 +1,7 @@
 """The teachers of a stage: frozen models of the student's architecture, one at a time in the student's place."""
 
 import hashlib
-from collections.abc import Mapping
-from collections.abc import Sequence as ListOf
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from cascade_rl.engine.backend.ranks import from_rank0
-from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import load_hf
 from cascade_rl.engine.train.reference import Reference
 from cascade_rl.engine.train.trainer import Reader, Trainer
@@ -50,7 +49,9 @@ class Teachers:
         self.weights = Reference(trainer)
         self.present: int | None = None
 
-    def read(self, sequences: ListOf[Sequence], domains: ListOf[str], reader: Reader) -> list[dict[str, np.ndarray]]:
+    def read(
+        self, sequences: Sequence[TrainSequence], domains: Sequence[str], reader: Reader
+    ) -> list[dict[str, np.ndarray]]:
         """What `reader` makes of each sequence with the teacher of its domain, whose routers choose, and the number of
         that "teacher"; [n - 1, ...] each, as of `Trainer.read`.
 
@@ -90,7 +91,7 @@ class Teachers:
 
     def _probe(self) -> np.ndarray:
         ids = np.random.default_rng(0).integers(0, self.trainer.hf_config["vocab_size"], PROBE_TOKENS)
-        (logprob,) = self.trainer.log_probs([Sequence(ids, np.ones(PROBE_TOKENS - 1, bool))])
+        (logprob,) = self.trainer.log_probs([TrainSequence(ids, np.ones(PROBE_TOKENS - 1, bool))])
         return logprob
 
 

@@ -157,8 +157,7 @@ def _logits(hidden: Tensor, weight: Tensor, rows: Tensor, problem: _Problem) -> 
 def _log_sum_exps(z_student: Tensor, z_teacher: Tensor, shard: VocabularyShard) -> list[Tensor]:
     """[rows] each, over all ranks."""
     local = [
-        z.logsumexp(1) if shard.columns else z.new_full(z.shape[:1], _LOWEST_LOGIT)
-        for z in (z_student, z_teacher)
+        z.logsumexp(1) if shard.columns else z.new_full(z.shape[:1], _LOWEST_LOGIT) for z in (z_student, z_teacher)
     ]
     return list(shard.gather(torch.stack(local)).logsumexp(0))
 

@@ -94,9 +94,7 @@ def _checked(
     check_operands(hidden, weight)
     check_one_device(hidden=hidden, targets=targets, candidates=candidates)
     if targets.shape != hidden.shape[:1] or targets.dtype != torch.int64:
-        raise ValueError(
-            f"expected targets int64 [{hidden.shape[0]}], found {targets.dtype} {list(targets.shape)}"
-        )
+        raise ValueError(f"expected targets int64 [{hidden.shape[0]}], found {targets.dtype} {list(targets.shape)}")
     if chunk_tokens < 1:
         raise ValueError(f"chunk_tokens must be at least 1, found {chunk_tokens}")
     if not torch.as_tensor(temperature > 0).all():
@@ -106,8 +104,7 @@ def _checked(
         return targets[:, None]
     if candidates.dim() != 2 or len(candidates) != len(targets) or candidates.dtype != torch.int64:
         raise ValueError(
-            f"expected candidates int64 [{len(targets)}, candidates], found {candidates.dtype} "
-            f"{list(candidates.shape)}"
+            f"expected candidates int64 [{len(targets)}, candidates], found {candidates.dtype} {list(candidates.shape)}"
         )
     check_ids("candidates", candidates, vocab_size)
     return torch.cat([targets[:, None], candidates], 1)
@@ -121,7 +118,5 @@ def check_operands(hidden: Tensor, weight: Tensor) -> None:
             f"found {list(hidden.shape)} and {list(weight.shape)}"
         )
     if not hidden.is_floating_point() or hidden.dtype != weight.dtype:
-        raise ValueError(
-            f"expected hidden and weight of one float dtype, found {hidden.dtype} and {weight.dtype}"
-        )
+        raise ValueError(f"expected hidden and weight of one float dtype, found {hidden.dtype} and {weight.dtype}")
     check_one_device(hidden=hidden, weight=weight)

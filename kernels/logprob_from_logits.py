@@ -73,9 +73,7 @@ class _LogprobFromLogits(torch.autograd.Function):
         )
         uniform = g_log_sum_exp - g_logprob - g_entropy * entropy
         out = logits if ctx.inplace else torch.empty_like(logits)
-        ctx.path.backward(
-            logits, targets, inverse_temperature, log_sum_exp, uniform, -g_entropy, g_logprob, out
-        )
+        ctx.path.backward(logits, targets, inverse_temperature, log_sum_exp, uniform, -g_entropy, g_logprob, out)
         if ctx.inplace:
             torch.autograd.graph.increment_version(logits)
         return out, None, None, None, None
@@ -88,9 +86,7 @@ class _TorchPath:
     def chunks(self, tokens: int) -> Iterator[slice]:
         return (slice(start, start + self.chunk_tokens) for start in range(0, tokens, self.chunk_tokens))
 
-    def forward(
-        self, logits: Tensor, targets: Tensor, inverse_temperature: Tensor, outputs: Tensor
-    ) -> None:
+    def forward(self, logits: Tensor, targets: Tensor, inverse_temperature: Tensor, outputs: Tensor) -> None:
         for rows in self.chunks(len(targets)):
             z = (logits[rows].to(outputs.dtype) * inverse_temperature[rows, None]).clamp_min_(_LOWEST_LOGIT)
             maximum = z.amax(1, keepdim=True)

@@ -145,9 +145,7 @@ def _torch_path(
     return torch.stack([part.sum(1) for part in tokens.split(_lengths(cu_seqlens), 1)], 1)
 
 
-def _surrogate(
-    logprob: Tensor, ratio: Tensor, advantage: Tensor, objective: PolicyObjective
-) -> tuple[Tensor, Tensor]:
+def _surrogate(logprob: Tensor, ratio: Tensor, advantage: Tensor, objective: PolicyObjective) -> tuple[Tensor, Tensor]:
     """S, and where its gradient was clipped away (or, for cispo, its weight cut)."""
     low, high = 1 - objective.clip_low, 1 + objective.clip_high
     if objective.surrogate == "reinforce":

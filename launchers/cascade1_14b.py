@@ -8,7 +8,7 @@ max_position_embeddings to 61440, as its rotary embeddings have no end of their 
 """
 
 from cascade_rl.launchers.cli.launch import launch
-from cascade_rl.rl_stages.config.cascade import BaseModel
+from cascade_rl.rl_stages.config.base import BaseModel
 from cascade_rl.rl_stages.recipes.cascade1 import THINKING_14B
 from cascade_rl.rl_stages.recipes.cascade1_stages import Size, cascade1
 

@@ -10,7 +10,7 @@ end of their own.
 """
 
 from cascade_rl.launchers.cli.launch import launch
-from cascade_rl.rl_stages.config.cascade import BaseModel
+from cascade_rl.rl_stages.config.base import BaseModel
 from cascade_rl.rl_stages.recipes.cascade1 import UNIFIED_8B
 from cascade_rl.rl_stages.recipes.cascade1_stages import Size, cascade1
 

@@ -16,17 +16,12 @@ from typing import Any
 
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig, RouterConfig
 from cascade_rl.launchers.cli.launch import launch
-from cascade_rl.rl_stages.config.cascade import (
-    BaseModel,
-    Cascade,
-    Evaluation,
-    GenRm,
-    GrpoStage,
-    Layout,
-    MopdStage,
-    RewardModel,
-    SftStage,
-)
+from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
+from cascade_rl.rl_stages.config.cascade import Cascade, Layout
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
+from cascade_rl.rl_stages.config.reward_model import GenRm, RewardModel
+from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.recipes import cascade2 as recipe
 
 SFT_DATA = "data/Nemotron-Cascade-2-SFT-Data"

@@ -9,7 +9,10 @@ from cascade_rl.engine.core.rollouts import Sampling
 from cascade_rl.engine.core.settings import OptimizerConfig, RolloutConfig
 from cascade_rl.launchers.cascade2_tiny import NEMOTRON_H_TINY, TOKEN_BUDGET, grpo
 from cascade_rl.launchers.cli.launch import launch
-from cascade_rl.rl_stages.config.cascade import BaseModel, Cascade, Evaluation, MopdStage, SftStage
+from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
+from cascade_rl.rl_stages.config.sft_stage import SftStage
 
 DOMAINS = ("instruction_following", "math")
 SAMPLING = Sampling(max_new_tokens=40)

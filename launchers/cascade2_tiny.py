@@ -13,17 +13,13 @@ from typing import Any
 from cascade_rl.engine.core.rollouts import Sampling
 from cascade_rl.engine.core.settings import OptimizerConfig, RolloutConfig
 from cascade_rl.launchers.cli.launch import launch
-from cascade_rl.rl_stages.config.cascade import (
-    BaseModel,
-    Cascade,
-    Evaluation,
-    GenRm,
-    GrpoStage,
-    MopdStage,
-    RewardModel,
-    RewardModelStage,
-    SftStage,
-)
+from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
+from cascade_rl.rl_stages.config.reward_model import GenRm, RewardModel
+from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
+from cascade_rl.rl_stages.config.sft_stage import SftStage
 
 PATTERN = "MEM*E"
 

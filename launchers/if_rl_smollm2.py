@@ -9,7 +9,9 @@ The model brings its own tokenizer and chat template. What a run on two cores ga
 from cascade_rl.engine.core.rollouts import Sampling
 from cascade_rl.engine.core.settings import OptimizerConfig, RolloutConfig
 from cascade_rl.launchers.cli.launch import launch
-from cascade_rl.rl_stages.config.cascade import BaseModel, Cascade, Evaluation, GrpoStage
+from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 
 ANSWER_TOKENS = 48
 

@@ -1,12 +1,8 @@
-"""The routers of a Megatron model: where they are, and what `RouterConfig` makes of them."""
+"""The routers of a Megatron model: where they are, and the fields of Megatron that say how they work."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-
-from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.settings import RouterConfig
 
 
 def routers(model: torch.nn.Module) -> list[Any]:
@@ -21,19 +17,10 @@ def expert_layer(router: Any, pattern: str) -> int:
     return pattern[: router.layer_number - 1].count("E")
 
 
-def transformer_fields(config: RouterConfig, dispatchers: Sequence[str]) -> dict[str, Any]:
-    """TransformerConfig fields. Raises UserError for a dispatcher that is none of this machine's `dispatchers`."""
-    if config.dispatcher not in dispatchers:
-        raise UserError(
-            f"router.dispatcher: expected one of {', '.join(dispatchers)} on this machine, found {config.dispatcher} "
-            "(flex is DeepEP, which needs CUDA)"
-        )
-    lengths = {"variable_seq_lengths": False} if config.dispatcher == "allgather" else {}
-    return {
-        "moe_token_dispatcher_type": config.dispatcher,
-        "moe_router_bias_update_rate": config.bias_step,
-        **lengths,
-    }
+def transformer_fields(dispatcher: str, bias_step: float) -> dict[str, Any]:
+    """TransformerConfig fields of a dispatcher and of the step of each expert's selection bias."""
+    lengths = {"variable_seq_lengths": False} if dispatcher == "allgather" else {}
+    return {"moe_token_dispatcher_type": dispatcher, "moe_router_bias_update_rate": bias_step, **lengths}
 
 
 def freeze_gates(model: torch.nn.Module) -> None:

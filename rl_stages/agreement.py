@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.train.losses import mismatch
 
 
@@ -13,7 +13,7 @@ class Mismatch(RuntimeError):
 
 
 def require_agreement(
-    sequences: list[Sequence], train_logprobs: list[np.ndarray], bound: float, step: int
+    sequences: list[TrainSequence], train_logprobs: list[np.ndarray], bound: float, step: int
 ) -> dict[str, float]:
     """The gap between the trainer's log-probs, before the update, and the sampler's, over the loss tokens (see
     `mismatch`). Raises Mismatch where its mean is beyond the bound, before it can harm the weights."""
@@ -30,8 +30,8 @@ def require_agreement(
 
 
 def mask_disagreeing(
-    sequences: list[Sequence], train_logprobs: list[np.ndarray], bound: float | None, step: int
-) -> tuple[list[Sequence], dict[str, float]]:
+    sequences: list[TrainSequence], train_logprobs: list[np.ndarray], bound: float | None, step: int
+) -> tuple[list[TrainSequence], dict[str, float]]:
     """The sequences, and what share of them is masked: those whose own mean of exp|log p_train - log p_rollout| is
     beyond the bound leave the loss, and with it what `require_agreement` looks at (NeMo-RL's
     seq_logprob_error_threshold). None: as they are. Raises Mismatch where none is left."""
@@ -50,7 +50,7 @@ def mask_disagreeing(
     return masked, {"disagreeing_fraction": 1 - sum(agrees) / len(agrees)}
 
 
-def _error(sequence: Sequence, train_logprobs: np.ndarray) -> float:
+def _error(sequence: TrainSequence, train_logprobs: np.ndarray) -> float:
     """1.0, which is no error, where the sequence has no loss token."""
     if not sequence.loss_mask.any():
         return 1.0

@@ -9,7 +9,9 @@ from transformers import PreTrainedTokenizerBase
 from cascade_rl.engine.backend.ranks import is_rank0
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models import build_model, export_hf
-from cascade_rl.rl_stages.config.cascade import Cascade, RewardModelStage, SftStage
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
+from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.tasks.demonstration import load_demonstrations

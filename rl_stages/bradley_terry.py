@@ -10,19 +10,18 @@ d loss / d r x r: the same gradient, and the two may lie in different micro-batc
 """
 
 import random
-from collections.abc import Iterator, Mapping
-from collections.abc import Sequence as ListOf
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
 import numpy as np
 
 from cascade_rl.engine.backend.ranks import from_rank0, is_rank0
-from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import export_hf
 from cascade_rl.engine.train.checkpoint import CheckpointWriter
 from cascade_rl.engine.train.losses import RewardLoss
-from cascade_rl.rl_stages.config.cascade import RewardModelStage
+from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
 from cascade_rl.rl_stages.rewards.reward_models.bradley_terry_model import encode_answer, rewards
 from cascade_rl.rl_stages.rewards.reward_models.shaping import scored_text
 from cascade_rl.rl_stages.run.step_log import StepLog
@@ -68,7 +67,7 @@ class RewardSession(Session[RewardModelStage]):
     def pairs(self, split: Split) -> list[Pair]:
         return [pair for source in self.stage.data for pair in load_pairs(source, split=split, seed=self.seed)]
 
-    def encode(self, pair: Pair) -> tuple[Sequence, Sequence]:
+    def encode(self, pair: Pair) -> tuple[TrainSequence, TrainSequence]:
         """Chosen and rejected."""
         texts = (scored_text(pair.chosen), scored_text(pair.rejected))
         chosen, rejected = (encode_answer(self.tokenizer, pair.messages, text) for text in texts)
@@ -77,7 +76,7 @@ class RewardSession(Session[RewardModelStage]):
     def _heldout_scores(self, when: str) -> Mapping[str, float]:
         return {self.stage.domain: accuracy(*np.split(rewards(self.trainer, from_rank0(self._heldout)), 2))}
 
-    def _heldout(self) -> list[Sequence]:
+    def _heldout(self) -> list[TrainSequence]:
         """All chosen answers, then all rejected ones."""
         pairs = self.pairs("heldout")[: self.cascade.evaluation.prompts_per_domain]
         chosen, rejected = zip(*map(self.encode, pairs), strict=True)
@@ -97,7 +96,7 @@ def run(session: RewardSession) -> None:
         session.record(step + 1, {"loss": loss, **told, **learned}, sum(len(sequence.loss_mask) for sequence in batch))
 
 
-def with_slopes(batch: ListOf[Sequence], slope: np.ndarray) -> list[Sequence]:
+def with_slopes(batch: Sequence[TrainSequence], slope: np.ndarray) -> list[TrainSequence]:
     """For the loss. `batch` are all chosen answers, then all rejected ones; slope [pairs] by the chosen rewards."""
     slopes = np.concatenate([slope, -slope]).astype(np.float32)
     return [
@@ -106,7 +105,7 @@ def with_slopes(batch: ListOf[Sequence], slope: np.ndarray) -> list[Sequence]:
     ]
 
 
-def _batches(session: RewardSession) -> Iterator[list[Sequence]]:
+def _batches(session: RewardSession) -> Iterator[list[TrainSequence]]:
     """From the first step on that is still to be taken: all chosen answers of a step, then all rejected ones."""
     stage = session.stage
     pairs = from_rank0(lambda: session.pairs("train"))

@@ -6,10 +6,12 @@ import numpy as np
 
 from cascade_rl.engine.backend.ranks import from_rank0
 from cascade_rl.engine.core.rollouts import Sampling
-from cascade_rl.rl_stages.config.cascade import Cascade, OnPolicyStage
+from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.source import GENERATE, parse_sources
+from cascade_rl.rl_stages.config.stage import OnPolicyStage
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
-from cascade_rl.rl_stages.tasks.load_tasks import Task, load_tasks
+from cascade_rl.rl_stages.tasks.load_tasks import load_tasks
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.session import Session

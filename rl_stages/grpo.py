@@ -16,12 +16,12 @@ code_switch.py and agreement.py (sequences that disagree).
 from collections import Counter
 from dataclasses import replace
 
-from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.train.losses import GrpoLoss
 from cascade_rl.engine.train.reference import Reference
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.rl_stages.agreement import mask_disagreeing, require_agreement, require_replay
-from cascade_rl.rl_stages.config.cascade import GrpoStage
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, record
 from cascade_rl.rl_stages.session import Session
@@ -59,7 +59,9 @@ def loss_of(stage: GrpoStage) -> GrpoLoss:
     return GrpoLoss(stage.importance, stage.importance_low, stage.importance_high, stage.kl_coefficient)
 
 
-def with_reference(trainer: Trainer, reference: Reference | None, sequences: list[Sequence]) -> list[Sequence]:
+def with_reference(
+    trainer: Trainer, reference: Reference | None, sequences: list[TrainSequence]
+) -> list[TrainSequence]:
     """Adds the log-probs of the stage's first weights where the loss has a KL term."""
     if reference is None:
         return sequences

@@ -5,10 +5,10 @@ from typing import Any
 
 from cascade_rl.engine.backend.ranks import from_rank0, is_rank0
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.rl_stages.config.cascade import GrpoStage
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.run.durable_file import JsonLines
 from cascade_rl.rl_stages.session import Session
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 from cascade_rl.rl_stages.tasks.prompt_blend import open_prompts
 
 

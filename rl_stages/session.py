@@ -5,8 +5,7 @@ Rank 0 has the engine, the judge, the run folder and the terminal; the other ran
 """
 
 import zlib
-from collections.abc import Iterator, Mapping
-from collections.abc import Sequence as ListOf
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
@@ -17,7 +16,7 @@ import numpy as np
 import torch.distributed as dist
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.backend.ranks import any_rank, from_rank0, is_rank0
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.engine.models import export_hf, read_config
@@ -31,7 +30,8 @@ from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.engine.train.weights_digest import weights_digest
 from cascade_rl.rl_stages import base_model
 from cascade_rl.rl_stages.agreement import Mismatch
-from cascade_rl.rl_stages.config.cascade import Stage
+from cascade_rl.rl_stages.config.stage import Stage
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.tokenizer import encode_prompt
 from cascade_rl.rl_stages.evaluation import evaluate, heldout_tasks
 from cascade_rl.rl_stages.run import stop_request, watchdog
@@ -45,7 +45,7 @@ from cascade_rl.rl_stages.scoring.episodes import Episodes
 from cascade_rl.rl_stages.scoring.judge import Judge, MakeVerifier
 from cascade_rl.rl_stages.scoring.reward_makers import reward_makers
 from cascade_rl.rl_stages.start import start
-from cascade_rl.rl_stages.tasks.load_tasks import Split, Task, load_tasks
+from cascade_rl.rl_stages.tasks.load_tasks import Split, load_tasks
 
 PROBES, PROBE_TAIL = 4, 16
 
@@ -116,10 +116,10 @@ class Session[S: Stage]:
         """Hugging Face folder of the domain's teacher."""
         return self.run.teacher(self.folder, domain)
 
-    def tasks(self, sources: ListOf[str], split: Split) -> list[Task]:
+    def tasks(self, sources: Sequence[str], split: Split) -> list[Task]:
         return [task for source in sources for task in load_tasks(source, split=split, seed=self.seed)]
 
-    def draw(self, label: str, tasks: ListOf[Task], group: int, sampling: Sampling) -> list[list[Rollout]]:
+    def draw(self, label: str, tasks: Sequence[Task], group: int, sampling: Sampling) -> list[list[Rollout]]:
         """`group` answers to each task, from the current weights; the same list on every rank.
 
         `label` names the batch: with the task and the place in the group it gives each sample its id and its seed.
@@ -128,7 +128,9 @@ class Session[S: Stage]:
         rollouts = self._sample(self._requests(label, tasks, group, sampling) if is_rank0() else [])
         return [rollouts[first : first + group] for first in range(0, len(rollouts), group)]
 
-    def record(self, step: int, metrics: Mapping[str, float], tokens: int, records: ListOf[SampleRecord] = ()) -> None:
+    def record(
+        self, step: int, metrics: Mapping[str, float], tokens: int, records: Sequence[SampleRecord] = ()
+    ) -> None:
         """Ends step `step`, counting from 1; `tokens` is what it generated, or learned from."""
         if is_rank0():
             self.log.step(step, metrics, tokens, records)
@@ -223,7 +225,7 @@ class Session[S: Stage]:
         if is_rank0():
             self.folder.commit_checkpoint(step)
 
-    def _requests(self, label: str, tasks: ListOf[Task], group: int, sampling: Sampling) -> list[Request]:
+    def _requests(self, label: str, tasks: Sequence[Task], group: int, sampling: Sampling) -> list[Request]:
         stops = replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,))
         requests: list[Request] = []
         for position, task in enumerate(tasks):

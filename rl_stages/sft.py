@@ -5,7 +5,7 @@ what it would have drawn. The trainer packs their sequences into micro-batches o
 whole; one that is longer is an error or is dropped and counted, as `overlong` says, and never cut.
 """
 
-from collections.abc import Sequence as ListOf
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property, partial
 
@@ -13,9 +13,9 @@ import numpy as np
 
 from cascade_rl.engine.backend.ranks import from_rank0
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.train.losses import SftLoss
-from cascade_rl.rl_stages.config.cascade import SftStage
+from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.source import parse_sources
 from cascade_rl.rl_stages.data.blend import Blend
 from cascade_rl.rl_stages.data.tokenizer import encode_demonstration
@@ -45,7 +45,7 @@ class Mix:
     The sources are opened by the first look, which is rank 0's.
     """
 
-    def __init__(self, sources: ListOf[str], seed: int) -> None:
+    def __init__(self, sources: Sequence[str], seed: int) -> None:
         self.sources, self.seed = sources, seed
         self.blend = Blend([source.weight or Fraction(1) for source in parse_sources(sources)])
 
@@ -58,7 +58,7 @@ class Mix:
         return self.streams[source].at(place)
 
 
-def _batch(session: Session[SftStage], mix: Mix, step: int) -> tuple[list[Sequence], int]:
+def _batch(session: Session[SftStage], mix: Mix, step: int) -> tuple[list[TrainSequence], int]:
     """The sequences of step `step`, counting from 0, and how many were too long."""
     stage = session.stage
     count = stage.sequences_per_step
@@ -73,7 +73,7 @@ def _batch(session: Session[SftStage], mix: Mix, step: int) -> tuple[list[Sequen
     return kept, len(sequences) - len(kept)
 
 
-def _encode(session: Session[SftStage], demonstration: Demonstration) -> list[Sequence]:
+def _encode(session: Session[SftStage], demonstration: Demonstration) -> list[TrainSequence]:
     """One sequence, or more where the chat template drops what was learned (see `encode_demonstration`)."""
     stage, tokenizer = session.stage, session.tokenizer
     try:
@@ -86,4 +86,4 @@ def _encode(session: Session[SftStage], demonstration: Demonstration) -> list[Se
             f"{demonstration.where}: expected at most {stage.name}.token_budget = {stage.token_budget} tokens; found "
             f"{longest}. Raise token_budget, drop the row, or set {stage.name}.overlong=drop"
         )
-    return [Sequence(token_ids=np.array(ids), loss_mask=np.array(learned[1:])) for ids, learned in encoded]
+    return [TrainSequence(token_ids=np.array(ids), loss_mask=np.array(learned[1:])) for ids, learned in encoded]

@@ -13,7 +13,7 @@ from cascade_rl.engine.parity.certificate import Bounds, Certificate
 from cascade_rl.engine.parity.measure import Subject, certificate_of, probed
 from cascade_rl.engine.sync.weight_sync import Refit
 from cascade_rl.rl_stages.agreement import Mismatch, require_replay
-from cascade_rl.rl_stages.config.cascade import OnPolicyStage, Stage
+from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 from cascade_rl.rl_stages.run.durable_file import write_json
 from cascade_rl.rl_stages.run.run_folder import StageFolder
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from math import ceil, floor
 
 from cascade_rl.engine.backend.ranks import from_rank0
-from cascade_rl.rl_stages.config.cascade import GrpoStage
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
 from cascade_rl.rl_stages.scoring.group_scoring import Group, has_signal, pass_rate, score_groups
 from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes
 from cascade_rl.rl_stages.session import Session
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 
 class TooFewGroups(RuntimeError):

@@ -5,14 +5,11 @@ back, so that causal attention is the same work on every rank. This is Transform
 and Megatron's rotary embeddings and Mamba layers rely on it.
 """
 
-from dataclasses import replace
 from itertools import pairwise
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-
-from cascade_rl.engine.train.packing import MicroBatch
 
 
 def zigzag(cu_seqlens: Tensor, size: int, rank: int) -> Tensor:
@@ -33,24 +30,6 @@ def zigzag(cu_seqlens: Tensor, size: int, rank: int) -> Tensor:
         for piece in (rank, 2 * size - 1 - rank)
     )
     return torch.cat([*pieces]).to(cu_seqlens.device)
-
-
-def shard(batch: MicroBatch, size: int, rank: int) -> MicroBatch:
-    """A rank's tokens of a micro-batch. Segments, `cu_seqlens` and `max_seqlen` stay those of the whole."""
-    if size == 1:
-        return batch
-    held = zigzag(batch.cu_seqlens, size, rank)
-    return replace(
-        batch,
-        input_ids=batch.input_ids[:, held],
-        position_ids=batch.position_ids[:, held],
-        targets=batch.targets[held],
-        loss_mask=batch.loss_mask[held],
-        temperature=batch.temperature[held],
-        per_token={name: values[held] for name, values in batch.per_token.items()},
-        routes=None if batch.routes is None else batch.routes[held],
-        kept=None if batch.kept is None else batch.kept[held],
-    )
 
 
 def gather(values: Tensor, cu_seqlens: Tensor, group: dist.ProcessGroup) -> Tensor:

@@ -5,8 +5,7 @@ Nothing is imported: the launcher, which answers at once, and the verifiers read
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -114,22 +113,3 @@ class Scored:
 
     logprobs: np.ndarray
     routes: np.ndarray | None
-
-
-@dataclass(frozen=True)
-class Sequence:
-    """One training sequence of n tokens; position t predicts token t + 1.
-
-    token_ids   int64 [n]
-    loss_mask   bool [n - 1]
-    per_token   float32 [n - 1, ...] each; a loss names what it reads ("advantage", "rollout_logprob", ...)
-    routes      int16 [n - 1, moe_layers, topk] or None
-    kept        of [n - 1]: log-probs are over these tokens alone; None: over the whole vocabulary everywhere
-    """
-
-    token_ids: np.ndarray
-    loss_mask: np.ndarray
-    temperature: float = 1.0
-    per_token: Mapping[str, np.ndarray] = field(default_factory=dict)
-    routes: np.ndarray | None = None
-    kept: Kept | None = None

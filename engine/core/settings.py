@@ -115,3 +115,7 @@ class RolloutConfig:
         for name in ("engines", "tensor"):
             if getattr(self, name) < 1:
                 raise UserError(f"rollout.{name}: expected at least 1, found {getattr(self, name)}.")
+
+
+Check = Literal["none", "sums", "digests"]
+"""What both sides of a refit compare of each slice."""

@@ -1,6 +1,6 @@
 """From a Hugging Face config.json to this rank's part of a Megatron HybridModel."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,9 @@ from megatron.core.models.hybrid.hybrid_model import HybridModel
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from cascade_rl.engine.backend.machine import backend, layout
+from cascade_rl.engine.backend.machine import backend
+from cascade_rl.engine.backend.process_groups import layout
+from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import DEFAULT_ROUTER, ParallelConfig, RouterConfig
 from cascade_rl.engine.models.families.family import Family, family_of
 from cascade_rl.engine.models.head import OwnedHead
@@ -143,7 +145,7 @@ def _transformer_config(
     model = family.transformer_config(hf)
     model["activation_func"] = ACTIVATIONS[model["activation_func"]]
     is_moe = "num_moe_experts" in model
-    experts = EXPERTS | routing.transformer_fields(router, backend().dispatchers) if is_moe else {}
+    experts = EXPERTS | _router_fields(router, backend().dispatchers) if is_moe else {}
     cuts = {
         "tensor_model_parallel_size": parallel.tensor,
         "pipeline_model_parallel_size": parallel.pipeline,
@@ -156,3 +158,13 @@ def _transformer_config(
     interleaved = INTERLEAVED | {"virtual_pipeline_model_parallel_size": parallel.virtual_pipeline}
     chunks = interleaved if parallel.virtual_pipeline > 1 else {}
     return TransformerConfig(**(COMMON | model | experts | cuts | chunks | backend().config_overrides))
+
+
+def _router_fields(router: RouterConfig, dispatchers: Sequence[str]) -> dict[str, Any]:
+    """Raises UserError for a dispatcher that this machine lacks."""
+    if router.dispatcher not in dispatchers:
+        raise UserError(
+            f"router.dispatcher: expected one of {', '.join(dispatchers)} on this machine, found {router.dispatcher} "
+            "(flex is DeepEP, which needs CUDA)"
+        )
+    return routing.transformer_fields(router.dispatcher, router.bias_step)

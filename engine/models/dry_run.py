@@ -13,7 +13,8 @@ from megatron.core import parallel_state
 from megatron.core.models.hybrid.hybrid_model import HybridModel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from cascade_rl.engine.backend.machine import backend, cut_ranks
+from cascade_rl.engine.backend.machine import backend
+from cascade_rl.engine.backend.process_groups import cut_ranks
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models.build import build_model, chunks_of
 from cascade_rl.engine.models.hf_config import HfConfig

@@ -9,6 +9,7 @@ from itertools import combinations, product
 from math import log2
 from typing import Any
 
+from cascade_rl.engine.backend.process_groups import check_world
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models.families.family import Family, family_of
@@ -41,19 +42,6 @@ def divides(hf: HfConfig, name_map: NameMap, parallel: ParallelConfig, world: in
     except UserError:
         return False
     return True
-
-
-def check_world(parallel: ParallelConfig, world: int) -> None:
-    """Raises UserError where `world` ranks are no whole number of replicas."""
-    for kind in (("tensor", "pipeline", "context"), ("expert", "expert_tensor", "pipeline")):
-        sizes = [getattr(parallel, name) for name in kind]
-        replica = sizes[0] * sizes[1] * sizes[2]
-        if world % replica:
-            told = " x ".join(f"{name} {size}" for name, size in zip(kind, sizes, strict=True))
-            raise UserError(
-                f"the number of ranks must be a multiple of {replica} ({told}), found {world} ranks: "
-                "change nproc or the parallel sizes"
-            )
 
 
 def token_multiple(parallel: ParallelConfig) -> int:

@@ -4,8 +4,7 @@ Free of torch, because the launcher's process reads and prints it.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from collections.abc import Sequence as ListOf
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 WORST_TOKENS = 5
 CONTEXT_TOKENS = 12
 
-Sides = tuple[ListOf[np.ndarray], ListOf[np.ndarray]]
+Sides = tuple[Sequence[np.ndarray], Sequence[np.ndarray]]
 """Two sides' log-probs of the same tokens, float32 [n - 1] of each sequence."""
 
 
@@ -77,10 +76,10 @@ class Certificate:
     mean_logprob: float
     pairs: Mapping[str, Gap]
     replay_fraction: float | None
-    worst: ListOf[WorstToken]
+    worst: Sequence[WorstToken]
     bounds: Bounds
     versions: Mapping[str, str]
-    layers: ListOf[LayerGap] = ()
+    layers: Sequence[LayerGap] = ()
 
     @property
     def first_difference(self) -> LayerGap | None:
@@ -113,14 +112,14 @@ def _strict(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def gap_of(one: ListOf[np.ndarray], other: ListOf[np.ndarray]) -> Gap:
+def gap_of(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> Gap:
     """float32 [n - 1] of each sequence, on both sides."""
     gaps = _gaps((one, other))
     return Gap(float(gaps.max()), float(gaps.mean()), float(np.exp(gaps).mean()))
 
 
 def worst_tokens(
-    compared: Mapping[str, Sides], ids: ListOf[ListOf[int]], decode: Callable[[ListOf[int]], str]
+    compared: Mapping[str, Sides], ids: Sequence[Sequence[int]], decode: Callable[[Sequence[int]], str]
 ) -> list[WorstToken]:
     """The tokens with the largest gaps, each by the pair that is worst at it; NaN is worst of all."""
     pairs = list(compared)
@@ -134,8 +133,8 @@ def _worst(
     pair: str,
     place: tuple[int, int],
     compared: Mapping[str, Sides],
-    ids: ListOf[ListOf[int]],
-    decode: Callable[[ListOf[int]], str],
+    ids: Sequence[Sequence[int]],
+    decode: Callable[[Sequence[int]], str],
 ) -> WorstToken:
     row, position = place
     before = ids[row][max(position - CONTEXT_TOKENS, 0) : position]

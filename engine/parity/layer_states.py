@@ -17,7 +17,7 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from cascade_rl.engine.backend import zigzag as context_parallel
+from cascade_rl.engine.backend.zigzag import gather
 from cascade_rl.engine.models import family_of
 from cascade_rl.engine.parity.certificate import LayerGap
 from cascade_rl.engine.sync.probe import whole_sequence
@@ -47,7 +47,7 @@ def megatron_states(trainer: Trainer, ids: Sequence[int]) -> dict[str, np.ndarra
     whole = {
         layer: unpack(
             [
-                context_parallel.gather(_rows(trainer, states), batch.cu_seqlens, group)
+                gather(_rows(trainer, states), batch.cu_seqlens, group)
                 for states, batch in zip(calls, batches, strict=True)
             ],
             batches,

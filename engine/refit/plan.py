@@ -13,8 +13,7 @@ ranks and both kinds of link are busy side by side.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as ListOf
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -102,8 +101,8 @@ class _Held(NamedTuple):
 
 def make_plan(
     hf: HfConfig,
-    trainers: ListOf[Member[Place]],
-    workers: ListOf[Member[WorkerPlace]],
+    trainers: Sequence[Member[Place]],
+    workers: Sequence[Member[WorkerPlace]],
     itemsize: Callable[[str], int],
     bucket_bytes: int = BUCKET_BYTES,
 ) -> Plan:
@@ -131,7 +130,7 @@ def make_plan(
     return Plan(_rounds(transfers, choice, bucket_bytes // 2), choice.remote_bytes)
 
 
-def _held(hf: HfConfig, trainers: ListOf[Member[Place]]) -> dict[str, dict[tuple, list[_Held]]]:
+def _held(hf: HfConfig, trainers: Sequence[Member[Place]]) -> dict[str, dict[tuple, list[_Held]]]:
     """For each HF tensor the rectangles it is cut into, and the ranks that hold each of them."""
     name_map = family_of(hf).name_map(hf)
     held: dict[str, dict[tuple, list[_Held]]] = defaultdict(lambda: defaultdict(list))
@@ -146,7 +145,7 @@ def _corners(index: Index) -> tuple:
     return tuple((axis.start, axis.stop) for axis in index)
 
 
-def _order(shards: ListOf[WorkerShard], held: dict, trainers: ListOf[Member[Place]]) -> list[int]:
+def _order(shards: Sequence[WorkerShard], held: dict, trainers: Sequence[Member[Place]]) -> list[int]:
     """Positions of the parameters such that all pipeline stages send at once, each its layers in order."""
     stages: dict[int, list[int]] = defaultdict(list)
     for position, shard in enumerate(shards):
@@ -163,7 +162,7 @@ def _order(shards: ListOf[WorkerShard], held: dict, trainers: ListOf[Member[Plac
 class _Choice:
     """Which of several ranks that hold the same numbers sends them."""
 
-    def __init__(self, trainers: ListOf[Member[Place]], workers: ListOf[Member[WorkerPlace]]) -> None:
+    def __init__(self, trainers: Sequence[Member[Place]], workers: Sequence[Member[WorkerPlace]]) -> None:
         self._trainers, self._workers = trainers, workers
         self._sent = {True: [0] * len(trainers), False: [0] * len(trainers)}  # within and between nodes
         self.remote_bytes = 0
@@ -292,14 +291,14 @@ class Links:
 
 
 def wire_seconds(
-    plan: Plan, trainers: ListOf[Member[Place]], workers: ListOf[Member[WorkerPlace]], links: Links
+    plan: Plan, trainers: Sequence[Member[Place]], workers: Sequence[Member[WorkerPlace]], links: Links
 ) -> float:
     """Seconds on the wire if every round waits for its slowest rank and its copies are hidden behind the wire."""
     return math.fsum(_round_seconds(buckets, trainers, workers, links) for buckets in plan.rounds)
 
 
 def _round_seconds(
-    buckets: ListOf[Bucket], trainers: ListOf[Member[Place]], workers: ListOf[Member[WorkerPlace]], links: Links
+    buckets: Sequence[Bucket], trainers: Sequence[Member[Place]], workers: Sequence[Member[WorkerPlace]], links: Links
 ) -> float:
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     for bucket in buckets:

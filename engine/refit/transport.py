@@ -16,8 +16,7 @@ import pickle
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
-from collections.abc import Sequence as ListOf
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
@@ -25,8 +24,8 @@ import torch
 from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroupGloo, ProcessGroupNCCL, Store
 
+from cascade_rl.engine.core.settings import Check
 from cascade_rl.engine.refit.plan import Bucket, Plan, RefitError, Transfer
-from cascade_rl.engine.rollout.protocol import Check
 
 CHECK_BYTES: dict[Check, int] = {"none": 0, "sums": 8, "digests": 32}
 CHECK_NUMBERS = list(CHECK_BYTES)
@@ -87,7 +86,7 @@ class Group:
             else ProcessGroupGloo(PrefixStore("payload", store), rank, size, timeout)
         )
 
-    def send_header(self, header: ListOf[int], to: int) -> "Flight":
+    def send_header(self, header: Sequence[int], to: int) -> "Flight":
         words = torch.tensor(header, dtype=torch.int64)
         self.sent["headers"] += words.nbytes
         return Flight([self._headers.send([words], to, 0)], [words])
@@ -155,7 +154,7 @@ def get(store: Store, key: str) -> Any:
 class Shared:
     """One buffer per round in flight, which a trainer rank and a worker on the same card both map."""
 
-    def __init__(self, slots: ListOf[Tensor]) -> None:
+    def __init__(self, slots: Sequence[Tensor]) -> None:
         self._slots = slots
 
     @classmethod
@@ -184,12 +183,12 @@ class Shared:
         return self._slots[number % ROUNDS_IN_FLIGHT][:count]
 
 
-def _mapped(path: str, count: int) -> ListOf[Tensor]:
+def _mapped(path: str, count: int) -> Sequence[Tensor]:
     whole = torch.from_file(path, shared=True, size=ROUNDS_IN_FLIGHT * count, dtype=torch.uint8)
     return whole.view(ROUNDS_IN_FLIGHT, count).unbind()
 
 
-def _shared_sizes(rounds: ListOf[ListOf[Bucket]]) -> dict[tuple[int, int], int]:
+def _shared_sizes(rounds: Sequence[Sequence[Bucket]]) -> dict[tuple[int, int], int]:
     """For each pair on one card, the bytes of its largest bucket with its checks."""
     sizes: Counter[tuple[int, int]] = Counter()
     for buckets in rounds:
@@ -200,7 +199,7 @@ def _shared_sizes(rounds: ListOf[ListOf[Bucket]]) -> dict[tuple[int, int], int]:
     return sizes
 
 
-def _buffers(group: Group, rounds: ListOf[ListOf[Bucket]]) -> ListOf[Tensor]:
+def _buffers(group: Group, rounds: Sequence[Sequence[Bucket]]) -> Sequence[Tensor]:
     """One per round in flight: room for all buckets of any round that take the wire."""
     totals = (sum(_aligned(_length(b, "digests")) for b in buckets if not b.local) for buckets in rounds)
     longest = max(totals, default=0)
@@ -449,6 +448,6 @@ def _checks(slices: list[Tensor], check: Check) -> Tensor:
     return torch.frombuffer(bytearray(b"".join(digests)), dtype=torch.uint8)
 
 
-def _named(transfers: ListOf[Transfer]) -> str:
+def _named(transfers: Sequence[Transfer]) -> str:
     first = ", ".join(map(str, transfers[:3]))
     return first + (f" and {len(transfers) - 3} more" if len(transfers) > 3 else "")

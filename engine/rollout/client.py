@@ -12,12 +12,11 @@ from typing import Any, Self
 from cascade_rl.engine.cluster.node import Node, ThisNode
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Request, Rollout, Scored
-from cascade_rl.engine.core.settings import RolloutConfig
+from cascade_rl.engine.core.settings import Check, RolloutConfig
 from cascade_rl.engine.rollout.engine_layout import engines_per_node
 from cascade_rl.engine.rollout.placement import place, tokens
 from cascade_rl.engine.rollout.protocol import (
     AskHealth,
-    Check,
     Health,
     JoinRefit,
     Pause,

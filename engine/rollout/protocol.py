@@ -7,14 +7,11 @@ Commands are handled in the order in which they were sent, between two engine st
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from cascade_rl.engine.cluster.link import Invitation
 from cascade_rl.engine.core.rollouts import Request
-from cascade_rl.engine.core.settings import RolloutConfig
-
-Check = Literal["none", "sums", "digests"]
-"""What both sides of a refit compare of each slice."""
+from cascade_rl.engine.core.settings import Check, RolloutConfig
 
 
 @dataclass(frozen=True)

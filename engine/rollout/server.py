@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.engine.core.rollouts import Kept, Request, Rollout, Scored
 from cascade_rl.engine.core.uncollected import uncollected
 from cascade_rl.engine.rollout.protocol import (
@@ -31,7 +32,6 @@ from cascade_rl.engine.rollout.protocol import (
     Submit,
     UpdateWeights,
 )
-from cascade_rl.engine.rollout.server_process import die_with_parent
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 
 if TYPE_CHECKING:

@@ -1,6 +1,5 @@
 """An engine's process: how it is started, spoken to, listened to and ended. It has nothing to save."""
 
-import ctypes
 import os
 import pickle
 import signal
@@ -29,7 +28,6 @@ LAST_WORDS_SECONDS = 5.0
 ORPHAN_SECONDS = 20.0
 TAIL_LINES, TAIL_COLUMNS = 30, 300
 
-PR_SET_PDEATHSIG = 1
 
 # A rank's own rendezvous would make vLLM join the trainer's process group.
 RANK_VARIABLES = (
@@ -193,11 +191,6 @@ class EngineProcess:
 
 
 type Arrivals = SimpleQueue[tuple[EngineProcess | None, Rollout | Future[Request | Rollout] | None]]
-
-
-def die_with_parent() -> None:
-    """Kill this process when the thread that started it ends, however it ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _await_orphans(group: int) -> None:

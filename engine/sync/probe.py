@@ -1,12 +1,12 @@
 """The same sequences, scored by the trainer and by its engines: what a refit and a certificate compare."""
 
-from collections.abc import Sequence as ListOf
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from cascade_rl.engine.backend.ranks import from_rank0
-from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.rollout.client import RolloutEngine
 from cascade_rl.engine.train.trainer import Trainer
 
@@ -29,7 +29,7 @@ class Probe:
         return float(np.max(gaps))
 
 
-def probe(trainer: Trainer, engine: RolloutEngine | None, ids: ListOf[ListOf[int]]) -> Probe:
+def probe(trainer: Trainer, engine: RolloutEngine | None, ids: Sequence[Sequence[int]]) -> Probe:
     """Collective; `engine` is None but on rank 0. The trainer uses the experts that the engine chose."""
     scores = from_rank0(lambda: engine.score(ids) if engine else [])
     sequences = [whole_sequence(tokens, score.routes) for tokens, score in zip(ids, scores, strict=True)]
@@ -37,6 +37,6 @@ def probe(trainer: Trainer, engine: RolloutEngine | None, ids: ListOf[ListOf[int
     return Probe(logprobs, [score.logprobs for score in scores], replayed)
 
 
-def whole_sequence(ids: ListOf[int], routes: np.ndarray | None = None) -> Sequence:
+def whole_sequence(ids: Sequence[int], routes: np.ndarray | None = None) -> TrainSequence:
     """A sequence all of whose tokens count, as probes are compared."""
-    return Sequence(token_ids=np.array(ids), loss_mask=np.ones(len(ids) - 1, np.bool_), routes=routes)
+    return TrainSequence(token_ids=np.array(ids), loss_mask=np.ones(len(ids) - 1, np.bool_), routes=routes)

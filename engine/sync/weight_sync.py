@@ -6,7 +6,7 @@ engine that kept an old cache, or packed new weights wrongly, looks healthy othe
 """
 
 import os
-from collections.abc import Sequence as ListOf
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch.distributed as dist
@@ -36,7 +36,7 @@ class Refit:
     """
 
     def __init__(
-        self, trainer: Trainer, engine: RolloutEngine | None, probe_ids: ListOf[ListOf[int]], config: RolloutConfig
+        self, trainer: Trainer, engine: RolloutEngine | None, probe_ids: Sequence[Sequence[int]], config: RolloutConfig
     ) -> None:
         self.trainer, self.engine = trainer, engine
         self.probe_ids, self.config = probe_ids, config

@@ -21,8 +21,8 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.engine.models.hf_config import HfConfig
-from cascade_rl.engine.rollout.server_process import die_with_parent
 from cascade_rl.engine.train.trainer import Trainer
 
 SHARDING = "fully_reshardable"

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cascade_rl.engine.core import rollouts as sample
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.train.packing import MicroBatch
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _MAX_LOG_RATIO = 20.0
 
 
 class Loss(Protocol):
-    def denominator(self, sequences: Sequence[sample.Sequence]) -> float:
+    def denominator(self, sequences: Sequence[TrainSequence]) -> float:
         """What divides the sum over all micro-batches and ranks; `sequences` is the whole global batch."""
         ...
 
@@ -47,7 +47,7 @@ class Loss(Protocol):
 class StatesLoss(Protocol):
     """A loss that reads hidden states instead of log-probs; the rest is as for `Loss`."""
 
-    def denominator(self, sequences: Sequence[sample.Sequence]) -> float: ...
+    def denominator(self, sequences: Sequence[TrainSequence]) -> float: ...
 
     def of_states(self, states: Tensor, head: "Head", batch: MicroBatch) -> Sums:
         """states: [tokens, hidden], all tokens of this context parallel rank, also under sequence parallelism. Their
@@ -55,7 +55,7 @@ class StatesLoss(Protocol):
         ...
 
 
-def loss_tokens(sequences: Sequence[sample.Sequence]) -> float:
+def loss_tokens(sequences: Sequence[TrainSequence]) -> float:
     """Denominators come from the loss mask only: prompts and masked samples do not count (trl#6439)."""
     return float(sum(int(sequence.loss_mask.sum()) for sequence in sequences))
 
@@ -64,7 +64,7 @@ def loss_tokens(sequences: Sequence[sample.Sequence]) -> float:
 class SftLoss:
     """Negative log-likelihood, mean over the loss tokens of the global batch."""
 
-    def denominator(self, sequences: Sequence[sample.Sequence]) -> float:
+    def denominator(self, sequences: Sequence[TrainSequence]) -> float:
         return loss_tokens(sequences)
 
     def __call__(self, logprob: Tensor, entropy: Tensor, batch: MicroBatch) -> Sums:
@@ -80,7 +80,7 @@ class RewardLoss:
     update, the gradient is that loss's own, whichever micro-batches and ranks the two answers of a pair land in.
     """
 
-    def denominator(self, sequences: Sequence[sample.Sequence]) -> float:
+    def denominator(self, sequences: Sequence[TrainSequence]) -> float:
         return loss_tokens(sequences) / 2
 
     def of_states(self, states: Tensor, head: "Head", batch: MicroBatch) -> Sums:
@@ -115,7 +115,7 @@ class GrpoLoss:
         if not 0 <= self.low <= 1 <= self.high:
             raise UserError(f"expected 0 <= low <= 1 <= high, found low = {self.low}, high = {self.high}")
 
-    def denominator(self, sequences: Sequence[sample.Sequence]) -> float:
+    def denominator(self, sequences: Sequence[TrainSequence]) -> float:
         return loss_tokens(sequences)
 
     def __call__(self, logprob: Tensor, entropy: Tensor, batch: MicroBatch) -> Sums:

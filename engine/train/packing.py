@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cascade_rl.engine.core import rollouts as sample
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Kept
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.kernels.linear_logprob import IGNORED
 from cascade_rl.moe.router_replay import NOT_CAPTURED
 
@@ -64,7 +65,7 @@ def _to(value: Any, device: torch.device) -> Any:
 
 
 def pack(
-    sequences: Sequence[sample.Sequence],
+    sequences: Sequence[TrainSequence],
     micro_batches: Sequence[Sequence[int]],
     *,
     segment_multiple: int = 1,
@@ -104,7 +105,7 @@ def unpack(values: Sequence[Tensor], micro_batches: Sequence[MicroBatch]) -> dic
     return unpacked
 
 
-def _check(position: int, sequence: sample.Sequence, first: sample.Sequence) -> None:
+def _check(position: int, sequence: TrainSequence, first: TrainSequence) -> None:
     length = len(sequence.token_ids) - 1
     arrays = {"loss_mask": sequence.loss_mask, **sequence.per_token}
     if sequence.routes is not None:
@@ -121,13 +122,13 @@ def _check(position: int, sequence: sample.Sequence, first: sample.Sequence) -> 
         raise ValueError(f"sequence {position} holds {_layout(sequence)}, sequence 0 holds {_layout(first)}")
 
 
-def _layout(sequence: sample.Sequence) -> tuple[list[str], tuple[int, ...] | None]:
+def _layout(sequence: TrainSequence) -> tuple[list[str], tuple[int, ...] | None]:
     """What all sequences of a batch have in common: names of the values per token, [moe_layers, topk]."""
     return sorted(sequence.per_token), None if sequence.routes is None else sequence.routes.shape[1:]
 
 
 def _micro_batch(
-    sequences: Sequence[sample.Sequence], index: Sequence[int], segment_multiple: int, padded_to: int | None
+    sequences: Sequence[TrainSequence], index: Sequence[int], segment_multiple: int, padded_to: int | None
 ) -> MicroBatch:
     packed, like = [sequences[i] for i in index], sequences[0]
     segments = [n + -n % segment_multiple for n in (len(s.loss_mask) for s in packed)]
@@ -160,13 +161,13 @@ def _micro_batch(
     )
 
 
-def _kept(packed: Sequence[sample.Sequence], lay: Callable[..., Tensor]) -> Tensor | None:
+def _kept(packed: Sequence[TrainSequence], lay: Callable[..., Tensor]) -> Tensor | None:
     most = max([int(s.kept.counts.max()) for s in packed if s.kept is not None], default=0)
     rows = [np.empty((0, most)) if s.kept is None else _ragged(s.kept, most) for s in packed]
     return lay(rows, np.int64, IGNORED, (most,)) if most else None
 
 
-def _ragged(kept: sample.Kept, most: int) -> np.ndarray:
+def _ragged(kept: Kept, most: int) -> np.ndarray:
     rows = np.full((len(kept.counts), most), IGNORED)
     rows[np.arange(most) < kept.counts[:, None]] = kept.ids
     return rows

@@ -6,8 +6,7 @@ same global batch gives the same gradient for any micro-batch, data parallel or 
 (facts/peers.md 3.5).
 """
 
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as ListOf
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,15 +27,16 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor
 
-from cascade_rl.engine.backend import zigzag as context_parallel
 from cascade_rl.engine.backend.machine import backend
-from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.backend.zigzag import gather
 from cascade_rl.engine.core.settings import DEFAULT_ROUTER, OptimizerConfig, ParallelConfig, RouterConfig
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import build_model, family_of, head_weight, load_hf
 from cascade_rl.engine.models.build import chunks_of
 from cascade_rl.engine.models.flops import sequence_cost
 from cascade_rl.engine.models.head import Head, add_scalar_head, load_scalar_head, save_scalar_head
 from cascade_rl.engine.models.layout import token_multiple
+from cascade_rl.engine.train.context_parallel import shard
 from cascade_rl.engine.train.losses import Loss, StatesLoss, Sums
 from cascade_rl.engine.train.packing import MicroBatch, pack, unpack
 from cascade_rl.engine.train.planner import plan_micro_batches
@@ -112,20 +112,20 @@ class Trainer:
             save_scalar_head(self.chunks[-1], folder)
         dist.barrier()
 
-    def log_probs(self, sequences: ListOf[Sequence]) -> list[np.ndarray]:
+    def log_probs(self, sequences: Sequence[TrainSequence]) -> list[np.ndarray]:
         """Log-prob of each token given its prefix: float32 [n - 1] per sequence, the same list on every rank.
 
         From logits divided by the sequence's temperature, over what it kept of the vocabulary (DESIGN, contract 1).
         """
         return [values["logprob"] for values in self.read(sequences, read_logprob)]
 
-    def replayed_log_probs(self, sequences: ListOf[Sequence]) -> tuple[list[np.ndarray], float]:
+    def replayed_log_probs(self, sequences: Sequence[TrainSequence]) -> tuple[list[np.ndarray], float]:
         """`log_probs`, and what share of the experts came from the sequences' routes, as in `update`."""
         self.replay.take_replayed_rows()
         logprobs = self.log_probs(sequences)
         return logprobs, self._replayed_fraction(self._held(self.local_batches(sequences)))
 
-    def read(self, sequences: ListOf[Sequence], reader: Reader) -> list[dict[str, np.ndarray]]:
+    def read(self, sequences: Sequence[TrainSequence], reader: Reader) -> list[dict[str, np.ndarray]]:
         """What `reader` makes of the hidden states, by name: [n - 1, ...] per sequence, the same list on every rank.
 
         `reader` runs on the ranks of the last stage, without gradient, and gives [tokens, ...] for each name.
@@ -141,7 +141,7 @@ class Trainer:
             found[index][name] = values
         return found
 
-    def update(self, sequences: ListOf[Sequence], loss: Loss | StatesLoss, step: int) -> dict[str, float]:
+    def update(self, sequences: Sequence[TrainSequence], loss: Loss | StatesLoss, step: int) -> dict[str, float]:
         """One optimizer step on the whole batch; `step` counts from 0. Returns the metrics of the step.
 
         Metrics are sums over the global batch by the loss's denominator; "loss" is what was optimised. How many
@@ -173,7 +173,7 @@ class Trainer:
         if not np.isfinite(grad_norm):
             raise FloatingPointError(f"gradient norm is {grad_norm} at step {step}")
 
-    def local_batches(self, sequences: ListOf[Sequence]) -> list[MicroBatch]:
+    def local_batches(self, sequences: Sequence[TrainSequence]) -> list[MicroBatch]:
         """Micro-batches of this data-parallel rank; each gets equally many, so that collectives pair up."""
         multiple = token_multiple(self.parallel)
         plan = plan_micro_batches(
@@ -191,7 +191,7 @@ class Trainer:
     def _held(self, batches: list[MicroBatch]) -> list[MicroBatch]:
         """This context parallel rank's tokens of each."""
         rank = parallel_state.get_context_parallel_rank()
-        return [context_parallel.shard(batch, self.parallel.context, rank) for batch in batches]
+        return [shard(batch, self.parallel.context, rank) for batch in batches]
 
     def _run(self, batches: list[MicroBatch], step: ForwardStep, *, forward_only: bool) -> list:
         for chunk in self.ddp:
@@ -244,7 +244,7 @@ class Trainer:
         def collect(hidden: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
             group = parallel_state.get_context_parallel_group()
             values = reader(self._states(hidden), self.head(), batch)
-            whole = {name: context_parallel.gather(value, batch.cu_seqlens, group) for name, value in values.items()}
+            whole = {name: gather(value, batch.cu_seqlens, group) for name, value in values.items()}
             return hidden.new_zeros(()), torch.tensor(1, dtype=torch.int), whole
 
         return self._hidden(batch, model), collect

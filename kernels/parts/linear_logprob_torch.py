@@ -80,9 +80,7 @@ class LinearLogprobFunction(torch.autograd.Function):
             g_entropy = None if grad_entropy is None else grad_entropy[rows, None]
             grad_logits = _grad_logits(log_p, entropy[rows, None], pull[rows, None], g_entropy)
             owned, which = (local >= 0).nonzero(as_tuple=True)
-            grad_logits.index_put_(
-                (owned, local[owned, which]), grad_logprob[rows][owned, which], accumulate=True
-            )
+            grad_logits.index_put_((owned, local[owned, which]), grad_logprob[rows][owned, which], accumulate=True)
             if grad_hidden is not None:
                 grad_hidden.index_copy_(0, rows, (grad_logits @ head).mul_(scale))
             if grad_weight is not None:

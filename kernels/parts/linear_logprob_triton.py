@@ -241,9 +241,7 @@ def _without_dropped(log_p: Tensor, log_sum_exp: Tensor, keep: Tensor, chosen: T
     return log_p.masked_fill(dropped & (chosen != chosen[:, :1]), _NO_PART)
 
 
-def _on_chosen(
-    chosen: Tensor, log_p: Tensor, g_chosen: Tensor, uniform: Tensor, slope: Tensor | None
-) -> Tensor:
+def _on_chosen(chosen: Tensor, log_p: Tensor, g_chosen: Tensor, uniform: Tensor, slope: Tensor | None) -> Tensor:
     """[tokens, ids]: the whole gradient of each chosen column's logit, an id that occurs twice having it twice.
 
     In float32 from the exact log-prob: where p is near 1, p (uniform) and the column's own gradient cancel, which

@@ -84,9 +84,7 @@ def check_one_device(**tensors: Tensor | None) -> None:
     first, *others = devices
     for name in others:
         if devices[name] != devices[first]:
-            raise ValueError(
-                f"expected {first} and {name} on one device, found {devices[first]} and {devices[name]}"
-            )
+            raise ValueError(f"expected {first} and {name} on one device, found {devices[first]} and {devices[name]}")
 
 
 def per_token(name: str, value: Tensor | float, tokens: int, like: Tensor) -> Tensor:

@@ -30,9 +30,7 @@ def product(hidden, weight, row, column, width, BM: tl.constexpr, BN: tl.constex
     """hidden[row : row + BM] @ weight[column : column + BN].T in float32, [BM, BN]."""
     sum = tl.zeros((BM, BN), tl.float32)
     for step in tl.range(0, tl.cdiv(width, BK)):
-        sum = tl.dot(
-            hidden.load([row, step * BK]), weight.load([column, step * BK]).T, sum, input_precision="ieee"
-        )
+        sum = tl.dot(hidden.load([row, step * BK]), weight.load([column, step * BK]).T, sum, input_precision="ieee")
     return sum
 
 

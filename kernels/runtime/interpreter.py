@@ -130,9 +130,7 @@ def _language() -> Iterator[None]:
     patched, so that nothing compiles afterwards. Here both modules that hold the language are patched once.
     """
     scope = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
-    scope.set_attr(
-        JITFunction, "__call__", lambda function, *args, **kwargs: _rewritten(function)(*args, **kwargs)
-    )
+    scope.set_attr(JITFunction, "__call__", lambda function, *args, **kwargs: _rewritten(function)(*args, **kwargs))
     try:
         yield
     finally:

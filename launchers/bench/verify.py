@@ -20,11 +20,11 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verifier
 from cascade_rl.rl_stages.rewards.verifiers.programs.code import CodeVerifier
 from cascade_rl.rl_stages.sandbox import Program, Sandbox
 from cascade_rl.rl_stages.tasks.domains import DOMAINS
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 SECONDS = 3.0  # of each verifier
 MOST_CHECKS = 50_000

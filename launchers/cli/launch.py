@@ -18,7 +18,8 @@ from cascade_rl.launchers.stage.exit_status import USER_ERROR, exit_status
 
 if TYPE_CHECKING:
     from cascade_rl.launchers.slurm.submit import Submission
-    from cascade_rl.rl_stages.config.cascade import Cascade, Stage
+    from cascade_rl.rl_stages.config.cascade import Cascade
+    from cascade_rl.rl_stages.config.stage import Stage
 
 USAGE = """usage: nemo-run LAUNCHER.py [--runs DIR] [--only STAGES | --from STAGE] [key=value ...]
                 [--cluster NAME [--backend nemo-run|sbatch] [--detach | --dryrun DIR]]

@@ -160,7 +160,7 @@ def _bench_step(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from cascade_rl.launchers.report.score_table import phase_table
-    from cascade_rl.rl_stages.config.cascade import OnPolicyStage
+    from cascade_rl.rl_stages.config.stage import OnPolicyStage
     from cascade_rl.rl_stages.run.run_folder import RunFolder
 
     best: dict[str, dict[str, float]] = {}

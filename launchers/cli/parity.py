@@ -162,7 +162,7 @@ def _rank(work: dict[str, Any]) -> int:
     """One rank of the layout."""
     import torch.distributed as dist
 
-    from cascade_rl.engine.backend.machine import initialize_distributed
+    from cascade_rl.engine.backend.process_groups import initialize_distributed
     from cascade_rl.engine.backend.ranks import is_rank0
     from cascade_rl.engine.parity.measure import SEED, certify, open_trainer
 

@@ -8,8 +8,7 @@ computed again. Relative paths of the run, such as its base's, are read from whe
 """
 
 import os
-from collections.abc import Iterator, Mapping
-from collections.abc import Sequence as ListOf
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,25 +17,27 @@ import numpy as np
 
 from cascade_rl.distillation import mopd
 from cascade_rl.distillation.teachers import Teachers
-from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.cluster.rank_environment import ALONE
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.rollouts import Outcome, Rollout, Sequence
+from cascade_rl.engine.core.rollouts import Outcome, Rollout
 from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import read_config
 from cascade_rl.engine.train import checkpoint
 from cascade_rl.engine.train.losses import mismatch
 from cascade_rl.engine.train.reference import Reference
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.rl_stages import grpo
-from cascade_rl.rl_stages.config.cascade import GrpoStage, MopdStage
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run.ledger import read_ledger
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.sample_record import read_samples
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes
 from cascade_rl.rl_stages.step_batch import StepBatch
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 LOGPROB_BOUND = 1e-4  # nats; another layout sums in another order
 METRIC_BOUND = 1e-3  # relative
@@ -48,7 +49,7 @@ Rows = list[dict[str, Any]]
 class Found:
     """What was computed again: log-probs [n - 1] of each sequence by their column, and metrics."""
 
-    logprobs: Mapping[str, ListOf[np.ndarray]]
+    logprobs: Mapping[str, Sequence[np.ndarray]]
     metrics: Mapping[str, float]
 
 
@@ -138,7 +139,7 @@ def _trainer(run: RunFolder, stage: StageFolder, step: int) -> tuple[Trainer, Re
     return trainer, reference
 
 
-def _sequence(row: Mapping[str, Any], sample: Sample, temperature: float) -> Sequence:
+def _sequence(row: Mapping[str, Any], sample: Sample, temperature: float) -> TrainSequence:
     """With the loss mask of the record: a rule may have taken the sample out of the loss."""
     sequence = sample.sequence(temperature)
     mask = np.zeros_like(sequence.loss_mask)
@@ -151,7 +152,7 @@ def _reinforced(
     trainer: Trainer,
     reference: Reference | None,
     samples: list[Sample],
-    sequences: list[Sequence],
+    sequences: list[TrainSequence],
     step: int,
 ) -> Found:
     student = trainer.log_probs(sequences)
@@ -172,7 +173,7 @@ def _distilled(
     trainer: Trainer,
     folders: Mapping[str, Path],
     samples: list[Sample],
-    sequences: list[Sequence],
+    sequences: list[TrainSequence],
     step: int,
 ) -> Found:
     teachers = Teachers(trainer, folders, keep_heads=config.objective == "exact")
@@ -186,13 +187,13 @@ def _distilled(
     return Found(logprobs, told | learned | mopd.reverse_kl(sequences, domains))
 
 
-def _gap(sequences: list[Sequence], student: list[np.ndarray]) -> dict[str, float]:
+def _gap(sequences: list[TrainSequence], student: list[np.ndarray]) -> dict[str, float]:
     mask = np.concatenate([sequence.loss_mask for sequence in sequences])
     rollout = np.concatenate([sequence.per_token["rollout_logprob"] for sequence in sequences])
     return mismatch(np.concatenate(student), rollout, mask)
 
 
-def _logprob_parts(rows: Rows, found: Mapping[str, ListOf[np.ndarray]]) -> Iterator[str]:
+def _logprob_parts(rows: Rows, found: Mapping[str, Sequence[np.ndarray]]) -> Iterator[str]:
     for column, logprobs in found.items():
         for row, values in zip(rows, logprobs, strict=True):
             gaps = np.abs(values[len(row["prompt_ids"]) - 1 :] - np.array(row[column], np.float32))

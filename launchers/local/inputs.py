@@ -8,16 +8,13 @@ from cascade_rl.engine import models
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.models import HfConfig, check_layout, read_config
 from cascade_rl.engine.rollout.engine_layout import check_build, check_cut
-from cascade_rl.rl_stages.config.cascade import (
-    Cascade,
-    MopdStage,
-    OnPolicyStage,
-    RewardModelStage,
-    SftStage,
-    Stage,
-    is_folder,
-)
+from cascade_rl.rl_stages.config.base import is_folder
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
+from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
+from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.source import GENERATE, Source
+from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 from cascade_rl.rl_stages.data.rows import HUB, data_files
 from cascade_rl.rl_stages.run.known_data import KnownData
 from cascade_rl.rl_stages.scoring.reward_makers import reward_makers

@@ -23,7 +23,8 @@ from cascade_rl.launchers.local.held_port import held_port
 from cascade_rl.launchers.local.inputs import check_inputs
 from cascade_rl.launchers.report.score_table import score_line, score_table
 from cascade_rl.launchers.stage.exit_status import USER_ERROR
-from cascade_rl.rl_stages.config.cascade import Cascade, Stage
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.run.known_data import KnownData
 from cascade_rl.rl_stages.run.run_folder import INPUTS, RunFolder, StageFolder
 from cascade_rl.rl_stages.run.score_gate import GATE_CLOSED

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.kernels.runtime.configs import CONFIGS, Config
-from cascade_rl.rl_stages.config.cascade import nearest
+from cascade_rl.rl_stages.config.node import nearest
 
 TABLE = Path(__file__).with_name("hardware.toml")
 GIB = 1 << 30

@@ -14,7 +14,7 @@ from cascade_rl.engine.models.memory import StateBytes, state_bytes
 from cascade_rl.engine.models.name_map import Cut, NameMap, vocabulary
 from cascade_rl.engine.models.places import place_of
 from cascade_rl.engine.refit.vllm_map import WHOLE, WorkerPlace, worker_shards
-from cascade_rl.rl_stages.config.cascade import BaseModel
+from cascade_rl.rl_stages.config.base import BaseModel
 
 PUBLISHED = Path(__file__).parents[2] / "engine/models/published"
 

@@ -22,15 +22,12 @@ from cascade_rl.launchers.plan.step_time import (
 from cascade_rl.launchers.plan.storage import disk_bytes, host_bytes
 from cascade_rl.launchers.plan.trainer_memory import Terms, TrainerRank, has_copy
 from cascade_rl.launchers.plan.workload import Workload, workload_of
-from cascade_rl.rl_stages.config.cascade import (
-    Evaluation,
-    GrpoStage,
-    Layout,
-    MopdStage,
-    OnPolicyStage,
-    RewardModelStage,
-    Stage,
-)
+from cascade_rl.rl_stages.config.base import Evaluation
+from cascade_rl.rl_stages.config.cascade import Layout
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
+from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
+from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from cascade_rl.launchers.plan.engine_memory import EngineWorker
 from cascade_rl.launchers.plan.hardware import Assumed, Gpu
 from cascade_rl.launchers.plan.model import Model
 from cascade_rl.launchers.plan.workload import Workload
-from cascade_rl.rl_stages.config.cascade import Layout, Stage
+from cascade_rl.rl_stages.config.cascade import Layout
+from cascade_rl.rl_stages.config.stage import Stage
 
 FORWARD_AND_BACKWARD = 3
 

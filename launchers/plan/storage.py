@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from cascade_rl.launchers.plan.model import Model
 from cascade_rl.launchers.plan.trainer_memory import batch_bytes
 from cascade_rl.launchers.plan.workload import Workload
-from cascade_rl.rl_stages.config.cascade import Layout, MopdStage, OnPolicyStage, Stage
+from cascade_rl.rl_stages.config.cascade import Layout
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
+from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 
 STATE_IN_CHECKPOINT = 12  # float32 weight and two moments of each number
 ID, LOGPROB, MASK, TEXT = 4, 4, 1, 4  # of a token in a step's parquet file, before compression

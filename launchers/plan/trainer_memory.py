@@ -12,7 +12,11 @@ from cascade_rl.launchers.plan.activations import INT64, embedding_bytes, final_
 from cascade_rl.launchers.plan.hardware import GIB, Assumed
 from cascade_rl.launchers.plan.model import Model
 from cascade_rl.launchers.plan.workload import Workload, values_per_token
-from cascade_rl.rl_stages.config.cascade import GrpoStage, Layout, MopdStage, OnPolicyStage, RewardModelStage, Stage
+from cascade_rl.rl_stages.config.cascade import Layout
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
+from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
+from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 
 Terms = Mapping[str, float]
 """Name -> bytes of one GPU."""

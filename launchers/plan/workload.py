@@ -5,7 +5,11 @@ from dataclasses import dataclass
 
 from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.launchers.plan.hardware import Assumed
-from cascade_rl.rl_stages.config.cascade import GrpoStage, MopdStage, OnPolicyStage, RewardModelStage, SftStage, Stage
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
+from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
+from cascade_rl.rl_stages.config.sft_stage import SftStage
+from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from cascade_rl.launchers.report.status import is_claimed, state
-from cascade_rl.rl_stages.config.cascade import BASE, MopdStage, OnPolicyStage
+from cascade_rl.rl_stages.config.base import BASE
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
+from cascade_rl.rl_stages.config.stage import OnPolicyStage
 from cascade_rl.rl_stages.run.durable_file import read_json
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.stage_graph import base_hash

@@ -29,9 +29,7 @@ def score_table(summary: StageSummary) -> Table:
 
 def score_line(summary: StageSummary) -> Text:
     """The same in one line: `instruction_following 0.350 -> 0.612 (+0.262), math ...`."""
-    return Text(", ").join(
-        _score(domain, before, summary.after[domain]) for domain, before in summary.before.items()
-    )
+    return Text(", ").join(_score(domain, before, summary.after[domain]) for domain, before in summary.before.items())
 
 
 def phase_table(title: str, seconds: Iterable[tuple[str, float]]) -> Table:

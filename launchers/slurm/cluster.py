@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.rl_stages.config.cascade import Node, nearest
+from cascade_rl.rl_stages.config.node import Node, nearest
 from cascade_rl.rl_stages.config.text import read_node
 
 FILE = "clusters.toml"

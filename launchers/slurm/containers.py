@@ -5,7 +5,8 @@ from pathlib import Path
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.slurm.cluster import Cluster
-from cascade_rl.rl_stages.config.cascade import Cascade, is_folder
+from cascade_rl.rl_stages.config.base import is_folder
+from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.source import Source
 from cascade_rl.rl_stages.data.rows import HUB
 

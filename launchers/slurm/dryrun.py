@@ -7,7 +7,8 @@ from cascade_rl.launchers import plan
 from cascade_rl.launchers.local.inputs import check_settings
 from cascade_rl.launchers.slurm.jobs import make_jobs
 from cascade_rl.launchers.slurm.submit import BACKENDS, Submission
-from cascade_rl.rl_stages.config.cascade import Cascade, Stage
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.config.text import to_yaml
 from cascade_rl.rl_stages.run.durable_file import write_atomically, write_json
 from cascade_rl.rl_stages.run.run_folder import RunFolder

@@ -23,7 +23,8 @@ from cascade_rl.launchers.slurm.containers import check_container
 from cascade_rl.launchers.slurm.jobs import make_jobs, name_prefix
 from cascade_rl.launchers.stage.exit_status import INTERRUPTED
 from cascade_rl.launchers.stage.in_job import final_mark
-from cascade_rl.rl_stages.config.cascade import Cascade, Stage
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.config.text import to_yaml
 from cascade_rl.rl_stages.run.known_data import KnownData
 from cascade_rl.rl_stages.run.progress import metrics_text

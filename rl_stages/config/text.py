@@ -15,7 +15,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.rl_stages.config.cascade import STAGE_KINDS, Cascade, Stage, nearest
+from cascade_rl.rl_stages.config.cascade import STAGE_KINDS, Cascade
+from cascade_rl.rl_stages.config.node import nearest
+from cascade_rl.rl_stages.config.stage import Stage
 
 
 def to_plain(node: Any) -> Any:

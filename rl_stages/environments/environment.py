@@ -9,7 +9,7 @@ from cascade_rl.rl_stages.core.verdict import Verdict
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.core.messages import Message
-    from cascade_rl.rl_stages.tasks.load_tasks import Task
+    from cascade_rl.rl_stages.core.task import Task
 
 
 @dataclass(frozen=True)

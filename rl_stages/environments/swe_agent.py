@@ -18,7 +18,7 @@ from cascade_rl.rl_stages.rewards.verifiers.structured.tool_text import ToolCall
 from cascade_rl.rl_stages.sandbox import Limits, Sandbox, cores
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.tasks.load_tasks import Task
+    from cascade_rl.rl_stages.core.task import Task
 
 SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     "bash": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},

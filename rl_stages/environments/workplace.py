@@ -21,7 +21,7 @@ from cascade_rl.rl_stages.rewards.verifiers.structured.documents import Malforme
 from cascade_rl.rl_stages.rewards.verifiers.structured.tool_text import ToolCall, split_calls
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.tasks.load_tasks import Task
+    from cascade_rl.rl_stages.core.task import Task
 
 MAX_OBSERVATION = 16_000  # characters of what one call shows
 

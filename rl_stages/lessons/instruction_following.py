@@ -94,9 +94,7 @@ def _frequency(word: str, count: int) -> Constraint:
 
 
 def _forbidden(word: str, wording: str) -> Constraint:
-    return Constraint(
-        "keywords:forbidden_words", wording.format(word), Draft.sentence, {"forbidden_words": [word]}
-    )
+    return Constraint("keywords:forbidden_words", wording.format(word), Draft.sentence, {"forbidden_words": [word]})
 
 
 def _words(relation: str, count: int) -> Constraint:
@@ -106,9 +104,7 @@ def _words(relation: str, count: int) -> Constraint:
         return f"{sentence} {draft.second()}" if longer else sentence
 
     kwargs = {"num_words": count, "relation": relation}
-    return Constraint(
-        "length_constraints:number_words", f"Answer with {relation} {count} words.", write, kwargs
-    )
+    return Constraint("length_constraints:number_words", f"Answer with {relation} {count} words.", write, kwargs)
 
 
 def _sentences(count: int) -> Constraint:
@@ -116,16 +112,12 @@ def _sentences(count: int) -> Constraint:
         return " ".join([draft.fill(SHORT_SENTENCES), *(draft.fill(SHORT_SECONDS) for _ in range(count - 1))])
 
     kwargs = {"num_sentences": count, "relation": "at least"}
-    return Constraint(
-        "length_constraints:number_sentences", f"Write at least {count} sentences.", write, kwargs
-    )
+    return Constraint("length_constraints:number_sentences", f"Write at least {count} sentences.", write, kwargs)
 
 
 def _paragraphs(count: int) -> Constraint:
     def write(draft: Draft) -> str:
-        return " *** ".join(
-            [draft.fill(SHORT_SENTENCES), *(draft.fill(SHORT_SECONDS) for _ in range(count - 1))]
-        )
+        return " *** ".join([draft.fill(SHORT_SENTENCES), *(draft.fill(SHORT_SECONDS) for _ in range(count - 1))])
 
     wording = f"Write {count} paragraphs separated by ***."
     return Constraint("length_constraints:number_paragraphs", wording, write, {"num_paragraphs": count})
@@ -146,9 +138,7 @@ def _highlights(count: int) -> Constraint:
 
     what = "1 word" if count == 1 else f"{count} words"
     wording = f"Highlight at least {what} with asterisks, such as *this*."
-    return Constraint(
-        "detectable_format:number_highlighted_sections", wording, write, {"num_highlights": count}
-    )
+    return Constraint("detectable_format:number_highlighted_sections", wording, write, {"num_highlights": count})
 
 
 def _placeholders(count: int) -> Constraint:
@@ -177,15 +167,11 @@ def _end(phrase: str) -> Constraint:
     def write(draft: Draft) -> str:
         return f"{draft.sentence()} {phrase}"
 
-    return Constraint(
-        "startend:end_checker", f"Finish with the exact words: {phrase}", write, {"end_phrase": phrase}
-    )
+    return Constraint("startend:end_checker", f"Finish with the exact words: {phrase}", write, {"end_phrase": phrase})
 
 
 def _title(wording: str) -> Constraint:
-    return Constraint(
-        "detectable_format:title", wording, lambda draft: f"<<The {draft.topic}>> {draft.second()}"
-    )
+    return Constraint("detectable_format:title", wording, lambda draft: f"<<The {draft.topic}>> {draft.second()}")
 
 
 def _quotation(wording: str) -> Constraint:
@@ -193,9 +179,7 @@ def _quotation(wording: str) -> Constraint:
 
 
 def _capital(wording: str) -> Constraint:
-    return Constraint(
-        "change_case:english_capital", wording, lambda draft: draft.fill(PLAIN_SENTENCES).upper()
-    )
+    return Constraint("change_case:english_capital", wording, lambda draft: draft.fill(PLAIN_SENTENCES).upper())
 
 
 def _lowercase(wording: str) -> Constraint:
@@ -214,18 +198,13 @@ def _two_responses(wording: str) -> Constraint:
 
 
 def _json(wording: str) -> Constraint:
-    return Constraint(
-        "detectable_format:json_format", wording, lambda draft: f'{{"it": "{draft.adjectives(1)[0]}"}}'
-    )
+    return Constraint("detectable_format:json_format", wording, lambda draft: f'{{"it": "{draft.adjectives(1)[0]}"}}')
 
 
 FAMILIES: tuple[tuple[Constraint, ...], ...] = (
     tuple(_existence(word) for word in ("today", "happy", "like")),
     tuple(_frequency(word, count) for word, count in product(("very", "so"), (2, 3))),
-    tuple(
-        _forbidden(*pair)
-        for pair in product(("the", "is"), ("Do not use the word {}.", "Avoid the word {}."))
-    ),
+    tuple(_forbidden(*pair) for pair in product(("the", "is"), ("Do not use the word {}.", "Avoid the word {}."))),
     (_words("at least", 8), _words("at least", 9), _words("less than", 5)),
     (_sentences(2), _sentences(3)),
     (_paragraphs(2), _paragraphs(3)),
@@ -288,6 +267,4 @@ def right_answer(constraints: tuple[Constraint, ...], topic: str, rng: random.Ra
             text = constraint.write(Draft(topic, rng, text))
         if text and all(constraint.met_by(text) for constraint in constraints):
             return text
-    raise AssertionError(
-        f"no answer about {topic!r} meets {[constraint.wording for constraint in constraints]}"
-    )
+    raise AssertionError(f"no answer about {topic!r} meets {[constraint.wording for constraint in constraints]}")

@@ -14,7 +14,7 @@ from typing import Any
 
 from cascade_rl.engine.core.rollouts import MAX_TOP_K, Sampling
 from cascade_rl.engine.core.settings import OptimizerConfig
-from cascade_rl.rl_stages.config.cascade import CodeSwitch, EpochFilter, Extension
+from cascade_rl.rl_stages.config.grpo_stage import CodeSwitch, EpochFilter, Extension
 
 Settings = Mapping[str, Any]
 

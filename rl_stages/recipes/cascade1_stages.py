@@ -10,17 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig
-from cascade_rl.rl_stages.config.cascade import (
-    BaseModel,
-    Cascade,
-    Evaluation,
-    GrpoStage,
-    Layout,
-    RewardModel,
-    RewardModelStage,
-    SftStage,
-    Stage,
-)
+from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
+from cascade_rl.rl_stages.config.cascade import Cascade, Layout
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.reward_model import RewardModel
+from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
+from cascade_rl.rl_stages.config.sft_stage import SftStage
+from cascade_rl.rl_stages.config.stage import Stage
 
 PROMPT_TOKENS = 4096
 BFLOAT16_TME_BOUND = 1.05  # not in the paper (facts/paper.md 5.5)

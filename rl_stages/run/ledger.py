@@ -19,9 +19,9 @@ from typing import Any, Self
 import numpy as np
 
 from cascade_rl.engine.core.rollouts import Kept, Outcome, Request, Rollout, Sampling
+from cascade_rl.rl_stages.core.episode_rollout import EpisodeRollout
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run.append_log import AppendLog, read_records
-from cascade_rl.rl_stages.scoring.episodes import EpisodeRollout
 
 HEAD = Struct("<I")  # bytes of a record's JSON; its arrays follow
 

@@ -54,9 +54,7 @@ class Progress:
         """One line about the stage."""
         self.console.print(Text.assemble((self.label, "bold"), f"  {text}"), soft_wrap=True)
 
-    def step(
-        self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float], tokens: int
-    ) -> None:
+    def step(self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float], tokens: int) -> None:
         """The line of a finished step: metrics, tokens per second of the whole step, seconds per phase."""
         speed = f"{tokens / sum(seconds.values()):,.0f} tok/s"
         phases = " ".join(f"{name} {spent:.1f}s" for name, spent in seconds.items())

@@ -37,7 +37,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.rl_stages.config.cascade import BASE, BEST, Cascade, MopdStage, Stage, is_folder
+from cascade_rl.rl_stages.config.base import BASE, BEST, is_folder
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
+from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.config.text import from_plain, leaves, read_yaml, to_plain, to_yaml
 from cascade_rl.rl_stages.run.durable_file import JsonLines, read_json, sync_folder, write_atomically, write_json
 from cascade_rl.rl_stages.run.known_data import KnownData

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.rl_stages.config.cascade import BEST, Cascade, Stage, is_folder
+from cascade_rl.rl_stages.config.base import BEST, is_folder
+from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.source import Source
+from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.config.text import to_plain
 from cascade_rl.rl_stages.run.known_data import KnownData
 

@@ -34,9 +34,7 @@ class StepLog:
             yield phase
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
 
-    def step(
-        self, step: int, metrics: Mapping[str, float], tokens: int, records: Sequence[SampleRecord]
-    ) -> None:
+    def step(self, step: int, metrics: Mapping[str, float], tokens: int, records: Sequence[SampleRecord]) -> None:
         """Ends step `step`, counting from 1, and starts the clocks of the next."""
         if records:
             write_samples(self.folder.rollouts(step), records)

@@ -12,7 +12,8 @@ from statistics import fmean
 from typing import TypeGuard
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.rl_stages.config.cascade import LengthClip, OnPolicyStage, Plateau, Stage, nearest
+from cascade_rl.rl_stages.config.node import nearest
+from cascade_rl.rl_stages.config.stage import LengthClip, OnPolicyStage, Plateau, Stage
 
 Rows = Sequence[Mapping[str, float]]
 

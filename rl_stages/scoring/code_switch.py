@@ -9,9 +9,9 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cascade_rl.rl_stages.config.cascade import CodeSwitch
+from cascade_rl.rl_stages.config.grpo_stage import CodeSwitch
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.scoring.scored_sample import Sample
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 LETTERS = ("Lu", "Ll", "Lt", "Lo")
 ENGLISH = ("LATIN", "GREEK")

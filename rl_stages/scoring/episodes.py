@@ -19,20 +19,14 @@ from transformers import PreTrainedTokenizerBase
 from cascade_rl.engine.cluster.node import Node
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome, Request, Rollout
+from cascade_rl.rl_stages.core.episode_rollout import EpisodeRollout
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.data.tokenizer import encode_reply
 from cascade_rl.rl_stages.environments.deadline_pool import DeadlinePool
 from cascade_rl.rl_stages.environments.environment import End, Environment, Episode
 from cascade_rl.rl_stages.scoring.turns import join
 from cascade_rl.rl_stages.tasks.domains import domain_named
-from cascade_rl.rl_stages.tasks.load_tasks import Task
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpisodeRollout(Rollout):
-    """A whole episode and what its environment says about it."""
-
-    verdict: Verdict
 
 
 class Play:

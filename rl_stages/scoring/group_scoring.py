@@ -8,12 +8,12 @@ import numpy as np
 
 from cascade_rl.engine.core.rollouts import Outcome, Rollout
 from cascade_rl.engine.train.losses import group_advantages
-from cascade_rl.rl_stages.config.cascade import GrpoStage
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.scoring.code_switch import with_code_switch
 from cascade_rl.rl_stages.scoring.judge import Answer
 from cascade_rl.rl_stages.scoring.scored_sample import Sample
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 Group = list[Sample]
 

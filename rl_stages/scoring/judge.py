@@ -10,12 +10,12 @@ from transformers import PreTrainedTokenizerBase
 
 from cascade_rl.engine.cluster.node import Node
 from cascade_rl.engine.core.rollouts import Outcome, Rollout
+from cascade_rl.rl_stages.core.episode_rollout import EpisodeRollout
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import GroupVerifier, Verdict, Verifier
 from cascade_rl.rl_stages.data.tokenizer import answer_text
 from cascade_rl.rl_stages.run.ledger import Ledger
-from cascade_rl.rl_stages.scoring.episodes import EpisodeRollout
 from cascade_rl.rl_stages.tasks.domains import domain_named
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 Answer = tuple[str, Verdict]
 MakeVerifier = Callable[[], Verifier | GroupVerifier]

@@ -5,7 +5,9 @@ from pathlib import Path
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import RolloutConfig
-from cascade_rl.rl_stages.config.cascade import GrpoStage, RewardModel, Stage
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.reward_model import RewardModel
+from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.core.verdict import GroupVerifier, Verifier
 from cascade_rl.rl_stages.rewards.reward_models.bonus import BonusVerifier
 from cascade_rl.rl_stages.rewards.reward_models.bradley_terry_scorer import BradleyTerryScorer, BradleyTerryVerifier

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cascade_rl.engine.core.rollouts import Outcome, Rollout, Sequence
+from cascade_rl.engine.core.rollouts import Outcome, Rollout
+from cascade_rl.engine.core.train_sequence import TrainSequence
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run.sample_record import SampleRecord
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,12 @@ class Sample:
             return self.verdict.parts
         return {**self.verdict.parts, "score": self.verdict.score, "code_switch": 1.0}
 
-    def sequence(self, temperature: float) -> Sequence:
+    def sequence(self, temperature: float) -> TrainSequence:
         """For the trainer, with per_token "advantage" and "rollout_logprob"; no loss token where not `trained`."""
         token_ids, kept = np.concatenate([self.rollout.prompt_ids, self.rollout.token_ids]), self.rollout.kept
         answer = np.arange(len(token_ids) - 1) >= len(self.rollout.prompt_ids) - 1  # [n - 1]
         generated = _behind_prompt(self.rollout.generated, answer) if self.rollout.generated is not None else answer
-        return Sequence(
+        return TrainSequence(
             token_ids=token_ids,
             loss_mask=generated & self.trained,
             temperature=temperature,
@@ -66,7 +67,7 @@ def outcomes(samples: list[Sample]) -> dict[str, float]:
     }
 
 
-def record(sample: Sample, sequence: Sequence, train_logprobs: np.ndarray) -> SampleRecord:
+def record(sample: Sample, sequence: TrainSequence, train_logprobs: np.ndarray) -> SampleRecord:
     """What is kept of a sample: the answer's part of `sequence` and of `train_logprobs`, float32 [n - 1]."""
     rollout, answer = sample.rollout, slice(len(sample.rollout.prompt_ids) - 1, None)
     return SampleRecord(

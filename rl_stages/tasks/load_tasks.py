@@ -10,14 +10,14 @@ import hashlib
 import random
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.config.source import GENERATE, Source
-from cascade_rl.rl_stages.core.messages import Message, Tool, parse_messages, parse_tools, shown
+from cascade_rl.rl_stages.core.messages import Message, parse_messages, parse_tools, shown
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.row_index import RowIndex
 from cascade_rl.rl_stages.data.rows import Row, read_rows
 from cascade_rl.rl_stages.tasks.domains import domain_named, lessons_of
@@ -25,22 +25,6 @@ from cascade_rl.rl_stages.tasks.domains import domain_named, lessons_of
 Split = Literal["train", "heldout"]
 
 HELDOUT_SHARE = 0.1
-
-
-@dataclass(frozen=True)
-class Task:
-    """One prompt and what its verifier reads. `id` is unique in its source and the same in every run.
-
-    tools     what the model may call, as chat templates take it: {"type": "function", "function": {...}}
-    thinking  the mode that the chat template is asked for; None leaves it to the template
-    """
-
-    id: str
-    domain: str
-    messages: tuple[Message, ...]
-    metadata: Mapping[str, Any]
-    tools: tuple[Tool, ...] = ()
-    thinking: bool | None = None
 
 
 class TaskList(Sequence[Task]):

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from cascade_rl.rl_stages.config.cascade import EpochFilter
+from cascade_rl.rl_stages.config.grpo_stage import EpochFilter
 from cascade_rl.rl_stages.config.source import parse_sources
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.blend import Blend
-from cascade_rl.rl_stages.tasks.load_tasks import JoinedTasks, Task, load_tasks
+from cascade_rl.rl_stages.tasks.load_tasks import JoinedTasks, load_tasks
 from cascade_rl.rl_stages.tasks.prompt_stream import PromptStream
 
 

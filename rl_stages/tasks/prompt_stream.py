@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cascade_rl.rl_stages.config.cascade import EpochFilter
-from cascade_rl.rl_stages.tasks.load_tasks import Task
+from cascade_rl.rl_stages.config.grpo_stage import EpochFilter
+from cascade_rl.rl_stages.core.task import Task
 
 
 class NoPromptLeft(RuntimeError):

@@ -6,7 +6,9 @@ from runpy import run_path
 
 from cascade_rl.engine.core.settings import OptimizerConfig
 from cascade_rl.launchers.cli.launch import launch
-from cascade_rl.rl_stages.config.cascade import Evaluation, GrpoStage, MopdStage
+from cascade_rl.rl_stages.config.base import Evaluation
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 
 TINY = run_path(str(Path(__file__).parents[1] / "rl_stages/tiny_cascade.py"))
 DOMAIN = "python:chaos_reward:vowels"

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.rollouts import Sequence
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import export_hf, read_config
 from cascade_rl.engine.train.losses import SftLoss
 from cascade_rl.engine.train.trainer import Trainer
@@ -38,7 +38,7 @@ from dataclasses import replace
 from runpy import run_path
 
 from cascade_rl.launchers.cli.launch import launch
-from cascade_rl.rl_stages.config.cascade import BaseModel
+from cascade_rl.rl_stages.config.base import BaseModel
 
 whole = run_path({cascade!r})["CASCADE"]
 launch(replace(whole, base=BaseModel(hf="./base"), stages=(whole.stage("grpo"),)))
@@ -66,7 +66,7 @@ def make_base(folder: Path) -> None:
     for step in range(12):
         ids = rng.integers(0, hf["vocab_size"], (16, 48))
         ids[rng.random(ids.shape) < 0.08] = hf["eos_token_id"]
-        trainer.update([Sequence(row, np.ones(47, np.bool_)) for row in ids], SftLoss(), step)
+        trainer.update([TrainSequence(row, np.ones(47, np.bool_)) for row in ids], SftLoss(), step)
     export_hf(trainer.module, hf, folder / "trained", tokenizer_from=made)
     made.rename(folder / "untrained")
     (folder / "trained").rename(folder / "base")

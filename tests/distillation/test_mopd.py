@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from cascade_rl.distillation.mopd import reverse_kl, with_teacher
 from cascade_rl.distillation.objectives import SampledLoss
 from cascade_rl.distillation.teachers import Teachers
-from cascade_rl.engine.backend.machine import initialize_distributed
-from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.train.packing import MicroBatch, pack
 from cascade_rl.engine.train.trainer import Trainer, read_logprob
 from tests.engine.models import tiny
@@ -25,10 +25,10 @@ DOMAINS = ("math", "code", "math", "code", "math")
 MOE_LAYERS, TOPK, EXPERTS = 2, 2, 8
 
 
-def drawn(rng: np.random.Generator, length: int) -> Sequence:
+def drawn(rng: np.random.Generator, length: int) -> TrainSequence:
     """The sampler's log-probs are about a third off: a part of the ratios is out of the band."""
     routes = [rng.permutation(EXPERTS // 2)[:TOPK] for _ in range(length * MOE_LAYERS)]
-    return Sequence(
+    return TrainSequence(
         token_ids=rng.integers(0, tiny.VOCABULARY, length + 1),
         loss_mask=np.arange(length) >= length // 3,
         temperature=0.8,
@@ -37,7 +37,7 @@ def drawn(rng: np.random.Generator, length: int) -> Sequence:
     )
 
 
-def sequences() -> list[Sequence]:
+def sequences() -> list[TrainSequence]:
     rng = np.random.default_rng(5)
     return [drawn(rng, length) for length in LENGTHS]
 
@@ -47,11 +47,11 @@ def logprobs(seed: int, around: float = -5.0) -> list[np.ndarray]:
     return [rng.normal(around, 0.6, length).astype(np.float32) for length in LENGTHS]
 
 
-def with_advantage(sequence: Sequence, teacher: np.ndarray, student: np.ndarray) -> Sequence:
+def with_advantage(sequence: TrainSequence, teacher: np.ndarray, student: np.ndarray) -> TrainSequence:
     return with_teacher(sequence, {"logprob": teacher}, student)
 
 
-def distilled(teacher: list[np.ndarray], student: list[np.ndarray]) -> list[Sequence]:
+def distilled(teacher: list[np.ndarray], student: list[np.ndarray]) -> list[TrainSequence]:
     return [with_advantage(*parts) for parts in zip(sequences(), teacher, student, strict=True)]
 
 
@@ -62,7 +62,9 @@ def in_float64(batch: MicroBatch) -> MicroBatch:
     return replace(batch, per_token=exact | {"share": torch.where(batch.loss_mask, 1 / counts, 0)})
 
 
-def loss_and_gradient(batch: list[Sequence], student: list[np.ndarray], loss: SampledLoss) -> tuple[dict, np.ndarray]:
+def loss_and_gradient(
+    batch: list[TrainSequence], student: list[np.ndarray], loss: SampledLoss
+) -> tuple[dict, np.ndarray]:
     """Of the whole batch in one micro-batch; the gradient [tokens] is by the student's log-probs."""
     (packed,) = pack(batch, [range(len(batch))])
     logprob = torch.from_numpy(np.concatenate(student)).double().requires_grad_()
@@ -130,7 +132,7 @@ def test_the_gradient_pulls_to_the_teacher() -> None:
 def test_a_token_outside_the_band_is_dropped_and_not_clamped(ratio: float, kept: bool) -> None:
     """It keeps its place in the mean: the other of the two tokens has half the weight either way."""
     per_token = {"rollout_logprob": np.array([0, -np.log(ratio)], np.float32)}
-    two = Sequence(np.arange(3), np.array([True, True]), per_token=per_token)
+    two = TrainSequence(np.arange(3), np.array([True, True]), per_token=per_token)
     student = np.zeros(2, np.float32)
     _, gradient = loss_and_gradient([with_advantage(two, student + 1, student)], [student], SampledLoss())
     np.testing.assert_allclose(gradient, [-0.5, -0.5 * ratio if kept else 0], rtol=1e-6)
@@ -196,7 +198,7 @@ def trainer(folder: Path, parallel: ParallelConfig, token_budget: int) -> Traine
     return made
 
 
-def free(batch: list[Sequence]) -> list[Sequence]:
+def free(batch: list[TrainSequence]) -> list[TrainSequence]:
     return [replace(sequence, routes=None) for sequence in batch]
 
 

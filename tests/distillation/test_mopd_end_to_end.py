@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.rl_stages import base_model
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder

@@ -9,7 +9,8 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.local.inputs import check_inputs
-from cascade_rl.rl_stages.config.cascade import Cascade, MopdStage
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.text import from_yaml, override, to_yaml
 from cascade_rl.rl_stages.evaluation import heldout_tasks
 from cascade_rl.rl_stages.run.run_folder import RunFolder

@@ -16,10 +16,10 @@ from cascade_rl.distillation import teachers as pool
 from cascade_rl.distillation.mopd import with_teacher
 from cascade_rl.distillation.objectives import ExactLoss, SampledLoss, TopkLoss, top_ids
 from cascade_rl.distillation.teachers import TeacherChanged, Teachers
-from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.rollouts import Sequence
 from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models.head import Head
 from cascade_rl.engine.train.packing import MicroBatch, pack
 from cascade_rl.engine.train.trainer import read_logprob
@@ -35,7 +35,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return make_models(tmp_path_factory)
 
 
-def batch() -> list[Sequence]:
+def batch() -> list[TrainSequence]:
     return free(sequences())
 
 
@@ -63,7 +63,7 @@ def one_process(models: dict[str, Path]) -> dict[str, dict[str, float]]:
     return run_ranks(1, steps, models, ParallelConfig(), 64)[0]
 
 
-def log_softmax(model: torch.nn.Module, sequence: Sequence) -> Tensor:
+def log_softmax(model: torch.nn.Module, sequence: TrainSequence) -> Tensor:
     """float64 [n - 1, vocabulary]."""
     logits = model(torch.from_numpy(sequence.token_ids[None, :-1])).logits[0]
     return (logits.double() / HEAT).log_softmax(-1)
@@ -143,7 +143,7 @@ def taught_batch(teacher: Head, taught: Tensor) -> MicroBatch:
     rng = np.random.default_rng(0)
     halves = [taught[:2], taught[2:]]
     made = [
-        Sequence(
+        TrainSequence(
             rng.integers(0, 30, len(half) + 1),
             np.arange(len(half)) > 0,
             temperature=HEAT,

@@ -6,7 +6,8 @@ from runpy import run_path
 
 from cascade_rl.engine.core.settings import OptimizerConfig
 from cascade_rl.launchers.cli.launch import launch
-from cascade_rl.rl_stages.config.cascade import BaseModel, MopdStage
+from cascade_rl.rl_stages.config.base import BaseModel
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 
 TINY = run_path(str(Path(__file__).parents[1] / "rl_stages/tiny_cascade.py"))
 

@@ -11,7 +11,12 @@ import pytest
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome, Sampling
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig
-from cascade_rl.rl_stages.config.cascade import Cascade, Evaluation, GrpoStage, MopdStage, RewardModelStage, SftStage
+from cascade_rl.rl_stages.config.base import Evaluation
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
+from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
+from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.tasks.domains import DOMAINS, Domain
 from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 

@@ -49,9 +49,7 @@ class Case:
         leaves = [leaf(x) for x in self.leaves()]
         candidates = self.targets.new_zeros(len(self.targets), 0) if self.candidates is None else self.candidates
         head = leaves[1][: self.vocab_size]
-        return linear_logprob(
-            leaves[0], head, self.targets, self.temperature, candidates, self.keep_logit
-        ), leaves
+        return linear_logprob(leaves[0], head, self.targets, self.temperature, candidates, self.keep_logit), leaves
 
     def largest_logit(self) -> float:
         head = self.weight[: self.vocab_size]
@@ -93,9 +91,7 @@ def assert_right(it: Case, path: str, gradient_tolerance: float) -> None:
     for name, output, reference in zip(found._fields, found, expected, strict=True):
         assert output.dtype == torch.float32
         assert largest_error(output, reference) < tolerance, name
-    for gradient, reference in zip(
-        gradients(found, it.leaves()), gradients(expected, leaves), strict=True
-    ):
+    for gradient, reference in zip(gradients(found, it.leaves()), gradients(expected, leaves), strict=True):
         assert gradient.dtype == it.hidden.dtype
         assert relative_error(gradient, reference) < gradient_tolerance
 

@@ -193,9 +193,7 @@ def test_one_token_with_all_the_mass():
 
 
 def test_uniform_entropy_is_log_of_the_vocabulary():
-    logprob, entropy = linear_logprob(
-        torch.zeros(2, 4), torch.randn(10, 4), torch.tensor([0, 6]), 1.0, vocab_size=7
-    )
+    logprob, entropy = linear_logprob(torch.zeros(2, 4), torch.randn(10, 4), torch.tensor([0, 6]), 1.0, vocab_size=7)
     assert logprob.tolist() == pytest.approx([-math.log(7)] * 2, abs=1e-6)
     assert entropy.tolist() == pytest.approx([math.log(7)] * 2, abs=1e-6)
 

@@ -39,11 +39,7 @@ def keep_step(stage: StageFolder, step: int) -> None:
 
 def note_pids() -> None:
     if "FAKE_PIDS" in os.environ:
-        child = (
-            [subprocess.Popen(["sleep", "60"]).pid]
-            if "hang" not in os.environ.get("FAKE_FAIL", "hang")
-            else []
-        )
+        child = [subprocess.Popen(["sleep", "60"]).pid] if "hang" not in os.environ.get("FAKE_FAIL", "hang") else []
         with open(os.environ["FAKE_PIDS"], "a") as file:
             print(os.getpid(), *child, file=file)
 

@@ -14,7 +14,8 @@ from cascade_rl.engine.models.places import place_of
 from cascade_rl.engine.train.schedule import learning_rate
 from cascade_rl.launchers.local.inputs import PUBLISHED, check_inputs, check_settings, model_config, read_config
 from cascade_rl.launchers.plan.hardware import read_hardware
-from cascade_rl.rl_stages.config.cascade import Cascade, MopdStage
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.text import from_yaml, leaves, override, to_plain, to_yaml
 from cascade_rl.rl_stages.run.stage_graph import dependencies
 from tests.launchers.cli.test_launch import children_cpu_s

@@ -11,11 +11,11 @@ from torch import Tensor
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import ParallelConfig, RouterConfig
 from cascade_rl.engine.models import HfImage, write_hf
+from cascade_rl.engine.models.build import _router_fields
 from cascade_rl.engine.models.hf_image import read_checkpoint
 from cascade_rl.engine.train import checkpoint
 from cascade_rl.engine.train.losses import SftLoss
 from cascade_rl.engine.train.trainer import Trainer
-from cascade_rl.moe.router import transformer_fields
 from cascade_rl.rl_stages.config.text import from_yaml, override, to_yaml
 from tests.gloo import run_ranks
 from tests.moe.tiny_policy import save, sequences, start
@@ -146,8 +146,8 @@ def test_dispatchers_give_the_same_loss_and_gradients(model: Path, parallel: Par
 
 def test_flex_needs_cuda() -> None:
     with pytest.raises(UserError, match="one of alltoall, allgather on this machine, found flex"):
-        transformer_fields(RouterConfig(dispatcher="flex"), ("alltoall", "allgather"))
-    assert transformer_fields(RouterConfig(dispatcher="flex"), ("flex",))["moe_token_dispatcher_type"] == "flex"
+        _router_fields(RouterConfig(dispatcher="flex"), ("alltoall", "allgather"))
+    assert _router_fields(RouterConfig(dispatcher="flex"), ("flex",))["moe_token_dispatcher_type"] == "flex"
 
 
 def test_a_negative_rate_is_refused() -> None:

@@ -8,7 +8,7 @@ import torch
 from megatron.core.transformer.moe.moe_utils import topk_routing_with_score_function
 from torch import Tensor
 
-from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models import build_model
 from cascade_rl.moe.router_replay import NOT_CAPTURED, Replay, RouterReplay

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cascade_rl.engine.backend.machine import initialize_distributed
-from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import DEFAULT_ROUTER, OptimizerConfig, ParallelConfig, RouterConfig
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import family_of, read_config
 from cascade_rl.engine.train.trainer import Trainer
 from tests.engine.models import tiny
@@ -32,14 +32,14 @@ def start(model: Path, parallel: ParallelConfig, router: RouterConfig = DEFAULT_
     return policy
 
 
-def sequences(*, routed: bool = True) -> list[Sequence]:
+def sequences(*, routed: bool = True) -> list[TrainSequence]:
     rng = np.random.default_rng(3)
     return [_sequence(rng, int(length), routed) for length in rng.integers(4, 30, 12)]
 
 
-def _sequence(rng: np.random.Generator, length: int, routed: bool) -> Sequence:
+def _sequence(rng: np.random.Generator, length: int, routed: bool) -> TrainSequence:
     routes = [rng.permutation(EXPERTS)[:TOPK] for _ in range((length - 1) * MOE_LAYERS)]
-    return Sequence(
+    return TrainSequence(
         token_ids=rng.integers(0, tiny.VOCABULARY, length),
         loss_mask=rng.random(length - 1) < 0.7,
         temperature=1.0,

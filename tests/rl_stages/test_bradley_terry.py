@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.rollouts import Outcome, Sequence
+from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import read_config
 from cascade_rl.engine.models.head import SCALAR_HEAD, SCALAR_HEAD_FILE
 from cascade_rl.engine.train import checkpoint
@@ -22,8 +23,11 @@ from cascade_rl.engine.train.losses import RewardLoss
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.launchers.stage.run_stage import run_stage
 from cascade_rl.rl_stages.bradley_terry import accuracy, bradley_terry, with_slopes
-from cascade_rl.rl_stages.config.cascade import Cascade, MopdStage, RewardModelStage
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
+from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
 from cascade_rl.rl_stages.config.text import from_yaml, to_yaml
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rewards.reward_models import bradley_terry_model
 from cascade_rl.rl_stages.rewards.reward_models.bradley_terry_scorer import (
     BradleyTerryScorer,
@@ -32,7 +36,6 @@ from cascade_rl.rl_stages.rewards.reward_models.bradley_terry_scorer import (
 )
 from cascade_rl.rl_stages.rewards.reward_models.shaping import scored_text, tanh_of_z
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 from cascade_rl.rl_stages.tasks.pairs import load_pairs
 from tests.engine.models import tiny
 from tests.gloo import run_ranks
@@ -60,11 +63,11 @@ def test_a_model_that_cannot_tell_two_answers_apart_is_right_half_the_time() -> 
 # One answer in each layout.
 
 
-def sequences() -> list[Sequence]:
+def sequences() -> list[TrainSequence]:
     """Four chosen answers, then four rejected ones."""
     rng = np.random.default_rng(3)
     lengths = rng.integers(4, 15, 8)
-    return [Sequence(rng.integers(0, tiny.VOCABULARY, n + 1), np.arange(n) == n - 1) for n in map(int, lengths)]
+    return [TrainSequence(rng.integers(0, tiny.VOCABULARY, n + 1), np.arange(n) == n - 1) for n in map(int, lengths)]
 
 
 @pytest.fixture(scope="module")

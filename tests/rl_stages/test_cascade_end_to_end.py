@@ -19,7 +19,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cascade_rl.rl_stages.config.cascade import GrpoStage
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.sample_record import read_samples
 from tests.rl_stages.launched import Launched, cpu_ticks
@@ -34,7 +34,7 @@ from dataclasses import replace
 from runpy import run_path
 
 from cascade_rl.launchers.cli.launch import launch
-from cascade_rl.rl_stages.config.cascade import BaseModel
+from cascade_rl.rl_stages.config.base import BaseModel
 
 whole = run_path({tiny!r})["CASCADE"]
 launch(replace(whole, base=BaseModel(hf={base!r}), stages=tuple(map(whole.stage, {names!r}))))

@@ -10,11 +10,11 @@ import pytest
 from cascade_rl.engine.core.rollouts import Kept, Outcome, Rollout
 from cascade_rl.rl_stages import grpo
 from cascade_rl.rl_stages.agreement import Mismatch, mask_disagreeing, require_agreement, require_replay
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.grpo import NothingToLearn
 from cascade_rl.rl_stages.scoring.group_scoring import score_groups
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes, record
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 TASK = Task("math-1", "math", ({"role": "user", "content": "?"},), {})
 TRUNCATED = Verdict(Outcome.TRUNCATED, 0.0)

@@ -17,7 +17,9 @@ import pytest
 
 from cascade_rl.engine.core.rollouts import Rollout, Sampling
 from cascade_rl.rl_stages import prompt_ledger, step_batch
-from cascade_rl.rl_stages.config.cascade import GrpoStage, RewardModel
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.reward_model import RewardModel
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
 from cascade_rl.rl_stages.lessons import swe_executed
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
@@ -32,7 +34,6 @@ from cascade_rl.rl_stages.sandbox.outside import probe
 from cascade_rl.rl_stages.scoring.infrastructure import InfrastructureFailures
 from cascade_rl.rl_stages.scoring.judge import Judge, MakeVerifier
 from cascade_rl.rl_stages.step_batch import StepBatch, draw_batch
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 from cascade_rl.rl_stages.tasks.prompt_stream import PromptStream
 from tests.rl_stages.rewards.adapters.test_nemo_gym import server
 from tests.rl_stages.small_disk import small_disk

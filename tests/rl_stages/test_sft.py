@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.rl_stages import sft
 from cascade_rl.rl_stages.base_model import _train_tokenizer
-from cascade_rl.rl_stages.config.cascade import BaseModel, Cascade, Evaluation, SftStage
+from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.sft_stage import SftStage
 
 STAGE = SftStage(
     name="sft",
@@ -38,12 +40,12 @@ def session(seed: int = 1, **changes: Any) -> Any:
     return SimpleNamespace(stage=replace(STAGE, **changes), seed=seed, tokenizer=TOKENIZER)
 
 
-def batches(session: Any) -> list[list[Sequence]]:
+def batches(session: Any) -> list[list[TrainSequence]]:
     mix = sft.Mix(session.stage.data, session.seed)
     return [sft._batch(session, mix, step)[0] for step in range(session.stage.steps)]
 
 
-def sequences(session: Any) -> list[Sequence]:
+def sequences(session: Any) -> list[TrainSequence]:
     return [sequence for batch in batches(session) for sequence in batch]
 
 

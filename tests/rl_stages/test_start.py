@@ -18,7 +18,9 @@ from cascade_rl.engine.sync.weight_sync import Refit, StaleWeights
 from cascade_rl.launchers.cli.parity import show
 from cascade_rl.rl_stages import start as start_module
 from cascade_rl.rl_stages.agreement import Mismatch
-from cascade_rl.rl_stages.config.cascade import GrpoStage, SftStage, Stage
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.sft_stage import SftStage
+from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.start import start
 
 GRPO = GrpoStage(

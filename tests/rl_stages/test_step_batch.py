@@ -14,12 +14,12 @@ import pytest
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Rollout, Sampling
 from cascade_rl.rl_stages import prompt_ledger, step_batch
-from cascade_rl.rl_stages.config.cascade import CodeSwitch, EpochFilter, GrpoStage
+from cascade_rl.rl_stages.config.grpo_stage import CodeSwitch, EpochFilter, GrpoStage
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
 from cascade_rl.rl_stages.scoring.infrastructure import InfrastructureFailures
 from cascade_rl.rl_stages.step_batch import StepBatch, TooFewGroups, draw_batch, in_modes
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 from cascade_rl.rl_stages.tasks.prompt_stream import PromptStream
 
 STAGE = GrpoStage(

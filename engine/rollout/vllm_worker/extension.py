@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from cascade_rl.engine.rollout.server_process import die_with_parent
+from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.engine.rollout.vllm_worker import sampler_logprob, vllm_cpu_patches, weight_transfer
+from cascade_rl.engine.rollout.vllm_worker.moe_layers import moe_layers
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 die_with_parent()
 vllm_cpu_patches.apply()
@@ -25,10 +26,3 @@ class WorkerExtension:
     def use_trainer_logprob(self) -> None:
         """From now on, log-probs are those of the trainer's function."""
         sampler_logprob.install(self.model_runner)
-
-
-def moe_layers(model: "torch.nn.Module") -> list[Any]:
-    """The modules of a vLLM model that route tokens to experts, in layer order."""
-    from vllm.model_executor.layers.fused_moe.layer import MoERunner
-
-    return [module for module in model.modules() if isinstance(module, MoERunner)]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cascade_rl.engine.rollout.vllm_worker.extension import moe_layers
+from cascade_rl.engine.rollout.vllm_worker.moe_layers import moe_layers
 
 
 class RouteCollector:

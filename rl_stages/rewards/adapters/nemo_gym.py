@@ -21,7 +21,7 @@ from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.rewards.adapters.reward_process import request
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.tasks.load_tasks import Task
+    from cascade_rl.rl_stages.core.task import Task
 
 DEADLINE_SECONDS = 60.0  # of one request
 CONCURRENCY = 32

@@ -12,7 +12,7 @@ from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.rewards.deadline_worker import Reply, Worker, WorkerDied, asked_twice
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.tasks.load_tasks import Task
+    from cascade_rl.rl_stages.core.task import Task
 
 DEADLINE_SECONDS = 30.0
 SHIM = Path(__file__).with_name("shim.py")

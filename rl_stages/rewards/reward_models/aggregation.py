@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from cascade_rl.rl_stages.config.reward_model import LengthTerms
+
 RANKING_MIDPOINT = 3.5
 
 Pair = tuple[int, int]
@@ -31,25 +33,6 @@ class Judgement:
         """Both scores; of a tie, moved apart by the ranking."""
         lead = RANKING_MIDPOINT - self.ranking if self.is_tie else 0.0
         return self.score_1 + lead, self.score_2 - lead
-
-
-@dataclass(frozen=True)
-class LengthTerms:
-    """Weights of what conciseness adds to a score; 0 turns a term off. Lengths are characters.
-
-    Defaults: Nano-v3's report, which Cascade 2 says that it follows ("the same as Nano-v3"). Super's released
-    configuration has .3, .35, .5, .5, and a style term, which is not built; no released one is Cascade 2's.
-
-    reasoning, answer              of the group-relative terms
-    reasoning_bonus, answer_bonus  for the shortest of the group, if its score is among the best
-    top_fraction                   how much of the group the best are
-    """
-
-    reasoning: float = 0.5
-    answer: float = 0.5
-    reasoning_bonus: float = 0.5
-    answer_bonus: float = 0.5
-    top_fraction: float = 0.2
 
 
 def all_pairs(count: int) -> list[Pair]:

@@ -9,10 +9,10 @@ import math
 from collections.abc import Sequence
 
 from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict, Verifier
 from cascade_rl.rl_stages.rewards.reward_models.bradley_terry_scorer import BradleyTerryScorer, ScorerDied
 from cascade_rl.rl_stages.rewards.reward_models.shaping import z_scores
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 
 class BonusVerifier:

@@ -1,15 +1,15 @@
 """Conversations and answers as sequences whose last hidden state a Bradley-Terry head scores."""
 
-from collections.abc import Sequence as ListOf
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from cascade_rl.engine.backend.machine import initialize_distributed
-from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import read_config
 from cascade_rl.engine.models.head import Head
 from cascade_rl.engine.train.packing import MicroBatch
@@ -20,7 +20,7 @@ from cascade_rl.rl_stages.data.tokenizer import encode_prompt
 TOKEN_BUDGET = 8192
 
 
-def encode_answer(tokenizer: PreTrainedTokenizerBase, messages: ListOf[Message], answer: str) -> Sequence:
+def encode_answer(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], answer: str) -> TrainSequence:
     """Prompt, answer and stop token, which is the one loss token: its hidden state is the last, and is scored.
 
     A position holds a token and predicts the next, so one more stop token stands behind. UserError as `encode_prompt`.
@@ -28,10 +28,10 @@ def encode_answer(tokenizer: PreTrainedTokenizerBase, messages: ListOf[Message],
     ids = encode_prompt(tokenizer, messages) + tokenizer.encode(answer, add_special_tokens=False)
     ids += [tokenizer.eos_token_id] * 2
     last = np.arange(len(ids) - 1) == len(ids) - 2
-    return Sequence(np.array(ids), last)
+    return TrainSequence(np.array(ids), last)
 
 
-def rewards(trainer: Trainer, sequences: ListOf[Sequence]) -> np.ndarray:
+def rewards(trainer: Trainer, sequences: Sequence[TrainSequence]) -> np.ndarray:
     """Float32 [sequences], of a trainer with a scalar head, on every rank."""
     return np.array([values["reward"][-1] for values in trainer.read(sequences, _read)], np.float32)
 

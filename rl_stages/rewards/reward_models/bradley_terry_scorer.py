@@ -13,9 +13,9 @@ from pathlib import Path
 from cascade_rl.engine.cluster.rank_environment import ALONE
 from cascade_rl.engine.rollout.server_process import environment_of_no_rank
 from cascade_rl.rl_stages.core.messages import Message
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.rewards.reward_models.shaping import tanh_of_z
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 SERVER = "cascade_rl.rl_stages.rewards.reward_models.bradley_terry_server"
 

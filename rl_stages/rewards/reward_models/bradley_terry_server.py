@@ -5,8 +5,8 @@ import os
 import sys
 from pathlib import Path
 
+from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.engine.core.quiet_libraries import quiet_libraries
-from cascade_rl.engine.rollout.server_process import die_with_parent
 from cascade_rl.rl_stages.rewards.reward_models.shaping import scored_text
 
 

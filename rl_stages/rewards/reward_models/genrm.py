@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
+from cascade_rl.rl_stages.config.reward_model import PromptForm
 from cascade_rl.rl_stages.core.verdict import final_answer
 from cascade_rl.rl_stages.rewards.reward_models.aggregation import Judgement
-
-PromptForm = Literal["instructed", "plain", "roles"]
-"""How the model is asked: "instructed", one that was not trained for it; "plain", one trained on the same sections
-without the instructions (`generate:genrm`); "roles", one whose chat template has the roles `response_1`, `response_2`
-and `principle`, such as nvidia/Qwen3-Nemotron-235B-A22B-GenRM."""
 
 INSTRUCTIONS = """\
 You are an expert judge of answers. The user gives you a conversation and two responses to its last turn, each between \

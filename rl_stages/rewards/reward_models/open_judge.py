@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cascade_rl.engine.core.settings import RolloutConfig
-from cascade_rl.rl_stages.config.cascade import RewardModel
+from cascade_rl.rl_stages.config.reward_model import RewardModel
 from cascade_rl.rl_stages.rewards.reward_models.judge_client import JudgeClient, JudgeModel
 
 

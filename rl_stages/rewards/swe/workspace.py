@@ -11,9 +11,9 @@ from cascade_rl.rl_stages.rewards.swe.unified_diff import unified_diff
 from cascade_rl.rl_stages.sandbox import Limits
 
 if TYPE_CHECKING:
+    from cascade_rl.rl_stages.core.task import Task
     from cascade_rl.rl_stages.core.verdict import Verdict
     from cascade_rl.rl_stages.sandbox import Folder, Sandbox
-    from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 ACTION_LIMITS = Limits(cpu_seconds=10.0, output_bytes=1 << 16)
 

@@ -19,7 +19,7 @@ from cascade_rl.rl_stages.rewards.deadline_worker import DeadlineCheck
 from cascade_rl.rl_stages.rewards.verifiers import math_worker
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.tasks.load_tasks import Task
+    from cascade_rl.rl_stages.core.task import Task
 
 MAX_ANSWER_CHARACTERS = 512
 MAX_NESTING = 64

@@ -21,7 +21,7 @@ from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.rewards.verifiers.math import last_box
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.tasks.load_tasks import Task
+    from cascade_rl.rl_stages.core.task import Task
 
 BOXED = "strict_single_letter_boxed"
 BOXED_TEXT = "lenient_boxed"

@@ -23,7 +23,7 @@ from cascade_rl.rl_stages.rewards.verifiers import reasoning_gym_worker
 from cascade_rl.rl_stages.rewards.verifiers.math import last_box
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.tasks.load_tasks import Task
+    from cascade_rl.rl_stages.core.task import Task
 
 PACKAGE = "reasoning-gym==0.1.25"
 TASKS = frozenset(

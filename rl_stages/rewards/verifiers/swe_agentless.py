@@ -21,8 +21,8 @@ from cascade_rl.rl_stages.rewards.swe.repository import Files, checked_files
 from cascade_rl.rl_stages.rewards.swe.unified_diff import DiffError, apply_unified_diff, unified_diff
 
 if TYPE_CHECKING:
+    from cascade_rl.rl_stages.core.task import Task
     from cascade_rl.rl_stages.rewards.reward_models.judge_client import JudgeModel
-    from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 MAX_ANSWER_CHARACTERS = 100_000
 

@@ -19,7 +19,7 @@ from cascade_rl.rl_stages.rewards.verifiers.swe_agentless import bounded_answer
 from cascade_rl.rl_stages.sandbox import Sandbox, cores
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.tasks.load_tasks import Task
+    from cascade_rl.rl_stages.core.task import Task
 
 
 class SweExecutedVerifier:

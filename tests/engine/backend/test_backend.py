@@ -8,7 +8,8 @@ from megatron.core import parallel_state
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from cascade_rl.engine.backend import machine as backend_module
-from cascade_rl.engine.backend.machine import Backend, backend, initialize_distributed
+from cascade_rl.engine.backend.machine import Backend, backend
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import ParallelConfig
 from tests.gloo import run_ranks

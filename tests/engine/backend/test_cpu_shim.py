@@ -16,7 +16,8 @@ from megatron.core.tensor_parallel import mappings, random
 from megatron.core.transformer.moe import token_dispatcher
 
 from cascade_rl.engine.backend import cpu_shim
-from cascade_rl.engine.backend.machine import backend, initialize_distributed
+from cascade_rl.engine.backend.machine import backend
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import ParallelConfig
 from tests.gloo import run_ranks
 

@@ -13,7 +13,8 @@ from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from cascade_rl.engine.backend.machine import backend, initialize_distributed
+from cascade_rl.engine.backend.machine import backend
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.backend.torch_layers import (
     TorchColumnParallelGroupedLinear,
     TorchDotProductAttention,

@@ -11,7 +11,7 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models.build import build_model, padded_vocab, staged_pattern

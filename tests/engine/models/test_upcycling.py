@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.rollouts import Sequence
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import read_config
 from cascade_rl.engine.models.hf_image import read_checkpoint
 from cascade_rl.engine.models.upcycling import upcycle
@@ -35,10 +35,10 @@ def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return root / "dense", root / "sparse"
 
 
-def sequences() -> list[Sequence]:
+def sequences() -> list[TrainSequence]:
     rng = np.random.default_rng(5)
     tokens = [rng.integers(0, tiny.VOCABULARY, length) for length in (24, 9, 17)]
-    return [Sequence(token_ids=ids, loss_mask=np.ones(len(ids) - 1, np.bool_)) for ids in tokens]
+    return [TrainSequence(token_ids=ids, loss_mask=np.ones(len(ids) - 1, np.bool_)) for ids in tokens]
 
 
 def test_transformers_computes_the_logits_of_the_dense_model(folders: tuple[Path, Path]) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.parity.certificate import Bounds, Certificate, gap_of, worst_tokens
 from cascade_rl.engine.parity.measure import certify, open_trainer, texts

@@ -10,13 +10,12 @@ import pytest
 import torch
 from torch.distributed import HashStore, PrefixStore, TCPStore
 
-from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.engine.core.settings import Check, ParallelConfig
 from cascade_rl.engine.models import family_of
 from cascade_rl.engine.refit.group import Terms, join_as_trainer, join_as_worker
 from cascade_rl.engine.refit.plan import Bucket, Plan, RefitError, Transfer, make_plan
 from cascade_rl.engine.refit.transport import HEADER_WORDS, Group, Receiver, Sender, put
 from cascade_rl.engine.refit.vllm_map import WHOLE, WorkerPlace, worker_shards
-from cascade_rl.engine.rollout.protocol import Check
 from tests.engine.refit.refit_layouts import MODELS, NEMOTRON, PAIRS, Pair, fitting, hf_numbers, laid_out
 from tests.gloo import run_ranks
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch.distributed as dist
 
-from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.cluster.node import NodeLost
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling

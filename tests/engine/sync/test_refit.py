@@ -3,8 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Callable
-from collections.abc import Sequence as ListOf
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,10 +13,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.backend.ranks import from_rank0
-from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling, Scored, Sequence
+from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling, Scored
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.rollout.client import RolloutEngine
 from cascade_rl.engine.sync.sampler import Sampler, sample
 from cascade_rl.engine.sync.weight_sync import Refit, StaleWeights
@@ -64,12 +64,12 @@ def draw(engine: RolloutEngine | None, refit: Refit, deaths: list[str]) -> list[
     return sample(sampler, refit, requests())
 
 
-def training_sequence(rollout: Rollout) -> Sequence:
+def training_sequence(rollout: Rollout) -> TrainSequence:
     ids = np.concatenate([rollout.prompt_ids, rollout.token_ids])
-    return Sequence(ids, np.arange(1, len(ids)) >= len(rollout.prompt_ids), TEMPERATURE, routes=rollout.routes)
+    return TrainSequence(ids, np.arange(1, len(ids)) >= len(rollout.prompt_ids), TEMPERATURE, routes=rollout.routes)
 
 
-def sampled_gap(trainer: Trainer, rollouts: ListOf[Rollout]) -> np.ndarray:
+def sampled_gap(trainer: Trainer, rollouts: Sequence[Rollout]) -> np.ndarray:
     """|log p_train - log p_rollout| of each drawn token."""
     sequences = [training_sequence(rollout) for rollout in rollouts]
     ours = [found[len(r.prompt_ids) - 1 :] for found, r in zip(trainer.log_probs(sequences), rollouts, strict=True)]
@@ -135,7 +135,7 @@ def nan_scores(engine: RolloutEngine | None, send: Callable[[], None]) -> None:
     if engine:
         score = engine.score
 
-        def broken(ids: ListOf[ListOf[int]]) -> list[Scored]:
+        def broken(ids: Sequence[Sequence[int]]) -> list[Scored]:
             scores = score(ids)
             scores[1].logprobs[2] = np.nan
             return scores

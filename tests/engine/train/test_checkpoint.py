@@ -10,10 +10,10 @@ import psutil
 import pytest
 import torch
 
-from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.rollouts import Sequence
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.train import checkpoint
 from cascade_rl.engine.train.losses import SftLoss
 from cascade_rl.engine.train.trainer import Trainer
@@ -50,7 +50,7 @@ def save(hf: dict, folder: Path) -> tuple[State, State]:
     start = {name: tensor.clone() for name, tensor in trainer.module.state_dict().items() if torch.is_tensor(tensor)}
     ids = np.random.default_rng(0).integers(0, tiny.VOCABULARY, (4, 12))
     for step in range(2):
-        trainer.update([Sequence(row, np.ones(11, np.bool_)) for row in ids], SftLoss(), step)
+        trainer.update([TrainSequence(row, np.ones(11, np.bool_)) for row in ids], SftLoss(), step)
     checkpoint.save(trainer, folder)
     return start, state_of(trainer)
 
@@ -101,7 +101,7 @@ def next_step(hf: dict, folder: Path, parallel: ParallelConfig) -> tuple[dict[st
     trainer = new_trainer(hf, parallel, seed=3)
     checkpoint.load(trainer, folder)
     ids = np.random.default_rng(BATCH_SEED).integers(0, tiny.VOCABULARY, (4, 12))
-    batch = [Sequence(row, np.ones(11, np.bool_)) for row in ids]
+    batch = [TrainSequence(row, np.ones(11, np.bool_)) for row in ids]
     metrics = trainer.update(batch, SftLoss(), step=2)
     return metrics, trainer.log_probs(batch)
 
@@ -135,7 +135,7 @@ def without_moments(hf: dict, folder: Path) -> list[np.ndarray]:
         for moments in part.optimizer.state.values():
             moments["exp_avg"].zero_()
     ids = np.random.default_rng(BATCH_SEED).integers(0, tiny.VOCABULARY, (4, 12))
-    batch = [Sequence(row, np.ones(11, np.bool_)) for row in ids]
+    batch = [TrainSequence(row, np.ones(11, np.bool_)) for row in ids]
     trainer.update(batch, SftLoss(), step=2)
     return trainer.log_probs(batch)
 
@@ -152,7 +152,7 @@ def test_the_moments_matter_to_that_step(
 def write_behind(hf: dict, folder: Path) -> tuple[State, list[str], State]:
     trainer = new_trainer(hf, EP2, seed=1)
     ids = np.random.default_rng(0).integers(0, tiny.VOCABULARY, (4, 12))
-    batch = [Sequence(row, np.ones(11, np.bool_)) for row in ids]
+    batch = [TrainSequence(row, np.ones(11, np.bool_)) for row in ids]
     trainer.update(batch, SftLoss(), 0)
     at_start, order = state_of(trainer), []
     writer = checkpoint.CheckpointWriter()

@@ -5,9 +5,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from cascade_rl.engine.backend import zigzag as context_parallel
-from cascade_rl.engine.backend.zigzag import in_order, shard, zigzag
-from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.backend.zigzag import gather, in_order, zigzag
+from cascade_rl.engine.core.train_sequence import TrainSequence
+from cascade_rl.engine.train.context_parallel import shard
 from cascade_rl.engine.train.packing import MicroBatch, pack
 from tests.gloo import run_ranks
 
@@ -21,7 +21,7 @@ def packed(size: int) -> MicroBatch:
         ids = np.arange(first, first + length + 1)
         values = ids[:-1].astype(np.float32)
         routes = np.repeat(ids[:-1], 4).reshape(length, 2, 2)
-        sequences.append(Sequence(ids, ids[:-1] % 3 > 0, 1.0 + first, {"advantage": values}, routes))
+        sequences.append(TrainSequence(ids, ids[:-1] % 3 > 0, 1.0 + first, {"advantage": values}, routes))
         first += length
     return pack(sequences, [[0, 1, 2]], segment_multiple=2 * size)[0]
 
@@ -70,7 +70,7 @@ def gathered() -> torch.Tensor:
     assert group is not None
     batch = packed(group.size())
     part = shard(batch, group.size(), group.rank())
-    return context_parallel.gather(part.per_token["advantage"], batch.cu_seqlens, group)
+    return gather(part.per_token["advantage"], batch.cu_seqlens, group)
 
 
 def test_values_come_back_in_the_order_of_the_row() -> None:

@@ -16,9 +16,10 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from safetensors.torch import load_file
 
-from cascade_rl.engine.backend.machine import cut_ranks, initialize_distributed
-from cascade_rl.engine.core.rollouts import Kept, Sequence
+from cascade_rl.engine.backend.process_groups import cut_ranks, initialize_distributed
+from cascade_rl.engine.core.rollouts import Kept
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import export_hf, family_of, read_config
 from cascade_rl.engine.models.build import place_of_this_rank
 from cascade_rl.engine.train import checkpoint
@@ -85,18 +86,18 @@ class Answer:
     after: np.ndarray
 
 
-def sequences(experts: int, count: int = 12) -> list[Sequence]:
+def sequences(experts: int, count: int = 12) -> list[TrainSequence]:
     rng = np.random.default_rng(3)
     return [sequence(rng, experts, int(rng.integers(4, 30))) for _ in range(count)]
 
 
-def sequence(rng: np.random.Generator, experts: int, length: int) -> Sequence:
+def sequence(rng: np.random.Generator, experts: int, length: int) -> TrainSequence:
     def draw() -> np.ndarray:
         return rng.normal(size=length - 1).astype(np.float32)
 
     routes = [rng.permutation(experts)[:TOPK] for _ in range((length - 1) * MOE_LAYERS)]
     token_ids = rng.integers(0, tiny.VOCABULARY, length)
-    return Sequence(
+    return TrainSequence(
         token_ids=token_ids,
         loss_mask=rng.random(length - 1) < 0.7,
         temperature=0.8,

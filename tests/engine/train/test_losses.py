@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models.flops import SequenceCost
 from cascade_rl.engine.train.losses import GrpoLoss, Loss, SftLoss, group_advantages, k3, mismatch
 from cascade_rl.engine.train.packing import MicroBatch, pack
@@ -24,7 +24,7 @@ ALL_LOSSES = [
 ]
 
 
-def sequences(count: int = 9) -> list[Sequence]:
+def sequences(count: int = 9) -> list[TrainSequence]:
     random = np.random.default_rng(0)
     drawn = []
     for _ in range(count):
@@ -38,16 +38,16 @@ def sequences(count: int = 9) -> list[Sequence]:
             "reference_logprob": -3 + noise["reference_logprob"],
         }
         mask = random.random(length) < 0.6
-        drawn.append(Sequence(random.integers(0, VOCAB, length + 1), mask, per_token=per_token))
+        drawn.append(TrainSequence(random.integers(0, VOCAB, length + 1), mask, per_token=per_token))
     return drawn
 
 
 def batch_of(mask: list[bool], **per_token: list[float]) -> MicroBatch:
     values = {name: np.array(value, np.float32) for name, value in per_token.items()}
-    return pack([Sequence(np.arange(len(mask) + 1), np.array(mask), per_token=values)], [[0]])[0]
+    return pack([TrainSequence(np.arange(len(mask) + 1), np.array(mask), per_token=values)], [[0]])[0]
 
 
-def loss_and_gradients(loss: Loss, batch: list[Sequence], token_budget: int) -> tuple[Tensor, ...]:
+def loss_and_gradients(loss: Loss, batch: list[TrainSequence], token_budget: int) -> tuple[Tensor, ...]:
     """A toy model, embedding and head, through packing, log-prob op and loss, as the trainer does it."""
     torch.manual_seed(0)
     embedding = torch.randn(VOCAB, HIDDEN, requires_grad=True)

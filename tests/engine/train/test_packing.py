@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.rollouts import Kept, Sequence
+from cascade_rl.engine.core.rollouts import Kept
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.train.packing import MicroBatch, pack, unpack
 from cascade_rl.kernels.linear_logprob import IGNORED
 from cascade_rl.moe.router_replay import NOT_CAPTURED
@@ -16,12 +17,12 @@ from cascade_rl.moe.router_replay import NOT_CAPTURED
 LAYERS, TOPK = 2, 3
 
 
-def sequence(length: int, seed: int, *, routes: bool = True) -> Sequence:
+def sequence(length: int, seed: int, *, routes: bool = True) -> TrainSequence:
     """`length` positions, every array of it random."""
     random = np.random.default_rng(seed)
     counts = random.integers(0, 4, length, dtype=np.int32)
     kept = Kept(random.integers(0, 1000, counts.sum(), dtype=np.int32), counts) if seed % 3 else None
-    return Sequence(
+    return TrainSequence(
         token_ids=random.integers(1, 1000, length + 1),
         loss_mask=random.random(length) < 0.5,
         temperature=float(random.uniform(0.5, 1.5)),
@@ -31,7 +32,7 @@ def sequence(length: int, seed: int, *, routes: bool = True) -> Sequence:
     )
 
 
-def sequences(lengths: list[int]) -> list[Sequence]:
+def sequences(lengths: list[int]) -> list[TrainSequence]:
     return [sequence(length, seed) for seed, length in enumerate(lengths)]
 
 
@@ -162,18 +163,18 @@ def test_a_length_that_cannot_be_padded_to():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (Sequence(np.arange(4), np.ones(4, bool)), "sequence 1 has 4 tokens.*'loss_mask': 4"),
-        (Sequence(np.arange(1), np.ones(0, bool)), "sequence 1 has 1 tokens: expected at least 2"),
+        (TrainSequence(np.arange(4), np.ones(4, bool)), "sequence 1 has 4 tokens.*'loss_mask': 4"),
+        (TrainSequence(np.arange(1), np.ones(0, bool)), "sequence 1 has 1 tokens: expected at least 2"),
         (
-            Sequence(np.arange(4), np.ones(3, bool), per_token={"advantage": np.ones(2, np.float32)}),
+            TrainSequence(np.arange(4), np.ones(3, bool), per_token={"advantage": np.ones(2, np.float32)}),
             "'advantage': 2",
         ),
-        (Sequence(np.arange(4), np.ones(3, bool), routes=np.zeros((4, 1, 1), np.int16)), "'routes': 4"),
-        (Sequence(np.arange(4), np.ones(3, bool)), "sequence 1 holds"),
+        (TrainSequence(np.arange(4), np.ones(3, bool), routes=np.zeros((4, 1, 1), np.int16)), "'routes': 4"),
+        (TrainSequence(np.arange(4), np.ones(3, bool)), "sequence 1 holds"),
         (sequence(3, 1, routes=False), "sequence 1 holds"),
     ],
 )
-def test_arrays_that_do_not_fit(wrong: Sequence, message: str):
+def test_arrays_that_do_not_fit(wrong: TrainSequence, message: str):
     with pytest.raises(ValueError, match=message):
         pack([sequence(3, 0), wrong], [[0, 1]])
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cascade_rl.engine.backend.machine import initialize_distributed
-from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.train import checkpoint
 from cascade_rl.engine.train.losses import GrpoLoss, Loss, SftLoss
 from cascade_rl.engine.train.reference import Reference
@@ -36,17 +36,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def sequences(count: int = 12) -> list[Sequence]:
+def sequences(count: int = 12) -> list[TrainSequence]:
     rng = np.random.default_rng(3)
     return [sequence(rng, int(rng.integers(4, 30))) for _ in range(count)]
 
 
-def sequence(rng: np.random.Generator, length: int) -> Sequence:
+def sequence(rng: np.random.Generator, length: int) -> TrainSequence:
     def draw() -> np.ndarray:
         return rng.normal(size=length - 1).astype(np.float32)
 
     routes = [rng.permutation(EXPERTS // 2)[:TOPK] for _ in range((length - 1) * MOE_LAYERS)]
-    return Sequence(
+    return TrainSequence(
         token_ids=rng.integers(0, tiny.VOCABULARY, length),
         loss_mask=rng.random(length - 1) < 0.7,
         temperature=0.8,
@@ -86,7 +86,7 @@ def test_update_moves_the_policy(one_process: dict[str, Answer]) -> None:
 def replayed_and_free(model: Path) -> tuple[list[np.ndarray], list[np.ndarray], float]:
     initialize_distributed(ParallelConfig(), seed=1)
     policy = trainer(model, ParallelConfig(), 512)
-    free = [Sequence(token_ids=s.token_ids, loss_mask=s.loss_mask, temperature=0.8) for s in sequences()]
+    free = [TrainSequence(token_ids=s.token_ids, loss_mask=s.loss_mask, temperature=0.8) for s in sequences()]
     without = policy.log_probs(free)
     return policy.log_probs(sequences()), without, policy.update(free, SftLoss(), 0)["replay_fraction"]
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from cascade_rl.engine.backend.machine import initialize_distributed
-from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.train import checkpoint
 from cascade_rl.engine.train.losses import SftLoss
 from cascade_rl.engine.train.trainer import Trainer
@@ -35,7 +35,7 @@ def digests(hf: dict, folder: Path) -> list[str]:
     trainer = new_trainer(hf, ParallelConfig(expert=2), seed=1)
     found = [weights_digest(trainer)]
     ids = np.random.default_rng(0).integers(0, tiny.VOCABULARY, (4, 12))
-    trainer.update([Sequence(row, np.ones(11, np.bool_)) for row in ids], SftLoss(), 0)
+    trainer.update([TrainSequence(row, np.ones(11, np.bool_)) for row in ids], SftLoss(), 0)
     checkpoint.save(trainer, folder)
     found.append(weights_digest(trainer))
     with torch.no_grad():

@@ -99,8 +99,12 @@ def test_arithmetic_on_bfloat16_is_refused(op: str):
 
 
 def test_the_language_is_whole_after_a_kernel_and_after_a_failure():
-    before = {name: getattr(module, name) for module in (tl, tl.core) for name in ("load", "dot", "exp2", "range")
-              if hasattr(module, name)}
+    before = {
+        name: getattr(module, name)
+        for module in (tl, tl.core)
+        for name in ("load", "dot", "exp2", "range")
+        if hasattr(module, name)
+    }
     with pytest.raises(TypeError):
         interpreter.run(arithmetic, (1,), {"x_ptr": torch.ones(16).bfloat16(), "OP": "add"})
     after = {name: getattr(module, name) for module in (tl, tl.core) for name in before if hasattr(module, name)}

@@ -7,8 +7,8 @@ from contextlib import closing
 import pytest
 
 from cascade_rl.launchers.bench.verify import cases, interpret, measure
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 TASK = Task("t", "mcqa", (), {})
 

@@ -63,9 +63,7 @@ def test_help_of_a_launcher_names_every_key(tmp_path: Path) -> None:
         ([LAUNCHER, "base.hf_config=null", "base.hf=gone"], "found none in 'gone'"),
     ],
 )
-def test_bad_input_is_one_message_and_nothing_is_written(
-    tmp_path: Path, arguments: list[str], message: str
-) -> None:
+def test_bad_input_is_one_message_and_nothing_is_written(tmp_path: Path, arguments: list[str], message: str) -> None:
     told = run("cli", tmp_path, *arguments)
     assert told.returncode == 2
     assert message in told.stderr

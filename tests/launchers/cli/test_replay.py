@@ -5,8 +5,7 @@ import contextlib
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from collections.abc import Sequence as ListOf
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,16 +15,22 @@ import numpy as np
 import pytest
 
 from cascade_rl.distillation import mopd
-from cascade_rl.engine.backend.machine import initialize_distributed
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.rollouts import Outcome, Request, Rollout, Sampling, Sequence
+from cascade_rl.engine.core.rollouts import Outcome, Request, Rollout, Sampling
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import read_config
 from cascade_rl.engine.train.checkpoint import CheckpointWriter
 from cascade_rl.launchers.cli import replay
 from cascade_rl.rl_stages import grpo
-from cascade_rl.rl_stages.config.cascade import BaseModel, Cascade, Evaluation, GrpoStage, MopdStage, SftStage
+from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
+from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.text import to_yaml
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run.durable_file import write_atomically
 from cascade_rl.rl_stages.run.ledger import Ledger
@@ -33,7 +38,6 @@ from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.run.sample_record import SampleRecord, write_samples
 from cascade_rl.rl_stages.scoring.judge import Answer
 from cascade_rl.rl_stages.session import Session
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 from tests.distillation.test_mopd import EXPERTS, MOE_LAYERS, TOPK, make_models
 from tests.engine.models import tiny
 from tests.gloo import run_ranks
@@ -80,7 +84,7 @@ class WithoutEngine(Session):
     def phase(self, name: str) -> Iterator[None]:
         yield
 
-    def draw(self, label: str, tasks: ListOf[Task], group: int, sampling: Sampling) -> list[list[Rollout]]:
+    def draw(self, label: str, tasks: Sequence[Task], group: int, sampling: Sampling) -> list[list[Rollout]]:
         names = [f"{label}/{place}/{task.id}/{i}" for place, task in enumerate(tasks) for i in range(group)]
         drawn = list(map(_sequence, names))
         rollouts = []
@@ -96,7 +100,7 @@ class WithoutEngine(Session):
                 ledger.keep(Request(name, tuple(ids[:prompt].tolist()), sampling, 0), rollouts[-1])
         return [rollouts[first : first + group] for first in range(0, len(rollouts), group)]
 
-    def judge(self, tasks: ListOf[Task], groups: ListOf[ListOf[Rollout]]) -> list[list[Answer]]:  # type: ignore[override]
+    def judge(self, tasks: Sequence[Task], groups: Sequence[Sequence[Rollout]]) -> list[list[Answer]]:  # type: ignore[override]
         """Every third answer is right, another third cut off."""
         verdicts = (Verdict.scored(1.0), Verdict.scored(0.25), Verdict(Outcome.TRUNCATED, 0.0))
         return [[("text", verdicts[zlib.crc32(rollout.id.encode()) % 3]) for rollout in group] for group in groups]
@@ -109,7 +113,9 @@ class WithoutEngine(Session):
         self.version = version
         return 0.0
 
-    def record(self, step: int, metrics: Mapping[str, float], tokens: int, records: ListOf[SampleRecord] = ()) -> None:
+    def record(
+        self, step: int, metrics: Mapping[str, float], tokens: int, records: Sequence[SampleRecord] = ()
+    ) -> None:
         write_samples(self.folder.rollouts(step), records)
         self.folder.record_step(step, metrics, {}, tokens)
 
@@ -117,18 +123,18 @@ class WithoutEngine(Session):
 TOKENIZER = SimpleNamespace(get_vocab=lambda: {"a": 0})
 
 
-def _sequence(name: str) -> Sequence:
+def _sequence(name: str) -> TrainSequence:
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     length = int(rng.integers(8, 14))
     routes = [rng.permutation(EXPERTS // 2)[:TOPK] for _ in range(length * MOE_LAYERS)]
-    return Sequence(
+    return TrainSequence(
         token_ids=rng.integers(0, tiny.VOCABULARY, length + 1),
         loss_mask=np.arange(length) >= 3,
         routes=np.array(routes, np.int16).reshape(length, MOE_LAYERS, TOPK),
     )
 
 
-def _prompt(sequence: Sequence) -> int:
+def _prompt(sequence: TrainSequence) -> int:
     return int((~sequence.loss_mask).sum()) + 1
 
 

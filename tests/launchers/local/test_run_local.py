@@ -109,9 +109,7 @@ def test_a_closed_gate_stops_the_cascade(tmp_path: Path) -> None:
 
 
 def test_a_setting_reaches_the_stage_and_its_run_folder(tmp_path: Path) -> None:
-    code, _, _ = nemo_run(
-        tmp_path, LAUNCHER, "--runs", "elsewhere", "math_rl.steps=2", "name=other", "nproc=1"
-    )
+    code, _, _ = nemo_run(tmp_path, LAUNCHER, "--runs", "elsewhere", "math_rl.steps=2", "name=other", "nproc=1")
     assert code == 0
     summary = json.loads((tmp_path / "elsewhere/other/summary.json").read_text())
     assert summary["stages"][1]["steps"] == 2
@@ -125,9 +123,7 @@ def test_a_setting_reaches_the_stage_and_its_run_folder(tmp_path: Path) -> None:
         ("1:3:kill", 137, "rank 1 was killed by SIGKILL"),
     ],
 )
-def test_a_failed_rank_ends_all_and_gives_its_exit_code(
-    tmp_path: Path, fail: str, code: int, told: str
-) -> None:
+def test_a_failed_rank_ends_all_and_gives_its_exit_code(tmp_path: Path, fail: str, code: int, told: str) -> None:
     pids = tmp_path / "pids"
     returned, out, _ = nemo_run(tmp_path, LAUNCHER, FAKE_FAIL=fail, FAKE_PIDS=str(pids), FAKE_STEP_S="0.05")
     assert returned == code
@@ -137,9 +133,7 @@ def test_a_failed_rank_ends_all_and_gives_its_exit_code(
     assert not any(runs(int(pid)) for pid in pids.read_text().split())
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_stopped_launcher_leaves_no_rank_and_goes_on_later(
     tmp_path: Path, finished: tuple[Path, str], number: signal.Signals, code: int
 ) -> None:

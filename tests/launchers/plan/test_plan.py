@@ -17,9 +17,9 @@ from megatron.core.ssm import mamba_mixer
 from torch import Tensor
 
 from cascade_rl.engine.backend import ssm
-from cascade_rl.engine.backend.machine import initialize_distributed
-from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import read_config
 from cascade_rl.engine.models.memory import StateBytes
 from cascade_rl.engine.train.losses import SftLoss
@@ -35,7 +35,9 @@ from cascade_rl.launchers.plan.model import PUBLISHED, Model
 from cascade_rl.launchers.plan.stage_plan import Setting, plan_stage
 from cascade_rl.launchers.plan.table import plain_text
 from cascade_rl.launchers.plan.trainer_memory import batch_bytes
-from cascade_rl.rl_stages.config.cascade import BaseModel, Cascade, Evaluation, GrpoStage, Layout, Sampling
+from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
+from cascade_rl.rl_stages.config.cascade import Cascade, Layout, Sampling
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from tests.engine.models import tiny
 from tests.gloo import run_ranks
 
@@ -108,7 +110,7 @@ def allocated(hf: dict, parallel: ParallelConfig) -> Allocated:
 
         hidden = trainer._hidden
         patch.setattr(trainer, "_hidden", lambda *given: (passes.append(None), hidden(*given))[1])
-        sequences = [Sequence(np.arange(TOKENS + 1) % tiny.VOCABULARY, np.ones(TOKENS, bool)) for _ in range(4)]
+        sequences = [TrainSequence(np.arange(TOKENS + 1) % tiny.VOCABULARY, np.ones(TOKENS, bool)) for _ in range(4)]
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             trainer.update(sequences, SftLoss(), step=0)
         saved = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
@@ -173,7 +175,7 @@ def test_a_micro_batch_has_the_bytes_that_are_planned() -> None:
     layers = model.pattern.count("E")
     routes = np.zeros((TOKENS, layers, model.routes // layers), np.int16)
     values = {name: np.zeros(TOKENS, np.float32) for name in ("advantage", "rollout_logprob", "reference_logprob")}
-    sequence = Sequence(np.zeros(TOKENS + 1, np.int64), np.ones(TOKENS, bool), 1.0, values, routes)
+    sequence = TrainSequence(np.zeros(TOKENS + 1, np.int64), np.ones(TOKENS, bool), 1.0, values, routes)
     (batch,) = pack([sequence], [[0]])
     tensors = [getattr(batch, name) for name in ("input_ids", "position_ids", "targets", "loss_mask", "temperature")]
     held = sum(tensor.nbytes for tensor in (*tensors, *batch.per_token.values(), batch.routes))

@@ -10,7 +10,11 @@ from tokenizers import Tokenizer, decoders, models
 
 from cascade_rl.engine.core.rollouts import Outcome, Sampling
 from cascade_rl.engine.core.settings import RolloutConfig
-from cascade_rl.rl_stages.config.cascade import BaseModel, Cascade, Evaluation, GrpoStage, MopdStage, SftStage
+from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
+from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.run.durable_file import write_json
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.sample_record import _schema

@@ -9,7 +9,8 @@ from rich.table import Table
 from cascade_rl.launchers.cli import compare
 from cascade_rl.launchers.cli.compare import differences, scored
 from cascade_rl.launchers.report.status import is_claimed, scores_table, state, status_table
-from cascade_rl.rl_stages.config.cascade import Cascade, RewardModelStage
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
 from cascade_rl.rl_stages.config.text import override
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from tests.rl_stages.run.test_run_folder import CASCADE, keep_step

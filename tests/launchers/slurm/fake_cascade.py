@@ -5,7 +5,10 @@ from pathlib import Path
 
 from cascade_rl.engine.core.rollouts import Sampling
 from cascade_rl.launchers.cli.launch import launch
-from cascade_rl.rl_stages.config.cascade import BaseModel, Cascade, Evaluation, GrpoStage, RolloutConfig, SftStage
+from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
+from cascade_rl.rl_stages.config.cascade import Cascade, RolloutConfig
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.sft_stage import SftStage
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],

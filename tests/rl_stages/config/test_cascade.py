@@ -7,17 +7,10 @@ import pytest
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Sampling
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig
-from cascade_rl.rl_stages.config.cascade import (
-    BaseModel,
-    Cascade,
-    CodeSwitch,
-    EpochFilter,
-    Evaluation,
-    Extension,
-    GrpoStage,
-    Layout,
-    SftStage,
-)
+from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
+from cascade_rl.rl_stages.config.cascade import Cascade, Layout
+from cascade_rl.rl_stages.config.grpo_stage import CodeSwitch, EpochFilter, Extension, GrpoStage
+from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.text import from_plain, from_yaml, leaves, override, to_plain, to_yaml
 
 SFT = SftStage(name="sft", domain="math", data=("generate:math",), steps=3, token_budget=512)

@@ -14,12 +14,12 @@ from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
 from cascade_rl.engine.rollout.protocol import Reply, Settings, Submit
 from cascade_rl.engine.rollout.server_process import Arrivals
 from cascade_rl.engine.sync.sampler import Sampler
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.data.tokenizer import encode_prompt, train_tokenizer
 from cascade_rl.rl_stages.environments.environment import End, Environment, Observation
 from cascade_rl.rl_stages.scoring.episodes import Episodes
 from cascade_rl.rl_stages.tasks.domains import DOMAINS, Domain
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 QUESTION = {"role": "user", "content": "How many cups are left?"}
 TOKENIZER = train_tokenizer([[QUESTION, {"role": "tool", "content": "books, two cups and three books"}]])

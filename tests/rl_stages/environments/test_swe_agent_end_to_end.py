@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from cascade_rl.engine.backend.machine import initialize_distributed
-from cascade_rl.engine.core.rollouts import Sequence
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
+from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import export_hf, read_config
 from cascade_rl.engine.train.losses import SftLoss
 from cascade_rl.engine.train.trainer import Trainer
@@ -74,7 +74,7 @@ def make_taught(folder: Path) -> None:
     for step, rows in enumerate(np.split(np.arange(LESSONS_STEPS * LESSONS_BATCH), LESSONS_STEPS)):
         shown = load_demonstrations(data, count=len(rows), seed=step)
         encoded = [encode_demonstration(tokenizer, each.messages)[0] for each in shown]
-        batch = [Sequence(np.array(ids), np.array(learned[1:])) for ids, learned in encoded]
+        batch = [TrainSequence(np.array(ids), np.array(learned[1:])) for ids, learned in encoded]
         trainer.update(batch, SftLoss(), step)
     export_hf(trainer.module, config, folder / "taught", tokenizer_from=base)
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from cascade_rl.engine.core.rollouts import Outcome, Sampling
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.environments.swe_agent import SweAgent
 from cascade_rl.rl_stages.rewards.swe.instance import Instance, parse_instance
 from cascade_rl.rl_stages.sandbox import SandboxUnavailable
 from cascade_rl.rl_stages.scoring.judge import Judge
 from cascade_rl.rl_stages.scoring.scored_sample import Sample
 from cascade_rl.rl_stages.swe_tasks.make_tasks import Report, TaskMaker
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 from tests.rl_stages.environments.scripted import QUESTION, TOKENIZER, Play
 from tests.rl_stages.rewards.swe.tiny_package import REPOSITORY
 

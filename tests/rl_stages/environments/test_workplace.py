@@ -8,12 +8,12 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.environments.environment import End, Observation
 from cascade_rl.rl_stages.environments.office import Office, Tables, ToolError
 from cascade_rl.rl_stages.environments.small_office import FIELDS, TOOLS
 from cascade_rl.rl_stages.environments.workplace import Workplace, parse_row
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 NAMES = ("Tom", "Ann", "Sam", "Mia", "Ben", "Eva")
 START: Tables = {

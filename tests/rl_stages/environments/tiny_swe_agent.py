@@ -7,7 +7,8 @@ from runpy import run_path
 from cascade_rl.engine.core.rollouts import Sampling
 from cascade_rl.engine.core.settings import OptimizerConfig
 from cascade_rl.launchers.cli.launch import launch
-from cascade_rl.rl_stages.config.cascade import BaseModel, Evaluation, GrpoStage
+from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 
 TINY = run_path(str(Path(__file__).parents[1] / "tiny_cascade.py"))["CASCADE"]
 

@@ -20,9 +20,7 @@ def test_right_answers_are_right_and_wrong_ones_slip_a_little():
     for lesson in lessons():
         a, sign, b, value = ANSWER.fullmatch(lesson.right(rng)).groups()
         assert (
-            int(value)
-            == (int(a) + int(b) if sign == "+" else int(a) - int(b))
-            == int(lesson.fields["expected_answer"])
+            int(value) == (int(a) + int(b) if sign == "+" else int(a) - int(b)) == int(lesson.fields["expected_answer"])
         )
         slips.add(int(ANSWER.fullmatch(lesson.wrong(rng)).group(4)) - int(value))
     assert slips == set(SLIPS)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from cascade_rl.engine.core.rollouts import MAX_TOP_K
-from cascade_rl.rl_stages.config.cascade import CodeSwitch, EpochFilter, GrpoStage, MopdStage
+from cascade_rl.rl_stages.config.grpo_stage import CodeSwitch, EpochFilter, GrpoStage
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.recipes import cascade1, cascade2
 
 K = 1024

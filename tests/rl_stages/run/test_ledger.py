@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from cascade_rl.engine.core.rollouts import Kept, Outcome, Request, Rollout, Sampling
+from cascade_rl.rl_stages.core.episode_rollout import EpisodeRollout
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run import append_log
 from cascade_rl.rl_stages.run.append_log import AppendLog, read_records
 from cascade_rl.rl_stages.run.ledger import Ledger, finished_work, read_ledger
-from cascade_rl.rl_stages.scoring.episodes import EpisodeRollout
 from tests.rl_stages.small_disk import small_disk
 
 SAMPLING = Sampling(8, temperature=0.7, top_p=0.9, top_k=5, stop_token_ids=(3, 4), max_turns=2)

@@ -8,9 +8,7 @@ from cascade_rl.launchers.report.score_table import score_line, score_table
 from cascade_rl.rl_stages.run.progress import Progress
 from cascade_rl.rl_stages.run.run_folder import StageSummary
 
-SUMMARY = StageSummary(
-    "if_rl", "if", {"if": 0.35, "math": 0.2}, {"if": 0.6125, "math": 0.15}, 25, 183.2, 1.0, 1.0
-)
+SUMMARY = StageSummary("if_rl", "if", {"if": 0.35, "math": 0.2}, {"if": 0.6125, "math": 0.15}, 25, 183.2, 1.0, 1.0)
 
 
 def plain() -> Console:

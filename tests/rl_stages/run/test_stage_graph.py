@@ -7,7 +7,10 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import RolloutConfig
-from cascade_rl.rl_stages.config.cascade import Cascade, GrpoStage, MopdStage, Stage
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
+from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.config.text import from_yaml, override, to_yaml
 from cascade_rl.rl_stages.run.stage_graph import content_hashes, dependencies, selection
 from tests.rl_stages.run.test_run_folder import CASCADE

@@ -11,7 +11,8 @@ import torch.distributed as dist
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.report.collect import collect
 from cascade_rl.launchers.report.status import status_table
-from cascade_rl.rl_stages.config.cascade import GrpoStage, LengthClip, Plateau
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.stage import LengthClip, Plateau
 from cascade_rl.rl_stages.config.text import from_yaml, override, to_yaml
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.stage_graph import content_hashes

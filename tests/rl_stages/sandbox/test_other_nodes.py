@@ -19,6 +19,7 @@ import torch.distributed as dist
 from cascade_rl.engine.cluster.node import Node, ThisNode
 from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.engine.rollout.nodes import nodes_of_job
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.environments.environment import End
 from cascade_rl.rl_stages.environments.swe_agent import SweAgent, SweEpisode
@@ -30,7 +31,7 @@ from cascade_rl.rl_stages.rewards.verifiers.programs.code_rows import parse_row
 from cascade_rl.rl_stages.rewards.verifiers.swe_executed import SweExecutedVerifier
 from cascade_rl.rl_stages.sandbox import Sandbox, SandboxUnavailable, cores
 from cascade_rl.rl_stages.sandbox.outside import folder
-from cascade_rl.rl_stages.tasks.load_tasks import Task, parse_task
+from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 from tests.gloo import run_ranks
 from tests.living import runs
 from tests.two_nodes import be_first_of_a_node

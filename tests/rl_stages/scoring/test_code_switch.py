@@ -2,8 +2,8 @@
 
 import pytest
 
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.scoring.code_switch import has_foreign_letters, is_switched
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome, Rollout, Sampling
+from cascade_rl.rl_stages.core.episode_rollout import EpisodeRollout
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.data.tokenizer import encode_prompt
-from cascade_rl.rl_stages.scoring.episodes import EpisodeRollout
 from cascade_rl.rl_stages.scoring.judge import Judge
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes, record
 from tests.rl_stages.environments.scripted import (

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from cascade_rl.engine.core.rollouts import Outcome, Rollout, Sampling
-from cascade_rl.rl_stages.config.cascade import CodeSwitch, GrpoStage
+from cascade_rl.rl_stages.config.grpo_stage import CodeSwitch, GrpoStage
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.scoring.group_scoring import has_signal, pass_rate, score_groups
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 TASK = Task("math-1", "math", ({"role": "user", "content": "What is 3 + 4?"},), {})
 RIGHT, WRONG = Verdict.scored(1.0), Verdict.scored(0.0)

@@ -9,12 +9,12 @@ import pytest
 
 from cascade_rl.engine.cluster.node import ThisNode
 from cascade_rl.engine.core.rollouts import Outcome, Rollout
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
 from cascade_rl.rl_stages.rewards.verifiers.programs.code_rows import parse_row
 from cascade_rl.rl_stages.sandbox import cores
 from cascade_rl.rl_stages.scoring.judge import Judge
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 MESSAGE = {"role": "user", "content": "What is 3 + 4?"}
 TOKENIZER = train_tokenizer([[MESSAGE]])

@@ -7,7 +7,8 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import RolloutConfig
-from cascade_rl.rl_stages.config.cascade import GrpoStage, RewardModel
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.reward_model import RewardModel
 from cascade_rl.rl_stages.rewards.reward_models.bonus import BonusVerifier
 from cascade_rl.rl_stages.rewards.verifiers.instructions.instruction_following import InstructionFollowingVerifier
 from cascade_rl.rl_stages.rewards.verifiers.judged.rlhf import RankingVerifier

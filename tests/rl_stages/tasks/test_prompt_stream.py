@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cascade_rl.rl_stages.config.cascade import EpochFilter
-from cascade_rl.rl_stages.tasks.load_tasks import Task
+from cascade_rl.rl_stages.config.grpo_stage import EpochFilter
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.tasks.prompt_stream import NoPromptLeft, PromptStream
 
 TASKS = [Task(f"math-{number}", "math", (), {}) for number in range(10)]

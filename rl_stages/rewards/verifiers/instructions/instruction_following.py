@@ -27,7 +27,7 @@ from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints import CHEC
 from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints_language import LANGUAGES
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.tasks.load_tasks import Task
+    from cascade_rl.rl_stages.core.task import Task
 
 GRADING_MODES = ("binary", "fraction")
 READINGS = ("strict", "loose")

@@ -14,7 +14,7 @@ from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.rewards.reward_models.genrm import parse_judgement
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.tasks.load_tasks import Task
+    from cascade_rl.rl_stages.core.task import Task
 
 HIGHEST = {"score_1": 5, "score_2": 5, "ranking": 6}
 LARGEST_DISTANCE = sum(top - 1 for top in HIGHEST.values())

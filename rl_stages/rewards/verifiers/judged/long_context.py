@@ -18,7 +18,7 @@ from cascade_rl.rl_stages.rewards.reward_models.judge_client import JudgeFailure
 from cascade_rl.rl_stages.rewards.verifiers.math import last_box
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.tasks.load_tasks import Task
+    from cascade_rl.rl_stages.core.task import Task
 
 KINDS = {
     "needle": "one value that the context holds",

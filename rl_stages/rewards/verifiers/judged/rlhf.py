@@ -26,8 +26,8 @@ from cascade_rl.rl_stages.rewards.verifiers.instructions import instruction_foll
 from cascade_rl.rl_stages.rewards.verifiers.instructions.instruction_following import InstructionFollowingVerifier
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.config.cascade import RewardModel
-    from cascade_rl.rl_stages.tasks.load_tasks import Task
+    from cascade_rl.rl_stages.config.reward_model import RewardModel
+    from cascade_rl.rl_stages.core.task import Task
 
 NO_ANSWER = "expected an answer after the reasoning; found none"
 SHOWN_CHARACTERS = 200

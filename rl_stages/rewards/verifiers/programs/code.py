@@ -21,7 +21,7 @@ from cascade_rl.rl_stages.rewards.verifiers.remembered import RememberedVerdicts
 from cascade_rl.rl_stages.sandbox import Program, ProgramRun, Sandbox, SandboxFailure, Status, TestRun, cores
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.tasks.load_tasks import Task
+    from cascade_rl.rl_stages.core.task import Task
 
 # What LeetCode and LiveCodeBench import for an answer.
 CALL_IMPORTS = (

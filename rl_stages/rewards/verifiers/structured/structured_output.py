@@ -29,7 +29,7 @@ from cascade_rl.rl_stages.rewards.verifiers.structured.documents import PARSERS,
 from cascade_rl.rl_stages.rewards.verifiers.structured.tool_text import parameters_by_tool, split_calls
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.tasks.load_tasks import Task
+    from cascade_rl.rl_stages.core.task import Task
 
 MAPS_OF_SCHEMAS = ("properties", "$defs", "definitions", "patternProperties")
 

@@ -22,7 +22,7 @@ from cascade_rl.rl_stages.rewards.verifiers.structured.documents import Malforme
 from cascade_rl.rl_stages.rewards.verifiers.structured.tool_text import ToolCall, parameters_by_tool, split_calls
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.tasks.load_tasks import Task
+    from cascade_rl.rl_stages.core.task import Task
 
 MIN_WORD_F1 = 0.6
 TOLERANCE = 1e-6  # of floats, relative and absolute

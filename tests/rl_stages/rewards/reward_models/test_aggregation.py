@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
+from cascade_rl.rl_stages.config.reward_model import LengthTerms
 from cascade_rl.rl_stages.rewards.reward_models.aggregation import (
     Judgement,
-    LengthTerms,
     all_pairs,
     circular_pairs,
     mean_scores,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.rewards.reward_models.bonus import BonusVerifier
 from cascade_rl.rl_stages.rewards.reward_models.bradley_terry_scorer import ScorerDied
@@ -14,7 +15,6 @@ from cascade_rl.rl_stages.rewards.verifiers.instructions.instruction_following i
     InstructionFollowingVerifier,
     parse_row,
 )
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 QUESTION = ({"role": "user", "content": "Say cup or shell."},)
 CONSTRAINTS = {"instruction_id_list": ["punctuation:no_comma", "keywords:existence"]}

@@ -10,15 +10,19 @@ import pytest
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome, Rollout, Sampling
 from cascade_rl.engine.core.settings import RolloutConfig
-from cascade_rl.rl_stages.config.cascade import BaseModel, Cascade, Evaluation, GenRm, GrpoStage, RewardModel, SftStage
+from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.reward_model import GenRm, RewardModel
+from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.text import from_yaml, override, to_yaml
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
 from cascade_rl.rl_stages.rewards.reward_models.open_judge import open_judge
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.run.stage_graph import content_hashes, dependencies
 from cascade_rl.rl_stages.scoring.judge import Judge
 from cascade_rl.rl_stages.tasks.domains import DOMAINS
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 from .fake_judge import FakeJudge
 

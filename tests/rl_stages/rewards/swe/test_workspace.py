@@ -1,10 +1,10 @@
 import pytest
 
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.lessons.swe_executed import lessons
 from cascade_rl.rl_stages.rewards.swe.instance import parse_instance
 from cascade_rl.rl_stages.rewards.swe.workspace import Workspace
 from cascade_rl.rl_stages.sandbox.outside.folder import MAX_FILE_BYTES
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 LESSON = next(lesson for lesson in lessons() if lesson.fields["instance_id"] == "double-3-a-4")
 TASK = Task("double", "swe_executed", ({"role": "user", "content": LESSON.prompt},), parse_instance(LESSON.fields))

@@ -12,10 +12,10 @@ import sympy
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rewards.deadline_worker import DeadlineCheck
 from cascade_rl.rl_stages.rewards.verifiers.math import MathVerifier, as_fraction, last_box, parse_row
 from cascade_rl.rl_stages.rewards.verifiers.math_worker import same_constant
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 # Of one of NeMo-Gym's recorded rollouts; math-verify takes half a minute.
 LARGE = r"\dfrac{(1+\sqrt{3})^{4033}-(1-\sqrt{3})^{4033}}{2^{2017}\sqrt{3}}"

@@ -5,8 +5,8 @@ The kinds of facts/verifiers.md 1.1, whose own list is not published, with all t
 
 import pytest
 
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rewards.verifiers.math import MathVerifier, parse_row
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 MATRIX = r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"
 

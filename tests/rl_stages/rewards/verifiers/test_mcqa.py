@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rewards.verifiers.mcqa import MultipleChoiceVerifier, option_letter, parse_row
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 OPTIONS = [{"A": "Aspirin"}, {"B": "Vitamin C"}, {"C": None}, {"D": "Both of  these"}]
 ROW = {"options": OPTIONS, "expected_answer": "B"}

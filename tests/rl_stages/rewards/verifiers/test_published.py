@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rewards.verifiers.instructions import instruction_following
 from cascade_rl.rl_stages.rewards.verifiers.programs import code_rows
 from cascade_rl.rl_stages.rewards.verifiers.programs.code import CodeVerifier
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 from tests.rl_stages.rewards.verifiers.golden import rescore
 
 PLACE = "CASCADE_PUBLISHED"

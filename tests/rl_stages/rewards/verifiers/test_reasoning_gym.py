@@ -7,8 +7,8 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rewards.verifiers.reasoning_gym import TASKS, ReasoningGymVerifier, given_answer, parse_row
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 STAND_IN = """
 import time

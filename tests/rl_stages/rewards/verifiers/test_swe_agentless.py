@@ -4,11 +4,11 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rewards.reward_models.judge_client import JudgeFailure
 from cascade_rl.rl_stages.rewards.swe.patch import Edit, edit_text
 from cascade_rl.rl_stages.rewards.swe.unified_diff import unified_diff
 from cascade_rl.rl_stages.rewards.verifiers.swe_agentless import SweAgentlessVerifier, parse_row
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 FILES = {"a.py": "def f(n):\n    return n + 1\n"}
 GOLD = unified_diff(FILES, {"a.py": "def f(n):\n    return n + 2\n"})

@@ -3,13 +3,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.lessons import swe_agentless as agentless_prompts
 from cascade_rl.rl_stages.lessons import swe_executed as executed_prompts
 from cascade_rl.rl_stages.rewards.swe.instance import parse_instance
 from cascade_rl.rl_stages.rewards.verifiers import swe_agentless
 from cascade_rl.rl_stages.rewards.verifiers.swe_executed import SweExecutedVerifier
 from cascade_rl.rl_stages.sandbox import Sandbox, SandboxFailure
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 
 def task_of(lesson, parse_row) -> Task:

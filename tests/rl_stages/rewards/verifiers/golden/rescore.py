@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.environments.environment import End
 from cascade_rl.rl_stages.tasks.domains import domain_named
-from cascade_rl.rl_stages.tasks.load_tasks import Task, parse_task
+from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 
 # Gym's resources server -> our domain
 SERVERS = {

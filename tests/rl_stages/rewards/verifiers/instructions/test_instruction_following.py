@@ -2,6 +2,7 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rewards.verifiers.instructions import constraints_ifeval
 from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints import CHECKS, split_sentences
 from cascade_rl.rl_stages.rewards.verifiers.instructions.instruction_following import (
@@ -10,7 +11,6 @@ from cascade_rl.rl_stages.rewards.verifiers.instructions.instruction_following i
     follows,
     parse_row,
 )
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 # id, kwargs, answers that pass, answers that fail
 CASES = [

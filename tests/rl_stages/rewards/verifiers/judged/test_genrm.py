@@ -2,8 +2,8 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rewards.verifiers.judged.genrm import JudgementVerifier, parse_row
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 TASK = Task("t", "genrm", ({"role": "user", "content": "q"},), {"score_1": 5, "score_2": 1, "ranking": 1})
 

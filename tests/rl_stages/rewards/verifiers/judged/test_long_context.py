@@ -7,10 +7,11 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.rewards.reward_models.judge_client import Completion, JudgeFailure
 from cascade_rl.rl_stages.rewards.verifiers.judged.long_context import LongContextVerifier
-from cascade_rl.rl_stages.tasks.load_tasks import Task, parse_task
+from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 
 CONTEXT = ", ".join(f"k{number} is {number * 37}" for number in range(60))
 

@@ -10,12 +10,12 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
-from cascade_rl.rl_stages.config.cascade import GenRm, RewardModel
+from cascade_rl.rl_stages.config.reward_model import GenRm, LengthTerms, RewardModel
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import GroupVerifier, Verdict
-from cascade_rl.rl_stages.rewards.reward_models.aggregation import LengthTerms
 from cascade_rl.rl_stages.rewards.reward_models.judge_client import Completion, JudgeClient, JudgeFailure
 from cascade_rl.rl_stages.rewards.verifiers.judged.rlhf import HeldoutVerifier, RankingVerifier
-from cascade_rl.rl_stages.tasks.load_tasks import Task, parse_task
+from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 from tests.rl_stages.rewards.reward_models.fake_judge import FakeJudge, fake_judge
 
 TASK = Task("t", "rlhf", ({"role": "user", "content": "a number?"},), {"principle": None})

@@ -6,10 +6,10 @@ from contextlib import closing
 import pytest
 
 from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rewards.verifiers.programs.code import CodeVerifier
 from cascade_rl.rl_stages.rewards.verifiers.programs.code_rows import parse_row
 from cascade_rl.rl_stages.sandbox import CompilerUnavailable, Sandbox, SandboxFailure, Tier
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 DOUBLES = {"inputs": ["1\n2\n", "5\n7\n", "30\n1\n"], "outputs": ["3\n", "12\n", "31\n"]}
 ADD = {"inputs": ["1\n2", "5\n7"], "outputs": ["3", "12"], "fn_name": "add"}

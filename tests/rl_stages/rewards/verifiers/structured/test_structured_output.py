@@ -8,13 +8,13 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rewards.verifiers.structured.structured_output import (
     StructuredOutputVerifier,
     parse_row,
     strict_schema,
 )
 from cascade_rl.rl_stages.rewards.verifiers.structured.structured_worker import reply, typed
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 PERSON = {
     "type": "object",

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rewards.verifiers.structured.documents import Malformed
 from cascade_rl.rl_stages.rewards.verifiers.structured.tool_call import ToolCallVerifier, matched, parse_row, same_value
 from cascade_rl.rl_stages.rewards.verifiers.structured.tool_text import ToolCall, split_calls
-from cascade_rl.rl_stages.tasks.load_tasks import Task
 
 PARAMETERS = {"properties": {"to": {"type": "string"}, "amount": {"type": "number"}, "tags": {"type": "array"}}}
 TOOLS = {"tools": [{"type": "function", "name": name, "parameters": PARAMETERS} for name in ("pay", "note")]}

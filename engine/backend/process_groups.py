@@ -1,0 +1,63 @@
+"""The ranks of a job, and how Megatron cuts them into groups."""
+
+import os
+
+import torch
+
+from cascade_rl.engine.backend.machine import backend
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.settings import ParallelConfig
+
+_layout: ParallelConfig | None = None
+
+
+def layout() -> ParallelConfig:
+    """What `cut_ranks` has cut the ranks by; Megatron's groups do not know the layers of a stage."""
+    assert _layout is not None, "cut_ranks comes first"
+    return _layout
+
+
+def initialize_distributed(parallel: ParallelConfig, seed: int) -> None:
+    """Joins the process group of RANK, WORLD_SIZE and MASTER_*, cuts it by `parallel`, seeds all generators.
+
+    Raises UserError where the world size does not hold a whole number of model replicas.
+    """
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+    machine = backend()
+    check_world(parallel, int(os.environ["WORLD_SIZE"]))
+    torch.distributed.init_process_group(machine.process_group)
+    cut_ranks(parallel)
+    torch.manual_seed(seed)
+    model_parallel_cuda_manual_seed(seed)
+
+
+def cut_ranks(parallel: ParallelConfig) -> None:
+    """Makes Megatron's groups out of the ranks of the process group. Raises UserError as `check_world` does."""
+    from megatron.core import parallel_state
+
+    global _layout
+    check_world(parallel, torch.distributed.get_world_size())
+    _layout = parallel
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=parallel.tensor,
+        pipeline_model_parallel_size=parallel.pipeline,
+        virtual_pipeline_model_parallel_size=parallel.virtual_pipeline if parallel.virtual_pipeline > 1 else None,
+        context_parallel_size=parallel.context,
+        expert_model_parallel_size=parallel.expert,
+        expert_tensor_parallel_size=parallel.expert_tensor,
+        create_gloo_process_groups=False,
+    )
+
+
+def check_world(parallel: ParallelConfig, world: int) -> None:
+    """Raises UserError where `world` ranks are no whole number of replicas."""
+    for kind in (("tensor", "pipeline", "context"), ("expert", "expert_tensor", "pipeline")):
+        sizes = [getattr(parallel, name) for name in kind]
+        replica = sizes[0] * sizes[1] * sizes[2]
+        if world % replica:
+            told = " x ".join(f"{name} {size}" for name, size in zip(kind, sizes, strict=True))
+            raise UserError(
+                f"the number of ranks must be a multiple of {replica} ({told}), found {world} ranks: "
+                "change nproc or the parallel sizes"
+            )

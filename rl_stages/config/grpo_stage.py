@@ -1,0 +1,132 @@
+"""The settings of on-policy RL with verified rewards."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from cascade_rl.engine.core.rollouts import Sampling
+from cascade_rl.engine.core.settings import OptimizerConfig
+from cascade_rl.rl_stages.config.node import Node, at_least, require, share
+from cascade_rl.rl_stages.config.reward_model import RewardModel
+from cascade_rl.rl_stages.config.stage import RL_OPTIMIZER, OnPolicyStage
+
+RL_SAMPLING = Sampling(max_new_tokens=49_152, temperature=1.0, top_p=1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extension(Node):
+    """New settings from step `from_step` on, counting from 0; None leaves what there was. Cascade 1 extends the answers
+    of Math RL at fixed steps (Table 17, facts/paper.md 1.4); its other rule, to end a stage at a clip ratio of about
+    10 %, is `LengthClip`."""
+
+    from_step: int
+    max_new_tokens: int
+    temperature: float | None = None
+    overlong: Literal["penalty", "filter"] | None = None
+
+    def applied_to(self, stage: "GrpoStage") -> "GrpoStage":
+        temperature = stage.sampling.temperature if self.temperature is None else self.temperature
+        sampling = replace(stage.sampling, max_new_tokens=self.max_new_tokens, temperature=temperature)
+        return replace(stage, sampling=sampling, overlong=self.overlong or stage.overlong, extensions=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochFilter(Node):
+    """After each epoch, prompts that were answered always right or always wrong sit out the next one, but for these
+    shares of them. Math RL of Cascade 1 (facts/paper.md 1.4)."""
+
+    hard_readmission: float = 0.1
+    easy_readmission: float = 0.01
+
+    def __post_init__(self) -> None:
+        share("epoch_filter", self, "hard_readmission", "easy_readmission")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeSwitch(Node):
+    """The reward of an answer in another script to an English prompt: `reward`, or that added to the lowest reward of
+    the batch. Cascade 1 (facts/paper.md 1.4): -1 in Math RL, 0 in Code RL, lowest - 10 in RLHF."""
+
+    reward: float
+    relative_to: Literal["zero", "lowest"] = "zero"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrpoStage(OnPolicyStage):
+    """On-policy RL with verified rewards. Defaults: IF-RL of Cascade 2, Table 8 (facts/paper.md 1.2), but without its
+    dynamic filtering; each stage's own numbers are in rl_stages/recipes/.
+
+    importance        weight of the train/rollout gap: "truncated" (clamped at importance_high), "masked"
+                      (tokens outside [importance_low, importance_high] dropped), "off". Not in the paper
+    kl_coefficient    KL to the stage's first weights; 0 but for RLHF (0.03)
+    overlong          a truncated sample has reward 0 ("penalty") or leaves the loss ("filter")
+    domains           those of its data, where they are several; `domain` is then only a name
+    extensions        longer answers, and what changes with them, from given steps on
+    dynamic_filtering   a step's groups are those with unequal rewards; more are drawn until it has all
+    max_draws         times that a step draws before it gives up; 10 is NeMo-RL's
+    epoch_filter      which prompts come back in the next epoch; None: all
+    min_best_reward   a group whose best reward is not above it leaves the loss; 0.5 in agentless SWE RL of Cascade 2
+    code_switch       the reward of an answer in another script to an English prompt; None: as any other
+    thinking_fraction share of a draw's prompts in thinking mode; None: as the chat template has it
+    reward_model      what judges the answers of the stage's domain in training; None: its verifier, as in evaluation
+    sequence_error_bound   an answer whose mean of exp|log p_train - log p_rollout| is larger leaves the loss; NeMo-RL's
+                      recipe for the 30B-A3B model has 2 (facts/paper.md 1.1); None: none does, see tme_bound
+    """
+
+    kind: ClassVar[str] = "grpo"
+
+    rollouts_per_prompt: int = 16
+    sampling: Sampling = RL_SAMPLING
+    optimizer: OptimizerConfig = RL_OPTIMIZER
+    importance: Literal["truncated", "masked", "off"] = "truncated"
+    kl_coefficient: float = 0.0
+    overlong: Literal["penalty", "filter"] = "penalty"
+    domains: tuple[str, ...] = ()
+    extensions: tuple[Extension, ...] = ()
+    dynamic_filtering: bool = False
+    max_draws: int = 10
+    epoch_filter: EpochFilter | None = None
+    min_best_reward: float | None = None
+    code_switch: CodeSwitch | None = None
+    thinking_fraction: float | None = None
+    reward_model: RewardModel | None = None
+    sequence_error_bound: float | None = None
+
+    @property
+    def trained_domains(self) -> Collection[str]:
+        return self.domains or (self.domain,)
+
+    @property
+    def models_read(self) -> Mapping[str, str]:
+        model = self.reward_model.folder_or_stage if self.reward_model else None
+        return {} if model is None else {"reward_model.model": model}
+
+    @property
+    def max_new_tokens(self) -> int:
+        return max([self.sampling.max_new_tokens, *(change.max_new_tokens for change in self.extensions)])
+
+    def at(self, step: int) -> "GrpoStage":
+        """The stage with the settings of step `step`, counting from 0."""
+        stage = self
+        for change in self.extensions:
+            if change.from_step <= step:
+                stage = change.applied_to(stage)
+        return stage
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(2, self.name, self, "rollouts_per_prompt")  # a group of one has no advantage
+        at_least(1, self.name, self, "max_draws")
+        require(self.kl_coefficient >= 0, f"{self.name}.kl_coefficient", "0 or more", self.kl_coefficient)
+        if self.thinking_fraction is not None:
+            share(self.name, self, "thinking_fraction")
+        bound = self.sequence_error_bound
+        require(bound is None or bound >= 1, f"{self.name}.sequence_error_bound", "1 or more", bound)
+        self._check_extensions()
+
+    def _check_extensions(self) -> None:
+        starts = [change.from_step for change in self.extensions]
+        rising = all(early < late for early, late in zip([0, *starts], starts, strict=False))
+        require(rising, f"{self.name}.extensions", "from_step above 0 and rising", starts)
+        for change in self.extensions:
+            change.applied_to(self)  # refuses, as a stage does, what cannot be

@@ -1,0 +1,41 @@
+"""The settings of supervised fine-tuning."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from cascade_rl.engine.core.settings import OptimizerConfig
+from cascade_rl.rl_stages.config.node import at_least
+from cascade_rl.rl_stages.config.stage import Stage
+
+SFT_OPTIMIZER = OptimizerConfig(
+    lr=5e-5, min_lr=5e-6, schedule="cosine", warmup_steps=200, betas=(0.9, 0.98), weight_decay=0.1
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftStage(Stage):
+    """Supervised fine-tuning. Defaults: Cascade 2, Table 7 (facts/paper.md 3.1); the clip is not stated.
+
+    sequences_per_step   demonstrations; the paper counts packed sequences of 256K tokens, 64 a step
+    learned_turns        of a conversation, every turn of the assistant or the last; not in the paper, every in Nano-3's
+    overlong             a sequence longer than token_budget ends the run ("error") or is left out and counted ("drop")
+    """
+
+    kind: ClassVar[str] = "sft"
+
+    sequences_per_step: int = 64
+    learned_turns: Literal["every", "last"] = "every"
+    overlong: Literal["error", "drop"] = "error"
+    optimizer: OptimizerConfig = SFT_OPTIMIZER
+
+    @property
+    def batch_terms(self) -> str:
+        total = self.steps * self.sequences_per_step
+        return (
+            f"{self.steps} steps of {self.sequences_per_step:,} sequences = {total:,} sequences; "
+            f"micro-batches of {self.token_budget:,} tokens"
+        )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, self.name, self, "sequences_per_step")

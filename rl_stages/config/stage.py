@@ -1,0 +1,158 @@
+"""What all stages have in common, and what those that learn from their own samples do."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from cascade_rl.engine.core.rollouts import MAX_TOP_K, Sampling
+from cascade_rl.engine.core.settings import DEFAULT_ROUTER, OptimizerConfig, ParallelConfig, RolloutConfig, RouterConfig
+from cascade_rl.rl_stages.config.node import Node, at_least, check_name, require, share
+from cascade_rl.rl_stages.config.source import parse_sources
+
+RL_OPTIMIZER = OptimizerConfig(lr=3e-6, betas=(0.9, 0.95))
+
+
+def check_kept(owner: str, sampling: Sampling) -> None:
+    """What was kept at each position is recorded for the trainer; top_k bounds it. One token alone teaches nothing."""
+    top_p, top_k = sampling.top_p, sampling.top_k
+    require(0 < top_p <= 1, f"{owner}.top_p", "more than 0 and at most 1", top_p)
+    expected = f"2 to {MAX_TOP_K}, since all tokens that are kept are recorded for the trainer, or 0 with top_p = 1"
+    require(2 <= top_k <= MAX_TOP_K or (top_k == 0 and top_p == 1), f"{owner}.top_k", expected, top_k)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage(Node):
+    """What every stage has.
+
+    parent        name of the earlier stage whose weights it starts from, or "base"; the one before where it is None
+    data          sources: files, folders, `hf:` or `generate:` (rl_stages/data/rows.py, rl_stages/tasks/), each with a
+                  count or a weight where it says so (rl_stages/config/source.py). Without weights the sources of
+                  RL are joined, and those of SFT take turns
+    token_budget  tokens per packed micro-batch; the longest sequence must fit
+    router        what trains in the routers of a mixture of experts
+    checkpoint_every, keep_checkpoints   steps between checkpoints, and how many complete ones stay on disk
+    gate          domain -> how much of its held-out score the stage may lose; a stage that loses more stops the cascade
+    nproc, parallel, rollout   where they differ from the cascade's
+    """
+
+    kind: ClassVar[str]
+    trains_policy: ClassVar[bool] = True
+
+    name: str
+    domain: str
+    data: tuple[str, ...]
+    steps: int
+    token_budget: int
+    optimizer: OptimizerConfig
+    router: RouterConfig = DEFAULT_ROUTER
+    checkpoint_every: int = 1
+    keep_checkpoints: int = 2
+    parent: str | None = None
+    gate: Mapping[str, float] = field(default_factory=dict)
+    nproc: int | None = None
+    parallel: ParallelConfig | None = None
+    rollout: RolloutConfig | None = None
+
+    @property
+    def batch_terms(self) -> str:
+        """What a step and the whole stage take, with units."""
+        raise NotImplementedError
+
+    @property
+    def models_read(self) -> Mapping[str, str]:
+        """Beside its parent, by the key that names them: earlier stages, or folders, written with a "/"."""
+        return {}
+
+    def __post_init__(self) -> None:
+        check_name("stage name", self.name)
+        at_least(1, self.name, self, "steps", "token_budget", "checkpoint_every", "keep_checkpoints")
+        require(len(self.data) > 0, f"{self.name}.data", "at least one source", self.data)
+        parse_sources(self.data)
+        for domain, loss in self.gate.items():
+            require(0 <= loss <= 1, f"{self.name}.gate.{domain}", "a loss in [0, 1]", loss)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plateau(Node):
+    """A metric that gets no better: its mean over the last `window` steps is not better than that of the `window` steps
+    before by at least `gain`. MOPD of Cascade 2 converges after 40 to 50 steps, judged by eye (facts/paper.md 2).
+
+    metric  a key of metrics.jsonl
+    better  which way it gets better; "lower" for reverse_kl
+    """
+
+    window: int
+    gain: float
+    metric: str = "reward"
+    better: Literal["higher", "lower"] = "higher"
+
+    def __post_init__(self) -> None:
+        at_least(1, "stop_at_plateau", self, "window")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthClip(Node):
+    """A share of truncated answers that was above `rate` in each of the last `window` steps, or below it: Math RL of
+    Cascade 1 goes on to longer answers when it has come down to about 0.1 (facts/paper.md 1.4)."""
+
+    rate: float
+    window: int
+    side: Literal["above", "below"] = "above"
+
+    def __post_init__(self) -> None:
+        share("stop_at_length_clip", self, "rate")
+        at_least(1, "stop_at_length_clip", self, "window")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPolicyStage(Stage):
+    """What the stages have in common that learn from their own samples: one update per rollout batch.
+
+    importance_low, importance_high   the band of the train/rollout ratio, see the stage's loss
+    tme_bound                         largest allowed mean of exp|log p_train - log p_rollout|; 1.001 suits float32
+    max_infrastructure_failures       largest share of a step's samples that may stay without a score
+    stop_at_plateau, stop_at_length_clip   what ends the stage before its last step (rl_stages/run/stop_rule.py)
+    """
+
+    prompts_per_step: int = 128
+    rollouts_per_prompt: int
+    sampling: Sampling
+    importance_low: float = 0.5
+    importance_high: float = 2.0
+    tme_bound: float = 1.001
+    max_infrastructure_failures: float = 0.1
+    stop_at_plateau: Plateau | None = None
+    stop_at_length_clip: LengthClip | None = None
+
+    @property
+    def batch_terms(self) -> str:
+        prompts, rollouts = self.prompts_per_step, self.rollouts_per_prompt
+        samples = prompts * rollouts
+        return (
+            f"{self.steps} steps of {prompts:,} prompts x {rollouts} rollouts = {samples:,} samples a step, "
+            f"{self.steps * samples:,} in all; at most {self.max_new_tokens:,} new tokens a sample; "
+            f"micro-batches of {self.token_budget:,} tokens"
+        )
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Of the longest answer in any of its steps."""
+        return self.sampling.max_new_tokens
+
+    @property
+    def trained_domains(self) -> Collection[str]:
+        """The domains whose held-out scores the stage means to raise."""
+        raise NotImplementedError
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, self.name, self, "prompts_per_step", "rollouts_per_prompt")
+        at_least(1, f"{self.name}.sampling", self.sampling, "max_new_tokens")
+        heat = self.sampling.temperature
+        require(heat > 0, f"{self.name}.sampling.temperature", "more than 0", heat)
+        check_kept(f"{self.name}.sampling", self.sampling)
+        low, high = self.importance_low, self.importance_high
+        require(0 <= low <= 1, f"{self.name}.importance_low", "a value in [0, 1]", low)
+        require(high >= 1, f"{self.name}.importance_high", "1 or more", high)
+        require(self.tme_bound >= 1, f"{self.name}.tme_bound", "1 or more", self.tme_bound)
+        share(self.name, self, "max_infrastructure_failures")
