@@ -33,7 +33,6 @@ setup(
         "cascade_rl.launchers.plan": ["*.toml"],
         "cascade_rl.launchers.report": ["*.html", "*.css", "*.js"],
         "cascade_rl.rl_stages.data.chat_templates": ["*.jinja"],
-        "cascade_rl.rl_stages.environments": ["workplace_tables/*"],
     },
     install_requires=runtime_requirements(),
     entry_points={

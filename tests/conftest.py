@@ -12,6 +12,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 # The folder `kernels/` of this repository must not become the import name `kernels` in `python -m` children.
 os.environ.setdefault("PYTHONSAFEPATH", "1")
+# Tests say themselves where NeMo-Gym's tables are, or that they are not there.
+os.environ.pop("CASCADE_NEMO_GYM", None)
 
 import numpy as np
 import pytest

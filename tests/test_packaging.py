@@ -54,7 +54,6 @@ def test_every_module_is_below_the_import_name(wheel):
         "launchers/*.toml",
         "launchers/plan/*.toml",
         "rl_stages/data/chat_templates/*.jinja",
-        "rl_stages/environments/workplace_tables/*",
         *(f"launchers/report/*.{kind}" for kind in ("html", "css", "js")),
     )
     data = {f"cascade_rl/{path.relative_to(ROOT)}" for kind in kinds for path in ROOT.glob(kind)}

@@ -1,36 +1,33 @@
-"""The office that rows of NeMo-Gym's workplace assistant are about, which is no part of them: its tables and 27 tools.
+"""The 27 tools of NeMo-Gym's workplace assistant. Its rows do not contain their office: see `nemo_gym_tables`.
 
 Tools take the arguments of nemo-gym 0.4.0 and show what it shows. What they say to a call that cannot be done is ours,
-a query is a text and no regular expression, and times are those of ISO 8601. The tables (`workplace_tables/`, Apache
-2.0) are its own.
+a query is a text and no regular expression, and times are those of ISO 8601.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from functools import cache
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from cascade_rl.rl_stages.environments.office import Office, Record, Tables, Tool, ToolError, field_of
+from cascade_rl.rl_stages.environments.nemo_gym_tables import (
+    CALENDAR,
+    CUSTOMERS,
+    DIRECTORY,
+    EMAIL,
+    FILES,
+    PLOTS,
+    TASKS,
+    VISITS,
+)
+from cascade_rl.rl_stages.environments.office import Office, Record, Tool, ToolError, field_of
 
 Row = dict[str, str | None]
 
-TABLES = Path(__file__).with_name("workplace_tables")
 NOW = "2023-11-30 23:59:00"  # when mail is sent; the rows' system prompt says so
 
-EMAIL, CALENDAR, TASKS, CUSTOMERS = "email", "calendar", "project_management", "customer_relationship_manager"
-PLOTS = "plots"
-FILES = {
-    EMAIL: ("emails.csv", "email_id"),
-    CALENDAR: ("calendar_events.csv", "event_id"),
-    TASKS: ("project_tasks.csv", "task_id"),
-    CUSTOMERS: ("customer_relationship_manager_data.csv", "customer_id"),
-}
 CHOICES = {
     "list_name": ("Backlog", "In Progress", "In Review", "Completed"),
     "board": ("Back end", "Front end", "Design"),
@@ -47,28 +44,6 @@ CUSTOMER = (
     *("assigned_to_email", "customer_name", "customer_email", "customer_phone", "last_contact_date"),
     *("product_interest", "status", "follow_up_by", "notes"),
 )
-
-
-@cache
-def start() -> Tables:
-    """The tables at the start of every episode."""
-    tables = {name: {row.pop(key): row for row in _rows(file)} for name, (file, key) in FILES.items()}
-    return {**tables, PLOTS: {}}
-
-
-@cache
-def _visits() -> list[dict[str, Any]]:
-    return [row | {"user_engaged": row["user_engaged"] == "True"} for row in _rows("analytics_data.csv")]
-
-
-@cache
-def _directory() -> list[str]:
-    return (TABLES / "email_addresses.csv").read_text().split()
-
-
-def _rows(file: str) -> list[dict[str, str]]:
-    with (TABLES / file).open(newline="") as lines:
-        return list(csv.DictReader(lines))
 
 
 # What tools show, and what they take.
@@ -189,7 +164,8 @@ def _added(office: Office, table: str, record: Record) -> str:
 
 
 def _find_address(office: Office, name: str) -> str:
-    return _shown([address for address in _directory() if name.lower() in address])
+    addresses = [row["email"] for row in office.rows(DIRECTORY).values()]
+    return _shown([address for address in addresses if name.lower() in address])
 
 
 def _search_emails(office: Office, query: str = "", date_min: str = "", date_max: str = "", **page: str) -> str:
@@ -280,14 +256,18 @@ def _by_day(value: Callable[[list[dict[str, Any]]], float]) -> Callable[..., str
     """A tool that shows `value` of the visits of each day."""
 
     def count(office: Office, time_min: str = "", time_max: str = "") -> str:
-        return _shown({day: value(visits) for day, visits in _days(time_min, time_max)})
+        return _shown({day: value(visits) for day, visits in _days(office, time_min, time_max)})
 
     return count
 
 
-def _days(time_min: str, time_max: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def _visits(office: Office) -> list[dict[str, Any]]:
+    return [{**row, "user_engaged": row["user_engaged"] == "True"} for row in office.rows(VISITS).values()]
+
+
+def _days(office: Office, time_min: str, time_max: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     days: dict[str, list[dict[str, Any]]] = {}
-    for visit in _visits():
+    for visit in _visits(office):
         if time_min <= visit["date_of_visit"] and (not time_max or visit["date_of_visit"] <= time_max):
             days.setdefault(visit["date_of_visit"], []).append(visit)
     yield from sorted(days.items())
@@ -302,13 +282,13 @@ def _duration(visits: Iterable[dict[str, Any]]) -> float:
 
 
 def _sources(office: Office, time_min: str = "", time_max: str = "", traffic_source: str = "") -> str:
-    sources = (traffic_source,) if traffic_source else {visit["traffic_source"] for visit in _visits()}
-    days = _days(time_min, time_max)
+    sources = (traffic_source,) if traffic_source else {visit["traffic_source"] for visit in _visits(office)}
+    days = _days(office, time_min, time_max)
     return _shown({day: sum(visit["traffic_source"] in sources for visit in visits) for day, visits in days})
 
 
 def _visitor(office: Office, visitor_id: str) -> str:
-    found = [visit for visit in _visits() if visit["visitor_id"] == visitor_id]
+    found = [visit for visit in _visits(office) if visit["visitor_id"] == visitor_id]
     return _shown(found or "Visitor not found.")
 
 

@@ -1,9 +1,9 @@
 """Workplace assistant: tool calls on a small office, judged by the state that they leave (facts/verifiers.md 6.2).
 
 A row is NeMo-Gym's `workplace_assistant` row: `responses_create_params` and `ground_truth`, a list of
-{"name": ..., "arguments": object or its JSON}. Its office is NeMo-Gym's, or a small one of its own, `initial_state`
-{table: {id: record}}. The score is 1 where the office at the end is the one that the expected calls leave, else 0: any
-way there counts, and a call too many does not pay.
+{"name": ..., "arguments": object or its JSON}. Its office is a small one of its own, `initial_state`
+{table: {id: record}}, or NeMo-Gym's, whose tables come with nemo-gym alone. The score is 1 where the office at the end
+is the one that the expected calls leave, else 0: any way there counts, and a call too many does not pay.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
-from cascade_rl.rl_stages.environments import nemo_gym_office, small_office
+from cascade_rl.rl_stages.environments import nemo_gym_office, nemo_gym_tables, small_office
 from cascade_rl.rl_stages.environments.environment import End, Observation
 from cascade_rl.rl_stages.environments.office import Office, Tables, Tool, ToolError
 from cascade_rl.rl_stages.rewards.verifiers.structured.documents import Malformed, parse_document
@@ -27,13 +27,17 @@ MAX_OBSERVATION = 16_000  # characters of what one call shows
 
 
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """`start`, the tables of the row's own office or None, and `calls`, which have been tried; UserError otherwise."""
+    """`start`, the tables of the row's own office or None, and `calls`, which have been tried.
+
+    UserError for a malformed row, and for one of NeMo-Gym's office where its tables are not found.
+    """
     start = _tables(row["initial_state"]) if "initial_state" in row else None
     truth = row.get("ground_truth")
     if not isinstance(truth, list):
         raise UserError(f"expected 'ground_truth' to be a list of calls; found {truth!r}")
     calls = [_call(entry) for entry in truth]
-    if calls and _office(start).same_as(_replayed(start, calls)):
+    untouched = _office(start)
+    if calls and untouched.same_as(_replayed(start, calls)):
         raise UserError("expected 'ground_truth' to change the office, as doing nothing would pass; found no change")
     return {"start": start, "calls": calls}
 
@@ -87,7 +91,7 @@ class WorkplaceEpisode:
 
 def _office(start: Tables | None) -> Office:
     if start is None:
-        return Office(nemo_gym_office.start(), nemo_gym_office.TOOLS)
+        return Office(nemo_gym_tables.start(), nemo_gym_office.TOOLS)
     return Office(start, small_office.TOOLS)
 
 

@@ -19,6 +19,11 @@ GOOD = {
     "agent_ref": {"name": "math"},
     "expected_answer": "7",
 }
+OFFICE = {
+    "responses_create_params": {"input": [{"role": "user", "content": "Delete the newest email."}]},
+    "agent_ref": {"name": "workplace_assistant_simple_agent"},
+    "ground_truth": [{"name": "email_delete_email", "arguments": '{"email_id": "00000001"}'}],
+}
 FOREIGN = {"architectures": ["GPT2LMHeadModel"], "vocab_size": 512, "n_embd": 64}
 JUDGED = [f"math_rl.reward_model.{setting}" for setting in ("kind=server", "model=judge", "url=http://127.0.0.1:9")]
 
@@ -29,6 +34,7 @@ def folder(tmp_path: Path) -> Path:
     no_answer = GOOD | {"expected_answer": None}
     (tmp_path / "math.jsonl").write_text(f"{json.dumps(GOOD)}\n\n{json.dumps(no_answer)}\n")
     (tmp_path / "torn.jsonl").write_text(json.dumps(GOOD)[:40] + "\n")
+    (tmp_path / "office.jsonl").write_text(json.dumps(OFFICE) + "\n")
     (tmp_path / "sft.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": "Hello."}]}) + "\n")
     (tmp_path / "gpt2").mkdir()
     (tmp_path / "gpt2/config.json").write_text(json.dumps(FOREIGN))
@@ -45,6 +51,7 @@ def folder(tmp_path: Path) -> Path:
         (["math_rl.data=generate:maths"], "found 'maths'; did you mean 'math'?"),
         (["math_rl.data=math.jsonl"], "math.jsonl:3: expected 'expected_answer' to be non-empty text"),
         (["math_rl.data=torn.jsonl"], "torn.jsonl:1: expected one JSON object a line; found text that is not JSON"),
+        (["math_rl.data=office.jsonl"], "office.jsonl:1: expected NVIDIA's tables of the"),
         (["sft.data=sft.jsonl"], "sft.jsonl:1: messages: expected the last message to be the assistant's"),
         (["sft.data=generate:math@2"], "expected generate:math@<fraction that is right, in [0, 1]>; found '2'"),
         (["evaluation.domains=math,chess"], "found 'chess'"),

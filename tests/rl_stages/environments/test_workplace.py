@@ -161,7 +161,7 @@ def test_each_sample_has_an_office_of_its_own() -> None:
         Office(START, TOOLS).get("email", "email-4")
 
 
-def test_a_row_may_bring_its_office() -> None:
+def test_a_row_may_bring_its_office(own_office: None) -> None:
     state = {"email": {"email-7": {"box": "inbox", "address": "a@b.example", "subject": "Hi", "body": "Hello"}}}
     row = {"ground_truth": [{"name": "email_delete_email", "arguments": {"email_id": "email-7"}}]}
     assert parse_row({**row, "initial_state": state})["start"] == state
@@ -182,7 +182,7 @@ def test_a_row_may_bring_its_office() -> None:
         ({"ground_truth": [], "initial_state": {"email": {"email-" + "9" * 5000: {}}}}, "initial_state.email"),
     ],
 )
-def test_a_malformed_row_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_a_malformed_row_is_refused(own_office: None, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         parse_row(fields)
 
