@@ -1,6 +1,7 @@
 """A stage as a Slurm job: nodes, tasks, time, dependencies and command. Both backends render these alone."""
 
 import hashlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from cascade_rl.engine.rollout.engine_layout import engines_per_node
 from cascade_rl.launchers.slurm.cluster import Cluster
 from cascade_rl.launchers.slurm.containers import all_mounts
 from cascade_rl.launchers.stage.in_job import BEGAN, FINAL
+from cascade_rl.rl_stages.environments.nemo_gym_tables import VARIABLE as NEMO_GYM
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.watchdog import LIMIT_VARIABLE
 
@@ -80,7 +82,7 @@ def make_jobs(
                 *("--devices", "gpu" if cluster.gpus else "cpu", "--attempts", str(cluster.attempts_without_progress)),
                 *("--", *command),
             ),
-            env=RANK_ENVIRONMENT | {LIMIT_VARIABLE: str(cluster.phase_limit_seconds)} | dict(cluster.env),
+            env=_environment(cluster),
             setup=_setup(cluster, stage),
             mounts=all_mounts(cluster, run.root),
             cluster=cluster,
@@ -88,6 +90,13 @@ def make_jobs(
         for stage in stages
         for nodes, nproc_per_node in [_nodes(run, stage, cluster)]
     )
+
+
+def _environment(cluster: Cluster) -> Mapping[str, str]:
+    """The profile's variables win. A cluster may start jobs without the launcher's own: what they need is named."""
+    nemo_gym = os.environ.get(NEMO_GYM)
+    here = {NEMO_GYM: str(Path(nemo_gym).absolute())} if nemo_gym else {}
+    return RANK_ENVIRONMENT | {LIMIT_VARIABLE: str(cluster.phase_limit_seconds)} | here | dict(cluster.env)
 
 
 def _nodes(run: RunFolder, stage: StageFolder, cluster: Cluster) -> tuple[int, int]:

@@ -61,6 +61,17 @@ def test_a_stage_gets_the_nodes_that_its_ranks_fill() -> None:
         jobs_of(CLUSTER, Path("/run"), 17)
 
 
+def test_a_job_reads_nemo_gym_from_where_its_launcher_did(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def told(cluster: Cluster) -> str | None:
+        return jobs_of(cluster, Path("/run"))[0].env.get("CASCADE_NEMO_GYM")
+
+    assert told(CLUSTER) is None
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CASCADE_NEMO_GYM", "build/published")
+    assert told(CLUSTER) == f"{tmp_path}/build/published"
+    assert told(dataclasses.replace(CLUSTER, env={"CASCADE_NEMO_GYM": "/in/the/image"})) == "/in/the/image"
+
+
 def test_engines_that_do_not_divide_over_the_nodes_are_told() -> None:
     run = RunFolder(Path("/run"), dataclasses.replace(CASCADE, nproc=16))
     with pytest.raises(UserError, match=r"sft: rollout.engines: expected a multiple of 2, .*; found 1"):
