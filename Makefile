@@ -1,4 +1,5 @@
-# make setup | demo | demo-short | test | chaos | test-triton36 | test-published | lint | lock | smollm2 | clean.
+# make setup | demo | demo-short | test | chaos | test-triton36 | published | test-published | lint | lock | smollm2 |
+# clean.
 # One environment, .venv, built once; .venv-triton36 for test-triton36 alone, .venv-verifiers for test-published alone.
 
 .DEFAULT_GOAL := setup
@@ -31,7 +32,7 @@ PYTHON = $(shell for python in $(CANDIDATES); do "$$python" -c \
 # Importing vLLM and Megatron takes 30 s without cached byte code, and each stage starts two processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-short test chaos test-triton36 test-published lint lock smollm2 clean
+.PHONY: setup demo demo-short test chaos test-triton36 published test-published lint lock smollm2 clean
 
 setup: $(READY)
 	@echo "$(CURDIR)/.venv is ready"
@@ -53,6 +54,10 @@ chaos: $(READY)
 # does to the numerics is the interpreter's NumPy on both Tritons, and `make test` has it.
 test-triton36: $(TRITON36)/.ready
 	$(TRITON36)/bin/pytest $(IN_PARALLEL) tests/kernels --deselect $(LARGE_VOCABULARY)
+
+# HumanEval, IFBench and nemo-gym, which has the tables that NeMo-Gym's workplace rows are about.
+published: $(PUBLISHED)/.ready
+	@echo "$(CURDIR)/$(PUBLISHED) is ready: set CASCADE_NEMO_GYM to it"
 
 # HumanEval, IFBench's rows and NeMo-Gym's recorded rollouts by our verifiers, its workplace tools, and the package
 # `verifiers` itself.
