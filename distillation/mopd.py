@@ -24,13 +24,13 @@ from transformers import AutoTokenizer
 
 from cascade_rl.distillation.objectives import ExactLoss, SampledLoss, TopkLoss
 from cascade_rl.distillation.teachers import Teachers
-from cascade_rl.engine.backend.ranks import from_rank0
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Rollout
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.rl_stages.agreement import require_agreement, require_replay
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.core.task import Task
+from cascade_rl.rl_stages.rank_zero import RankZero
 from cascade_rl.rl_stages.run.sample_record import SampleRecord
 from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes, record
@@ -50,7 +50,7 @@ def run(session: Session[MopdStage]) -> None:
         with session.phase("generation"):
             groups = session.draw(f"{stage.name}/{step + 1}", tasks, stage.rollouts_per_prompt, stage.sampling)
         with session.phase("reward"):
-            samples = from_rank0(partial(_samples, session, tasks, groups))
+            samples = session.on_rank0(partial(_samples, tasks, groups))
         verdicts = [(sample.rollout.id, sample.verdict) for sample in samples]
         require_infrastructure(verdicts, stage.max_infrastructure_failures, f"step {step + 1}")
         sequences = [sample.sequence(stage.sampling.temperature) for sample in samples]
@@ -102,7 +102,7 @@ def reverse_kl(sequences: Sequence[TrainSequence], domains: Sequence[str]) -> di
 
 
 def _teachers(session: Session[MopdStage]) -> Teachers:
-    folders = {domain: session.teacher(domain) for domain in session.stage.teachers}
+    folders = {domain: session.run.teacher(session.folder, domain) for domain in session.stage.teachers}
     for domain, folder in folders.items():
         if AutoTokenizer.from_pretrained(folder).get_vocab() != session.tokenizer.get_vocab():
             raise UserError(
@@ -112,10 +112,10 @@ def _teachers(session: Session[MopdStage]) -> Teachers:
     return Teachers(session.trainer, folders, keep_heads=session.stage.objective == "exact")
 
 
-def _samples(session: Session[MopdStage], tasks: list[Task], groups: list[list[Rollout]]) -> list[Sample]:
+def _samples(tasks: list[Task], groups: list[list[Rollout]], zero: RankZero) -> list[Sample]:
     return [
         Sample(task, rollout, *answer)
-        for task, rollouts, answers in zip(tasks, groups, session.judge(tasks, groups), strict=True)
+        for task, rollouts, answers in zip(tasks, groups, zero.judge(tasks, groups), strict=True)
         for rollout, answer in zip(rollouts, answers, strict=True)
     ]
 

@@ -12,22 +12,19 @@ d loss / d r x r: the same gradient, and the two may lie in different micro-batc
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Self
 
 import numpy as np
 
 from cascade_rl.engine.backend.ranks import from_rank0, is_rank0
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import export_hf
-from cascade_rl.engine.train.checkpoint import CheckpointWriter
 from cascade_rl.engine.train.losses import RewardLoss
 from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
 from cascade_rl.rl_stages.rewards.reward_models.bradley_terry_model import encode_answer, rewards
 from cascade_rl.rl_stages.rewards.reward_models.shaping import scored_text
-from cascade_rl.rl_stages.run.step_log import StepLog
-from cascade_rl.rl_stages.session import Session
 from cascade_rl.rl_stages.tasks.load_tasks import Split
 from cascade_rl.rl_stages.tasks.pairs import Pair, load_pairs
+from cascade_rl.rl_stages.training_session import TrainingSession
 
 
 def bradley_terry(chosen: np.ndarray, rejected: np.ndarray) -> tuple[float, np.ndarray]:
@@ -44,18 +41,10 @@ def accuracy(chosen: np.ndarray, rejected: np.ndarray) -> float:
     return float(np.heaviside(chosen - rejected, 0.5).mean())
 
 
-class RewardSession(Session[RewardModelStage]):
+class RewardSession(TrainingSession[RewardModelStage]):
     """A stage without a sampler. Its score is the share of held-out pairs whose chosen answer has the higher reward."""
 
-    def __enter__(self) -> Self:
-        with self.exits:
-            if is_rank0():
-                self.log = self.exits.enter_context(StepLog(self.folder))
-            self.trainer = self._build_trainer(scalar_head=True)
-            self.checkpoints = CheckpointWriter()
-            self.first_step = self._restore()
-            self.exits = self.exits.pop_all()
-        return self
+    scalar_head = True
 
     def finish(self) -> None:
         """Exports the model and, beside it, its head."""
@@ -73,7 +62,8 @@ class RewardSession(Session[RewardModelStage]):
         chosen, rejected = (encode_answer(self.tokenizer, pair.messages, text) for text in texts)
         return chosen, rejected
 
-    def _heldout_scores(self, when: str) -> Mapping[str, float]:
+    def heldout_scores(self, when: str) -> Mapping[str, float]:
+        """See `TrainingSession`."""
         return {self.stage.domain: accuracy(*np.split(rewards(self.trainer, from_rank0(self._heldout)), 2))}
 
     def _heldout(self) -> list[TrainSequence]:

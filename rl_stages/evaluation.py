@@ -1,23 +1,31 @@
 """Held-out scores: what each stage does to every domain, its own and the others."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
-from cascade_rl.engine.backend.ranks import from_rank0
-from cascade_rl.engine.core.rollouts import Sampling
+from cascade_rl.engine.core.rollouts import Rollout, Sampling
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.source import GENERATE, parse_sources
 from cascade_rl.rl_stages.config.stage import OnPolicyStage
 from cascade_rl.rl_stages.core.task import Task
+from cascade_rl.rl_stages.rank_zero import RankZero
 from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
 from cascade_rl.rl_stages.tasks.load_tasks import load_tasks
 
-if TYPE_CHECKING:
-    from cascade_rl.rl_stages.session import Session
+
+class Evaluated(Protocol):
+    """What is read of a session."""
+
+    cascade: Cascade
+
+    def draw(self, label: str, tasks: Sequence[Task], group: int, sampling: Sampling) -> list[list[Rollout]]: ...
+
+    def on_rank0[T](self, produce: Callable[[RankZero], T]) -> T: ...
 
 
-def evaluate(session: "Session") -> dict[str, float]:
+def evaluate(session: Evaluated) -> dict[str, float]:
     """Mean score of one answer per held-out prompt, by domain; collective.
 
     The same prompts and seeds for every stage of a run: a stage's scores "before" are its parent's "after", to the bit.
@@ -38,12 +46,12 @@ def heldout_tasks(cascade: Cascade, domain: str) -> list[Task]:
     return [task for task in tasks if task.domain == domain][: cascade.evaluation.prompts_per_domain]
 
 
-def _score(session: "Session", domain: str, sampling: Sampling) -> float:
+def _score(session: Evaluated, domain: str, sampling: Sampling) -> float:
     tasks = heldout_tasks(session.cascade, domain)
     answers = session.draw(f"heldout-{domain}", tasks, 1, sampling)
 
-    def mean() -> float:
-        verdicts = [verdict for ((_, verdict),) in session.judge(tasks, answers)]
+    def mean(zero: RankZero) -> float:
+        verdicts = [verdict for ((_, verdict),) in zero.judge(tasks, answers)]
         names = [rollout.id for (rollout,) in answers]
         bound = session.cascade.evaluation.max_infrastructure_failures
         require_infrastructure(zip(names, verdicts, strict=True), bound, f"held-out {domain}")
@@ -52,4 +60,4 @@ def _score(session: "Session", domain: str, sampling: Sampling) -> float:
             raise RuntimeError(f"no held-out answer of {domain} could be scored: {verdicts[0].detail}")
         return float(np.mean(scores))
 
-    return from_rank0(mean)
+    return session.on_rank0(mean)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
 
-from cascade_rl.engine.backend.ranks import from_rank0
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
@@ -87,7 +86,7 @@ def _draw(
     with session.phase("generation"):
         rollouts = session.draw(label, tasks, stage.rollouts_per_prompt, stage.sampling)
     with session.phase("reward"):
-        answers = from_rank0(lambda: session.rewards(tasks, rollouts))
+        answers = session.on_rank0(lambda zero: zero.rewards(tasks, rollouts))
     groups = score_groups(stage, tasks, rollouts, answers)
     prompts.learn(step, tasks, [pass_rate(group) for group in groups])
     return groups

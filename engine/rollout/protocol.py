@@ -48,16 +48,6 @@ class Submit:
 
 
 @dataclass(frozen=True)
-class Pause:
-    """Stop stepping; running requests stay where they are."""
-
-
-@dataclass(frozen=True)
-class Resume:
-    """Go on stepping."""
-
-
-@dataclass(frozen=True)
 class UpdateWeights:
     """Load every weight from a safetensors file in Hugging Face names."""
 
@@ -106,7 +96,6 @@ class Health:
 
     version: int | None
     unfinished: int
-    paused: bool
     steps: int
     generated_tokens: int
 

@@ -22,10 +22,8 @@ from cascade_rl.engine.rollout.protocol import (
     AskHealth,
     Health,
     JoinRefit,
-    Pause,
     ReceiveWeights,
     Reply,
-    Resume,
     Score,
     Settings,
     Sleep,
@@ -58,7 +56,6 @@ class Server:
             vllm_cpu_patches.record_routes(self._engine)
         self._scores: dict[str, Scored] = {}
         self._version: int | None = None
-        self._paused = False
         self._asleep = False
         self._steps = 0
         self._generated_tokens = 0
@@ -71,7 +68,7 @@ class Server:
             self._step()
 
     def _has_work(self) -> bool:
-        return not self._paused and self._engine.has_unfinished_requests()
+        return self._engine.has_unfinished_requests()
 
     def _handle(self, command: Any) -> None:
         if self._asleep and isinstance(command, Submit | Score | UpdateWeights | ReceiveWeights):
@@ -85,8 +82,6 @@ class Server:
 
     def _answer(self, command: Any) -> Any:
         match command:
-            case Pause() | Resume():
-                self._paused = isinstance(command, Pause)
             case Sleep():
                 self._engine.sleep(level=1)
                 self._asleep = True
@@ -162,7 +157,7 @@ class Server:
 
     def _health(self) -> Health:
         unfinished = self._engine.get_num_unfinished_requests()
-        return Health(self._version, unfinished, self._paused, self._steps, self._generated_tokens)
+        return Health(self._version, unfinished, self._steps, self._generated_tokens)
 
 
 def _kept(ids: np.ndarray, first: np.ndarray) -> Kept | None:

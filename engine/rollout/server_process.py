@@ -120,7 +120,6 @@ class EngineProcess:
     arrivals  where finished samples go, each with this object; then, once, None: the server is gone. What the client
               expects comes there too, without a server
     version   of the weights that it was given; None before the first
-    paused    whether it was told to stand still
 
     The connection is at its end of file the moment either side dies. A thread of this process receives, so that the
     server never waits for a busy trainer.
@@ -129,7 +128,6 @@ class EngineProcess:
     def __init__(self, settings: Settings, index: int, log_path: Path, arrivals: "Arrivals", node: Node, place: int):
         self.index, self.log_path = index, log_path
         self.version: int | None = None
-        self.paused = False
         self._node = node
         self._arrivals = arrivals
         self._replies: SimpleQueue[Reply | None] = SimpleQueue()

@@ -7,7 +7,7 @@ import numpy as np
 
 from cascade_rl.engine.backend.ranks import from_rank0
 from cascade_rl.engine.core.train_sequence import TrainSequence
-from cascade_rl.engine.rollout.client import RolloutEngine
+from cascade_rl.engine.rollout.engine import Engine
 from cascade_rl.engine.train.trainer import Trainer
 
 
@@ -29,7 +29,7 @@ class Probe:
         return float(np.max(gaps))
 
 
-def probe(trainer: Trainer, engine: RolloutEngine | None, ids: Sequence[Sequence[int]]) -> Probe:
+def probe(trainer: Trainer, engine: Engine | None, ids: Sequence[Sequence[int]]) -> Probe:
     """Collective; `engine` is None but on rank 0. The trainer uses the experts that the engine chose."""
     scores = from_rank0(lambda: engine.score(ids) if engine else [])
     sequences = [whole_sequence(tokens, score.routes) for tokens, score in zip(ids, scores, strict=True)]

@@ -1,77 +1,82 @@
-"""Samples for a batch of requests, whatever happens to the engine's process meanwhile."""
+"""The samples of a batch of requests, even if engine processes die meanwhile."""
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping, Sequence
 
 from cascade_rl.engine.backend.ranks import from_rank0
 from cascade_rl.engine.core.rollouts import Request, Rollout
-from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
+from cascade_rl.engine.rollout.engine import Engine, Follow, single_turn
+from cascade_rl.engine.rollout.server_process import EngineDied
 from cascade_rl.engine.sync.weight_sync import Refit
 
 RESTARTS = 2  # of one batch; an engine that dies more often dies of the batch
 
-Follow = Callable[[Rollout], Future[Request | Rollout] | None]
-"""What comes after a drawn turn: its sample's next request, or the whole sample; None where the turn is all of it."""
 
+class Batch:
+    """One batch on one engine, which may die RESTARTS times; rank 0's part of `sample`.
 
-class Sampler:
-    """One batch on one engine, which dies up to RESTARTS times; rank 0's part of `sample`."""
+    finished  samples, by id, that an earlier attempt has drawn
+    """
 
     def __init__(
         self,
-        engine: RolloutEngine,
-        follow: Follow,
-        finished: Callable[[Rollout], None],
-        died: Callable[[EngineDied], None],
-        drawn: Mapping[str, Rollout] | None = None,
-    ):
-        """`drawn` are samples, by id, that are there already."""
-        self.engine, self.follow, self.finished, self.died = engine, follow, finished, died
-        self.rollouts = dict(drawn or {})
-        self.deaths = 0
+        engine: Engine,
+        requests: Sequence[Request],
+        follow: Follow = single_turn,
+        finished: Mapping[str, Rollout] | None = None,
+    ) -> None:
+        self.engine, self.requests, self.follow = engine, requests, follow
+        self.rollouts = dict(finished or {})
+        self.deaths: list[EngineDied] = []
+        self._unsent = requests
 
-    def draw(self, requests: Sequence[Request]) -> bool:
-        """Submits those of `requests` that were not drawn, none after a restart, and collects all that are pending.
-        False where the engine dies."""
-        return self._survives(lambda: self._collect(requests))
+    def collect(self) -> bool:
+        """Samples until nothing is pending. False where an engine died: the new one waits for the weights.
 
-    def restart(self) -> bool:
-        """Waits for the start. False where the engine dies of it."""
-        self.engine.restart()
-        return self._survives(self.engine.health)
-
-    def _collect(self, requests: Sequence[Request]) -> None:
-        if any(request.id not in self.rollouts for request in requests):
-            self.engine.submit(requests, self.rollouts)
-        for rollout in self.engine.results():
-            if following := self.follow(rollout):
-                self.engine.expect(rollout.id, following)
-            else:
-                self.rollouts[rollout.id] = rollout
-                self.finished(rollout)
-
-    def _survives(self, action: Callable[[], object]) -> bool:
+        Raises EngineDied after RESTARTS restarts.
+        """
         try:
-            action()
+            for rollout in self.stream():
+                self.rollouts[rollout.id] = rollout
         except EngineDied as death:
-            if self.deaths == RESTARTS:
-                raise
-            self.deaths += 1
-            self.died(death)
+            self.restart(death)
             return False
         return True
 
+    def stream(self) -> Iterator[Rollout]:
+        """The samples as they finish. The requests are sent once, also if the engine dies of it."""
+        unsent, self._unsent = self._unsent, ()
+        return self.engine.generate(unsent, self.follow, self.rollouts)
 
-def sample(sampler: Sampler | None, refit: Refit, requests: Sequence[Request]) -> list[Rollout]:
-    """One rollout per request, in the order of the requests, on every rank. Collective; `sampler` is rank 0's.
+    def restart(self, death: EngineDied) -> None:
+        """Starts a new process for each dead one."""
+        if len(self.deaths) == RESTARTS:
+            raise death
+        self.record_death(death)
+        try:
+            self.engine.restart()
+        except EngineDied as again:
+            self.restart(again)
 
-    An engine that dies is restarted with the same weights, for which every trainer rank is needed, and what it had
-    not finished is drawn again with the same seeds; of a sample in turns, only the turn. Raises EngineDied after
+    def record_death(self, death: EngineDied) -> None:
+        """Called before each restart."""
+        self.deaths.append(death)
+
+    def pending(self) -> list[str]:
+        """Ids of the requests without a sample."""
+        return [request.id for request in self.requests if request.id not in self.rollouts]
+
+    def in_order(self) -> list[Rollout]:
+        """The samples, in the order of the requests."""
+        return [self.rollouts[request.id] for request in self.requests]
+
+
+def sample(batch: Batch | None, refit: Refit) -> list[Rollout]:
+    """One rollout per request, in the order of the requests, on every rank. Collective; `batch` is rank 0's.
+
+    An engine that died is started again with the same weights, for which every trainer rank is needed. What it had not
+    finished is sampled again with the same seeds; of a sample in several turns, only the turn. Raises EngineDied after
     RESTARTS restarts.
     """
-    drawn = from_rank0(lambda: bool(sampler and sampler.draw(requests)))
-    while not drawn:
-        if from_rank0(lambda: bool(sampler and sampler.restart())):
-            refit.send()
-            drawn = from_rank0(lambda: bool(sampler and sampler.draw(())))
-    return from_rank0(lambda: [sampler.rollouts[request.id] for request in requests] if sampler else [])
+    while not from_rank0(lambda: batch.collect() if batch else True):
+        refit.send()
+    return from_rank0(lambda: batch.in_order() if batch else [])

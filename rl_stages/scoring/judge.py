@@ -4,7 +4,7 @@ the rest from the domain's verifier."""
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Self
+from typing import NamedTuple, Self
 
 from transformers import PreTrainedTokenizerBase
 
@@ -17,7 +17,14 @@ from cascade_rl.rl_stages.data.tokenizer import answer_text
 from cascade_rl.rl_stages.run.ledger import Ledger
 from cascade_rl.rl_stages.tasks.domains import domain_named
 
-Answer = tuple[str, Verdict]
+
+class Answer(NamedTuple):
+    """The text of a sample and what is said about it."""
+
+    text: str
+    verdict: Verdict
+
+
 MakeVerifier = Callable[[], Verifier | GroupVerifier]
 
 
@@ -65,7 +72,7 @@ class Judge:
         unknown = zip(rollouts, texts, known, strict=True)
         asked = [(rollout.id, text) for rollout, text, verdict in unknown if verdict is None]
         verdicts = self._verdicts(task, asked) if asked else iter(())
-        return lambda: [(text, verdict or next(verdicts)) for text, verdict in zip(texts, known, strict=True)]
+        return lambda: [Answer(text, verdict or next(verdicts)) for text, verdict in zip(texts, known, strict=True)]
 
     def _verdicts(self, task: Task, asked: Sequence[tuple[str, str]]) -> Iterator[Verdict]:
         """Of texts with their samples' ids. Starts the work at once; waits for each verdict when it is taken."""

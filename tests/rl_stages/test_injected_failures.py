@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from cascade_rl.engine.core.rollouts import Rollout, Sampling
-from cascade_rl.rl_stages import prompt_ledger, step_batch
+from cascade_rl.rl_stages import prompt_ledger
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.config.reward_model import RewardModel
 from cascade_rl.rl_stages.core.task import Task
@@ -122,7 +122,6 @@ class JudgedSession(FakeSession):
 
 @pytest.fixture(autouse=True)
 def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_batch, "from_rank0", lambda produce: produce())
     monkeypatch.setattr(prompt_ledger, "from_rank0", lambda produce: produce())
     monkeypatch.setattr(prompt_ledger, "is_rank0", lambda: True)
 

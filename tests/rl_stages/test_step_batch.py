@@ -1,6 +1,6 @@
 """A step's groups: drawn until there are enough with signal, and the same again after a kill."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -75,6 +75,9 @@ class FakeSession:
             for p, t in enumerate(tasks)
         ]
 
+    def on_rank0[T](self, produce: Callable[[Any], T]) -> T:
+        return produce(self)
+
     def rewards(self, tasks: Sequence[Task], groups: Sequence[Sequence[Rollout]]) -> list[list[tuple[str, Verdict]]]:
         pairs = zip(tasks, groups, strict=True)
         return [[(task.id, self._verdict(task, place)) for place in range(len(group))] for task, group in pairs]
@@ -86,7 +89,6 @@ class FakeSession:
 
 @pytest.fixture(autouse=True)
 def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_batch, "from_rank0", lambda produce: produce())
     monkeypatch.setattr(prompt_ledger, "from_rank0", lambda produce: produce())
     monkeypatch.setattr(prompt_ledger, "is_rank0", lambda: True)
 

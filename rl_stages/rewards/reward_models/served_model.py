@@ -159,7 +159,8 @@ class ServedModel:
                 self._work(engine)
             except EngineDied:
                 if not self._closed:
-                    engine.restart()
+                    with suppress(EngineDied):  # of its start; the next round tries again
+                        engine.restart()
         for answer in (*self._drawing.values(), *(answer for _, answer in self._scoring)):
             answer.set_exception(JudgeFailure(f"{self._folder}: closed before it answered"))
 

@@ -71,26 +71,6 @@ def recompute_routes(rollout: Rollout, reference: Reference, count: int) -> Roll
     return replace(rollout, routes=np.concatenate([ranked[:count], rollout.routes[count:]]))
 
 
-def test_a_paused_engine_stands_still(engines: dict[str, Tiny]) -> None:
-    tiny = engines["qwen3"]
-    tiny.load(0)
-    engine = tiny.engine
-    requests = make_requests(6, LONG)
-    expected = tiny.sample(requests)
-    engine.submit(requests)
-    engine.pause()  # at once: on a busy machine all may be drawn after any number of steps that this process waits for
-    before = engine.health()
-    time.sleep(0.2)
-    assert engine.health() == before
-    assert (before.paused, before.unfinished) == (True, 6)
-    with pytest.raises(RuntimeError, match=r"call resume\(\)"):
-        engine.score([[5, 6, 7]])
-    engine.resume()
-    for rollout in engine.results():
-        assert rollout.token_ids.tolist() == expected[rollout.id].token_ids.tolist()
-        assert len(rollout.versions) == 1
-
-
 def test_the_image_may_be_overwritten_after_an_update(tiny: Tiny, tmp_path: Path) -> None:
     reference = tiny.load(0)
     image = tmp_path / "image.safetensors"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cascade_rl.engine.core.rollouts import Request, Sampling
-from cascade_rl.engine.sync.sampler import Sampler
+from cascade_rl.engine.sync.sampler import Batch
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.data.tokenizer import encode_prompt
 from cascade_rl.rl_stages.scoring.episodes import Episodes
@@ -23,7 +23,7 @@ STOPS = tuple(range(0, VOCAB, 8))  # a random model hardly ever says one given s
 SAMPLING = Sampling(60, stop_token_ids=STOPS, max_turns=3)
 
 
-def draw(tiny: Tiny, answer: Callable[[str], str | float], monkeypatch: pytest.MonkeyPatch) -> Sampler:
+def draw(tiny: Tiny, answer: Callable[[str], str | float], monkeypatch: pytest.MonkeyPatch) -> Batch:
     monkeypatch.setitem(
         DOMAINS, "scripted", Domain("scripted", lambda row: {}, None, environment=lambda: ScriptedEnvironment(answer))
     )
@@ -31,9 +31,9 @@ def draw(tiny: Tiny, answer: Callable[[str], str | float], monkeypatch: pytest.M
     requests = [Request(f"{i}", prompt, SAMPLING, seed=i) for i in range(SAMPLES)]
     with Episodes(TOKENIZER, 256) as episodes:
         episodes.begin(TASK, requests)
-        sampler = Sampler(tiny.engine, episodes.follow, lambda _: None, lambda _: None)
-        assert sampler.draw(requests)
-    return sampler
+        batch = Batch(tiny.engine, requests, episodes.follow)
+        assert batch.collect()
+    return batch
 
 
 def test_a_joined_sample_has_the_log_probs_of_the_weights(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
 from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
 from cascade_rl.engine.rollout.nodes import nodes_of_job
-from cascade_rl.engine.sync.sampler import Sampler, sample
+from cascade_rl.engine.sync.sampler import Batch, sample
 from cascade_rl.engine.sync.weight_sync import Refit
 from cascade_rl.engine.train.trainer import Trainer
 from tests.gloo import run_ranks
@@ -63,8 +63,9 @@ def draw_twice(folder: Path, requests: list[Request]) -> Drawn:
         refit(0)
         victims = [-1, engine.pids[1]] if engine else [-1, -1]
         for victim in victims:
-            sampler = engine and Sampler(engine, lambda _: None, lambda _, v=victim: kill(v), deaths.append)
-            samples.append(sample(sampler, refit, requests))
+            batch = Batch(engine, requests, lambda _, v=victim: kill(v)) if engine else None
+            samples.append(sample(batch, refit))
+            deaths += batch.deaths if batch else []
         if engine:
             engine.close()
         dist.barrier()

@@ -19,7 +19,7 @@ from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling, Scored
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.rollout.client import RolloutEngine
-from cascade_rl.engine.sync.sampler import Sampler, sample
+from cascade_rl.engine.sync.sampler import Batch, sample
 from cascade_rl.engine.sync.weight_sync import Refit, StaleWeights
 from cascade_rl.engine.train.losses import SftLoss
 from cascade_rl.engine.train.trainer import Trainer
@@ -60,8 +60,10 @@ def requests() -> list[Request]:
 
 
 def draw(engine: RolloutEngine | None, refit: Refit, deaths: list[str]) -> list[Rollout]:
-    sampler = engine and Sampler(engine, lambda _: None, lambda _: None, lambda death: deaths.append(str(death)))
-    return sample(sampler, refit, requests())
+    batch = Batch(engine, requests()) if engine else None
+    rollouts = sample(batch, refit)
+    deaths += map(str, batch.deaths) if batch else []
+    return rollouts
 
 
 def training_sequence(rollout: Rollout) -> TrainSequence:

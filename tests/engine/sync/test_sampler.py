@@ -1,6 +1,6 @@
 """A batch of samples survives the death of the engine's process, wherever it happens, a few times."""
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.engine.rollout.client import EngineDied
-from cascade_rl.engine.sync.sampler import RESTARTS, Sampler, sample
+from cascade_rl.engine.rollout.engine import Follow, single_turn
+from cascade_rl.engine.sync.sampler import RESTARTS, Batch, sample
 from tests.gloo import run_ranks
 
 REQUESTS = [Request(name, (1, 2), Sampling(4), seed=seed) for seed, name in enumerate("abcde")]
@@ -40,23 +41,22 @@ class FragileEngine:
         self.lives[0] -= 1
         self.told.append(name)
 
-    def submit(self, requests: Iterable[Request], drawn: Container[str]) -> None:
-        self.pending |= {request.id: request for request in requests if request.id not in drawn}
-        self.act("submit")
-
-    def results(self) -> Iterator[Rollout]:
+    def generate(
+        self, requests: Sequence[Request], follow: Follow = single_turn, finished: Container[str] = ()
+    ) -> Iterator[Rollout]:
+        if requests:
+            self.pending |= {request.id: request for request in requests if request.id not in finished}
+            self.act("submit")
         assert self.has_weights
         for request in list(self.pending.values())[::-1]:  # in another order than asked
             self.act("result")
             yield rollout_of(self.pending.pop(request.id))
 
-    def health(self) -> None:
-        self.act("started")
-
     def restart(self) -> None:
         self.lives.pop(0)
         self.has_weights = False
         self.told.append("restart")
+        self.act("started")
 
     def send(self) -> None:
         self.act("send")
@@ -67,7 +67,6 @@ class FragileEngine:
 class Outcome:
     ids: list[str]
     told: list[str]
-    finished: int
     deaths: int
     error: str
 
@@ -79,14 +78,13 @@ def run(lives: list[float]) -> Outcome:
 
 def batch(lives: list[float]) -> Outcome:
     dist.init_process_group("gloo")
-    engine, finished, deaths, error = FragileEngine(lives), list[int](), list[EngineDied](), ""
-    sampler = Sampler(engine, lambda _: None, lambda _: finished.append(1), deaths.append)  # type: ignore[arg-type]
-    rollouts: list[Rollout] = []
+    engine, error, rollouts = FragileEngine(lives), "", list[Rollout]()
+    requests = Batch(engine, REQUESTS)  # type: ignore[arg-type]
     try:
-        rollouts = sample(sampler, engine, REQUESTS)  # type: ignore[arg-type]
+        rollouts = sample(requests, engine)  # type: ignore[arg-type]
     except EngineDied as death:
         error = str(death)
-    return Outcome([rollout.id for rollout in rollouts], engine.told, len(finished), len(deaths), error)
+    return Outcome([rollout.id for rollout in rollouts], engine.told, len(requests.deaths), error)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +102,6 @@ def test_every_request_is_answered_once_in_order(lives: list[float], told: list[
     outcome = run(lives)
     assert outcome.ids == [request.id for request in REQUESTS]
     assert outcome.told == told
-    assert outcome.finished == len(REQUESTS)
     assert outcome.deaths == told.count("restart")
 
 

@@ -13,7 +13,7 @@ from cascade_rl.engine.rollout import client
 from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
 from cascade_rl.engine.rollout.protocol import Reply, Settings, Submit
 from cascade_rl.engine.rollout.server_process import Arrivals
-from cascade_rl.engine.sync.sampler import Sampler
+from cascade_rl.engine.sync.sampler import Batch
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.data.tokenizer import encode_prompt, train_tokenizer
@@ -143,9 +143,7 @@ class Play:
         requests = [Request(name, prompt, sampling, seed=seed) for seed, name in enumerate(ids)]
         with Episodes(TOKENIZER, self.limit) as episodes:
             episodes.begin(self.task, requests)
-            sampler = Sampler(self.engine, episodes.follow, lambda _: None, lambda _: None)
-            while not sampler.draw(requests):
-                requests = []
-                self.engine.restart()
+            batch = Batch(self.engine, requests, episodes.follow)
+            while not batch.collect():
                 self.engine.update_weights("image", 0)
-        return sampler.rollouts
+        return batch.rollouts

@@ -1,0 +1,99 @@
+"""What rank 0 of a stage has and no other rank: log, ledger, judges, environments and engine."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from cascade_rl.engine.cluster.node import Node
+from cascade_rl.engine.core.rollouts import Request, Rollout
+from cascade_rl.engine.rollout.client import EngineDied
+from cascade_rl.engine.rollout.engine import Engine
+from cascade_rl.engine.sync.sampler import Batch
+from cascade_rl.rl_stages.core.task import Task
+from cascade_rl.rl_stages.run.ledger import Ledger
+from cascade_rl.rl_stages.run.progress import Phase
+from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.run.step_log import StepLog
+from cascade_rl.rl_stages.scoring.episodes import Episodes
+from cascade_rl.rl_stages.scoring.judge import Judge
+from cascade_rl.rl_stages.scoring.reward_makers import reward_makers
+
+
+@dataclass(frozen=True)
+class RankZero:
+    """The parts that a session's verbs use on rank 0.
+
+    judge    scores by the verifiers of the domains
+    rewards  scores the samples of training: as `judge`, but where the stage has a reward model, that scores its domain
+    """
+
+    folder: StageFolder
+    log: StepLog
+    ledger: Ledger
+    judge: Judge
+    rewards: Judge
+    episodes: Episodes
+    engine: Engine
+
+    def open_ledger(self, version: int, weights: str) -> None:
+        """The ledger of these weights, with what a killed attempt sampled from them; `weights` is their digest."""
+        if refused := self.ledger.open(self.folder.ledger(version), weights):
+            count = len(refused.rollouts)
+            self.log.progress.say(f"{count} rollouts were drawn from other weights and are drawn again")
+            self.folder.record_event("ledger_refused", version=version, rollouts=count)
+
+    @contextmanager
+    def draw(self, tasks: Sequence[Task], groups: Sequence[Sequence[Request]]) -> Iterator["RecordedBatch"]:
+        """One group of requests per task, as a batch. What the ledger has is not sampled again."""
+        requests = [request for group in groups for request in group]
+        with self.log.progress.phase("generation", len(requests)) as phase:
+            batch = RecordedBatch(self, requests, phase)
+            for task, group in zip(tasks, groups, strict=True):
+                self.episodes.begin(task, [request for request in group if request.id not in batch.rollouts])
+            yield batch
+
+
+class RecordedBatch(Batch):
+    """A batch whose samples the ledger keeps and the terminal counts, as they come."""
+
+    def __init__(self, zero: RankZero, requests: Sequence[Request], phase: Phase) -> None:
+        known = {request.id: rollout for request in requests if (rollout := zero.ledger.rollout(request))}
+        super().__init__(zero.engine, requests, zero.episodes.follow, known)
+        self.zero, self.phase = zero, phase
+        self.asked = {request.id: request for request in requests}
+        phase.advance(len(known))
+
+    def stream(self) -> Iterator[Rollout]:
+        """See `Batch`."""
+        for rollout in super().stream():
+            self.zero.ledger.keep(self.asked[rollout.id], rollout)
+            self.phase.advance()
+            yield rollout
+
+    def record_death(self, death: EngineDied) -> None:
+        """See `Batch`."""
+        super().record_death(death)
+        self.zero.log.progress.say(f"{death}; starting it again")
+        self.zero.folder.record_event("engine_died", detail=str(death))
+
+
+@contextmanager
+def rank_zero(
+    run: RunFolder,
+    folder: StageFolder,
+    log: StepLog,
+    tokenizer: PreTrainedTokenizerBase,
+    engine: Engine,
+    others: Sequence[Node],
+) -> Iterator[RankZero]:
+    """Rank 0's parts, which end with the block. `others` are the job's other nodes, on which verifiers may work too."""
+    rollout = run.cascade.layout(folder.config).rollout
+    makers = reward_makers(folder.config, run.model, rollout, folder.logs / "reward_model.log")
+    with ExitStack() as exits:
+        ledger = exits.enter_context(Ledger())
+        judge = exits.enter_context(Judge(tokenizer, ledger=ledger, others=others))
+        rewards = exits.enter_context(Judge(tokenizer, makers, ledger, others)) if makers else judge
+        episodes = exits.enter_context(Episodes(tokenizer, rollout.max_model_len, others))
+        yield RankZero(folder, log, ledger, judge, rewards, episodes, engine)

@@ -1,0 +1,119 @@
+"""A sampler of ten lines behind a real session: the real trainer learns from what it says."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling, Scored
+from cascade_rl.engine.core.settings import OptimizerConfig, RolloutConfig
+from cascade_rl.engine.core.train_sequence import TrainSequence
+from cascade_rl.engine.rollout.engine import Engine
+from cascade_rl.rl_stages import grpo
+from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.run.run_folder import RunFolder
+from cascade_rl.rl_stages.session import Session
+from tests.engine.models import tiny
+from tests.gloo import run_ranks
+
+RIGHT, WRONG = r"\boxed{7}", r"\boxed{8}"
+STEPS = 3
+
+
+class ScriptedEngine:
+    """Of the samples of a prompt, every second one is right."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.answers = [np.array([*tokenizer.encode(text), tokenizer.eos_token_id]) for text in (RIGHT, WRONG)]
+
+    def generate(self, requests: Sequence[Request], *_: object) -> Iterator[Rollout]:
+        for number, request in enumerate(requests):
+            ids, prompt = self.answers[number % 2], np.array(request.prompt_ids)
+            yield Rollout(request.id, prompt, ids, np.zeros(len(ids), np.float32), None, ((0, 0),), "stop")
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[Scored]:
+        return [Scored(np.zeros(len(ids) - 1, np.float32), None) for ids in sequences]
+
+    def lacking(self, version: int) -> dict[int, int]:
+        return {}
+
+    def restart(self) -> None: ...
+
+    joining = receiving = nullcontext
+
+
+class ScriptedSession(Session[GrpoStage]):
+    def start_engine(self, nodes: object) -> Any:
+        engine: Engine = ScriptedEngine(self.tokenizer)
+        return nullcontext(engine)
+
+
+def cascade(root: Path) -> Cascade:
+    rows = root / "sevens.jsonl"
+    prompts = [f"What is {n} + {7 - n}?" for n in range(60)]
+    rows.write_text("".join(json.dumps(row(prompt)) + "\n" for prompt in prompts))
+    stage = GrpoStage(
+        name="rl",
+        domain="math",
+        data=(str(rows),),
+        steps=STEPS,
+        prompts_per_step=4,
+        rollouts_per_prompt=2,
+        token_budget=512,
+        sampling=Sampling(max_new_tokens=16),
+        optimizer=OptimizerConfig(lr=1e-2),
+        importance="off",
+        tme_bound=1e9,  # the engine makes its log-probs up
+    )
+    hf = tiny.llama(vocab_size=320).to_dict() | {"architectures": ["LlamaForCausalLM"]}
+    return Cascade(
+        name="scripted",
+        base=BaseModel(hf_config=hf),
+        stages=(stage,),
+        evaluation=Evaluation(domains=("math",), prompts_per_domain=4, max_new_tokens=16),
+        rollout=RolloutConfig(max_model_len=128, probe_bound=1e9),
+    )
+
+
+def row(prompt: str) -> dict[str, Any]:
+    question = {"role": "user", "content": prompt}
+    return {
+        "responses_create_params": {"input": [question]},
+        "agent_ref": {"name": "math"},
+        "expected_answer": "7",
+    }
+
+
+def train(run: RunFolder) -> tuple[float, float, dict[str, float]]:
+    """log p(right) - log p(wrong) before and after, and the held-out score."""
+    with ScriptedSession(run, run.stage("rl")) as session:
+        before = preference(session)
+        session.score("before")
+        grpo.run(session)
+        return before, preference(session), session.folder.scores()["before"]
+
+
+def preference(session: Session[GrpoStage]) -> float:
+    prompt = session.tokenizer.encode("What is 3 + 4?")
+    answers = [session.tokenizer.encode(text) for text in (RIGHT, WRONG)]
+    masks = [np.arange(1, len(prompt + answer)) >= len(prompt) for answer in answers]
+    sequences = [TrainSequence(np.array(prompt + answer), mask) for answer, mask in zip(answers, masks, strict=True)]
+    right, wrong = (
+        values[mask].sum() for values, mask in zip(session.trainer.log_probs(sequences), masks, strict=True)
+    )
+    return float(right - wrong)
+
+
+def test_a_session_trains_on_the_samples_of_another_engine(tmp_path: Path) -> None:
+    with RunFolder.claim(tmp_path / "run", cascade(tmp_path)) as (run, _):
+        ((before, after, scores),) = run_ranks(1, train, run)
+        rows = run.stage("rl").metrics.rows()
+    assert [row["reward"] for row in rows] == [0.5] * STEPS
+    assert scores == {"math": pytest.approx(0.5)}
+    assert after > before + 1
