@@ -5,6 +5,9 @@ those bits as integers: dots are garbage without an error, casts truncate. Here 
 cast rounds to nearest even bit by bit as torch does, and arithmetic on bfloat16 itself is a TypeError, because a
 kernel that computes in bfloat16 is a mistake in this house.
 
+Its dot is `np.matmul`: without AVX-512, OpenBLAS gives a row other bits at another place in the tile. Here a dot adds
+k by k, so that an element has the same bits wherever it is.
+
 No environment variable is involved: the same kernel object is interpreted here, compiled on a GPU and compiled without
 one by the gate, in one process.
 """
@@ -91,7 +94,10 @@ class _Builder(InterpreterBuilder):
         return super().create_fp_to_fp(source, target, rounding_mode)
 
     def create_dot(self, a: TensorHandle, b: TensorHandle, sum: TensorHandle, *hints: Any) -> TensorHandle:
-        return super().create_dot(_widened(a), _widened(b), sum, *hints)
+        rows = _widened(a).data.T.astype(sum.data.dtype, order="C")  # [k, rows]
+        columns = _widened(b).data.astype(sum.data.dtype, order="C")  # [k, columns]
+        products = rows[:, :, None] * columns[:, None, :]
+        return TensorHandle(products.sum(0) + sum.data, sum.dtype.scalar)
 
     def binary_op(self, lhs: TensorHandle, rhs: TensorHandle, op: Callable) -> TensorHandle:
         _refuse_bfloat16(op, lhs, rhs)
@@ -107,6 +113,8 @@ class _Builder(InterpreterBuilder):
 
 
 def _widened(handle: TensorHandle) -> TensorHandle:
+    if handle.dtype.scalar.is_fp8():
+        raise TypeError(f"dot of {handle.dtype.scalar}: cast to float16 or bfloat16 right after the load")
     if handle.dtype.scalar != tl.bfloat16:
         return handle
     return TensorHandle(to_float32(handle.data), tl.float32)

@@ -4,6 +4,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from cascade_rl.kernels.runtime import interpreter
 
@@ -28,6 +29,12 @@ def dot(a, b, out_ptr, row_sum_ptr, SIDE: tl.constexpr):
 
 
 @triton.jit
+def accumulated(a, b, sum_ptr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    places = sum_ptr + tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    tl.store(places, tl.dot(a.load([0, 0]), b.load([0, 0]).T, tl.load(places)))
+
+
+@triton.jit
 def arithmetic(x_ptr, OP: tl.constexpr):
     x = tl.load(x_ptr + tl.arange(0, 16))
     if OP == "add":
@@ -45,6 +52,18 @@ def cast_to(source: Tensor, dtype: torch.dtype) -> Tensor:
     arguments = {"source_ptr": source, "target_ptr": target, "LANES": lanes}
     interpreter.run(cast, (len(source) // lanes,), arguments)
     return target
+
+
+def whole(tensor: Tensor) -> TensorDescriptor:
+    return TensorDescriptor.from_tensor(tensor, list(tensor.shape))
+
+
+def accumulate(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
+    """start [rows, columns] + a [rows, k] @ b [columns, k].T, interpreted."""
+    sum = start.clone()
+    arguments = {"a": whole(a), "b": whole(b), "sum_ptr": sum, "ROWS": len(a), "COLUMNS": len(b)}
+    interpreter.run(accumulated, (1,), arguments)
+    return sum
 
 
 def all_bfloat16() -> Tensor:
@@ -85,11 +104,35 @@ def test_bfloat16_to_and_from_other_types(dtype: torch.dtype):
 def test_dot_of_bfloat16_is_that_of_float32_and_functions_can_be_called():
     a, b = torch.randn(16, 16).bfloat16(), torch.randn(16, 16).bfloat16()
     out, row_sum = torch.empty(16, 16), torch.empty(16)
-    blocks = [triton.tools.tensor_descriptor.TensorDescriptor.from_tensor(x, [16, 16]) for x in (a, b)]
-    arguments = {"a": blocks[0], "b": blocks[1], "out_ptr": out, "row_sum_ptr": row_sum, "SIDE": 16}
+    arguments = {"a": whole(a), "b": whole(b), "out_ptr": out, "row_sum_ptr": row_sum, "SIDE": 16}
     interpreter.run(dot, (1,), arguments)
     assert torch.allclose(out, a.float() @ b.float().T, atol=1e-5)
     assert torch.allclose(row_sum, 2 * out.sum(1), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_dot_has_the_same_bits_wherever_a_row_or_column_is(dtype: torch.dtype):
+    a, b, start = torch.randn(16, 32).to(dtype), torch.randn(32, 32).to(dtype), torch.randn(16, 32)
+    product = accumulate(a, b, start)
+    for _ in range(20):
+        rows, columns = torch.randperm(16), torch.randperm(32)
+        permuted = accumulate(a[rows], b[columns], start[rows][:, columns])
+        assert torch.equal(permuted, product[rows][:, columns])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_dot_equals_float64_within_the_rounding_of_float32(dtype: torch.dtype):
+    a, b, start = torch.randn(16, 64).to(dtype), torch.randn(32, 64).to(dtype), torch.randn(16, 32)
+    exact = start.double() + a.double() @ b.double().T
+    size = start.abs().double() + a.abs().double() @ b.abs().double().T
+    # A term is rounded at most 65 times, each time by 2**-24 (Higham, Accuracy and Stability, 2nd ed., section 3.1).
+    assert ((accumulate(a, b, start) - exact).abs() <= 66 * 2**-24 * size).all()
+
+
+def test_dot_of_float8_is_refused():
+    eights = torch.ones(16, 32).to(torch.float8_e5m2)
+    with pytest.raises(TypeError, match="dot of fp8e5: cast to float16"):
+        accumulate(eights, eights, torch.zeros(16, 16))
 
 
 @pytest.mark.parametrize("op", ["add", "minimum", "less"])
