@@ -1,5 +1,5 @@
-# make setup | demo | demo-short | test | chaos | test-triton36 | published | test-published | lint | lock | smollm2 |
-# clean.
+# make setup | demo | demo-short | test | chaos | test-haswell | test-triton36 | published | test-published |
+#   lint | lock | smollm2 | clean.
 # One environment, .venv, built once; .venv-triton36 for test-triton36 alone, .venv-verifiers for test-published alone.
 
 .DEFAULT_GOAL := setup
@@ -17,6 +17,10 @@ LARGE_VOCABULARY := tests/kernels/test_fused_linear_logprob.py::test_a_large_pea
 SMOLLM2 := build/smollm2-135m-instruct
 PUBLISHED := build/published
 VERIFIERS := .venv-verifiers
+# NumPy, and with it the interpreter of kernels, as on a processor without AVX-512.
+HASWELL := OPENBLAS_CORETYPE=Haswell \
+	NPY_DISABLE_CPU_FEATURES="AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR"
+NUMPY_CORE := import numpy; print(numpy.show_config("dicts")["SIMD Extensions"]["found"][-1])
 # Two test files at a time: what a file starts, such as an engine, is started once. Long files have few tests, and xdist
 # would keep them for the end, where one core waits.
 IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
@@ -32,7 +36,7 @@ PYTHON = $(shell for python in $(CANDIDATES); do "$$python" -c \
 # Importing vLLM and Megatron takes 30 s without cached byte code, and each stage starts two processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-short test chaos test-triton36 published test-published lint lock smollm2 clean
+.PHONY: setup demo demo-short test chaos test-haswell test-triton36 published test-published lint lock smollm2 clean
 
 setup: $(READY)
 	@echo "$(CURDIR)/.venv is ready"
@@ -49,6 +53,14 @@ test: $(READY)
 # SIGKILL at random moments, 100 of them; writes tests/chaos/log.
 chaos: $(READY)
 	CHAOS_KILLS=$(or $(KILLS),100) $(BIN)/pytest tests/chaos
+
+# The interpreted kernels on NumPy's routines for processors without AVX-512, where BLAS sums in another order.
+test-haswell: $(READY)
+	@found=$$(echo $$($(HASWELL) OPENBLAS_VERBOSE=2 $(BIN)/python -c '$(NUMPY_CORE)' 2>&1)); \
+	test "$$found" = "Core: Haswell AVX2" || { echo "test-haswell: expected NumPy to run as 'Core: Haswell AVX2'," \
+		"found '$$found': set HASWELL in the Makefile to what this NumPy understands" >&2; exit 1; }
+	$(HASWELL) $(BIN)/pytest $(IN_PARALLEL) tests/kernels --ignore tests/kernels/test_gate.py \
+		--ignore tests/kernels/test_bench.py --deselect $(LARGE_VOCABULARY) -k 'not torch]'
 
 # The kernels on the Triton and torch of the GPU images, and the adapters of the benchmark's peers. What a large vocabulary
 # does to the numerics is the interpreter's NumPy on both Tritons, and `make test` has it.
