@@ -196,7 +196,7 @@ class RolloutEngine:
         self._drain()
         arrived = {rollout.id for rollout in self._arrived}
         self._orphans |= {process.index: self._pending.undrawn(process.index, arrived) for process in dead}
-        self._servers.ask_all(AskHealth())
+        self._servers.ask({self._servers[process.index]: AskHealth() for process in dead})
 
     def close(self) -> None:
         """End the servers. Pending requests are lost."""

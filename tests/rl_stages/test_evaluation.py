@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from cascade_rl.rl_stages import evaluation
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.evaluation import evaluate
 from cascade_rl.rl_stages.scoring.infrastructure import InfrastructureFailures
@@ -14,17 +13,13 @@ from tests.rl_stages.tiny_cascade import CASCADE
 BROKEN = Verdict.infrastructure_failure("disk full")
 
 
-@pytest.fixture(autouse=True)
-def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "from_rank0", lambda produce: produce())
-
-
 def scores(verdicts: list[Verdict]) -> dict[str, float]:
     """Of 32 prompts of each domain, whose answers get these verdicts in turn."""
+    zero = SimpleNamespace(judge=lambda tasks, groups: [[("", verdicts[i % len(verdicts)])] for i in range(len(tasks))])
     session: Any = SimpleNamespace(
         cascade=CASCADE,
         draw=lambda label, tasks, group, sampling: [[SimpleNamespace(id=f"{label}/{i}")] for i in range(len(tasks))],
-        judge=lambda tasks, groups: [[("", verdicts[i % len(verdicts)])] for i in range(len(tasks))],
+        on_rank0=lambda produce: produce(zero),
     )
     return evaluate(session)
 

@@ -12,10 +12,10 @@ import pytest
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.engine.core.settings import RolloutConfig
-from cascade_rl.engine.rollout import client
 from cascade_rl.engine.rollout import server_process as process
+from cascade_rl.engine.rollout import servers as server_list
 from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
-from cascade_rl.engine.rollout.protocol import Reply, Score, Settings, Sleep, Submit, UpdateWeights
+from cascade_rl.engine.rollout.protocol import AskHealth, Reply, Score, Settings, Sleep, Submit, UpdateWeights
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 
 REQUESTS = [Request(f"{prompt}/{i}", (prompt, 7), Sampling(4), seed=i) for prompt in range(4) for i in range(3)]
@@ -30,7 +30,7 @@ class ScriptedServer:
     eager = False
 
     def __init__(self, _settings: Settings, index: int, log_path: Path, arrivals: process.Arrivals, *_node: Any):
-        self.index, self.log_path, self.version, self.paused, self.alive = index, log_path, None, False, True
+        self.index, self.log_path, self.version, self.alive = index, log_path, None, True
         self.told: list[Any] = []
         self.drawn: deque[Request] = deque()
         self._arrivals = arrivals
@@ -66,13 +66,13 @@ class ScriptedServer:
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[RolloutEngine, list[Any]]]:
     """Starts a client with weights 0; returns it and its servers, a list that a restart changes."""
-    monkeypatch.setattr(client, "EngineProcess", ScriptedServer)
+    monkeypatch.setattr(server_list, "EngineProcess", ScriptedServer)
     (tmp_path / "config.json").write_text('{"vocab_size": 10}')
 
     def started(**settings: Any) -> tuple[RolloutEngine, list[Any]]:
         engine = RolloutEngine(tmp_path, RolloutConfig(**settings), seed=0, log_path=tmp_path / "engine.log")
         engine.update_weights("image", 0)
-        return engine, engine._processes
+        return engine, engine._servers._processes
 
     return started
 
@@ -288,7 +288,7 @@ def test_engines_agree_on_the_version_or_have_none(start: Callable) -> None:
     assert engine.version is None
     engine.update_weights("newer", 1)
     assert engine.version == 1
-    assert servers[1].told == [UpdateWeights("newer", 1)]
+    assert servers[1].told == [AskHealth(), UpdateWeights("newer", 1)]
     for version in (0, 1):
         with pytest.raises(ValueError, match=f"expected more than 1, found {version}"):
             engine.update_weights("older", version)

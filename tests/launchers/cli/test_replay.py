@@ -69,6 +69,12 @@ def cascade(models: Mapping[str, Path]) -> Cascade:
     )
 
 
+def judge(tasks: Sequence[Task], groups: Sequence[Sequence[Rollout]]) -> list[list[Answer]]:
+    """Every third answer is right, another third cut off."""
+    verdicts = (Verdict.scored(1.0), Verdict.scored(0.25), Verdict(Outcome.TRUNCATED, 0.0))
+    return [[Answer("text", verdicts[zlib.crc32(rollout.id.encode()) % 3]) for rollout in group] for group in groups]
+
+
 class WithoutEngine(Session):
     """Draws random tokens, and takes their log-probs from the trainer."""
 
@@ -78,7 +84,8 @@ class WithoutEngine(Session):
         self.parent, self.tokenizer = Path(str(run.cascade.base.hf)), TOKENIZER  # type: ignore[assignment]
         self.hf_config = read_config(self.parent)
         self.trainer, self.checkpoints = self._build_trainer(), CheckpointWriter()
-        self.first_step, self.version, self.rewards = self._restore(), 0, self.judge  # type: ignore[assignment]
+        self.first_step, self.version, self.log = self._restore(), 0, None
+        self.zero = SimpleNamespace(judge=judge, rewards=judge)  # type: ignore[assignment]
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -99,11 +106,6 @@ class WithoutEngine(Session):
                 )
                 ledger.keep(Request(name, tuple(ids[:prompt].tolist()), sampling, 0), rollouts[-1])
         return [rollouts[first : first + group] for first in range(0, len(rollouts), group)]
-
-    def judge(self, tasks: Sequence[Task], groups: Sequence[Sequence[Rollout]]) -> list[list[Answer]]:  # type: ignore[override]
-        """Every third answer is right, another third cut off."""
-        verdicts = (Verdict.scored(1.0), Verdict.scored(0.25), Verdict(Outcome.TRUNCATED, 0.0))
-        return [[("text", verdicts[zlib.crc32(rollout.id.encode()) % 3]) for rollout in group] for group in groups]
 
     def _save(self, step: int) -> None:
         if step < STEPS:  # no step follows the last

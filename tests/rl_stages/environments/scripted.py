@@ -9,7 +9,7 @@ import numpy as np
 
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.engine.core.settings import RolloutConfig
-from cascade_rl.engine.rollout import client
+from cascade_rl.engine.rollout import servers
 from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
 from cascade_rl.engine.rollout.protocol import Reply, Settings, Submit
 from cascade_rl.engine.rollout.server_process import Arrivals
@@ -38,7 +38,7 @@ class ScriptedServer:
     def __init__(self, _settings: Settings, index: int, log_path: Path, arrivals: Arrivals, *_node: Any):
         self.index, self.log_path, self.arrivals = index, log_path, arrivals
         self.version: int | None = None
-        self.paused, self.alive = False, True
+        self.alive = True
         ScriptedServer.starts += 1
 
     def send(self, message: Any) -> bool:
@@ -128,7 +128,7 @@ class Play:
         limit: int = LIMIT,
     ) -> None:
         self.task, self.limit = task, limit
-        monkeypatch.setattr(client, "EngineProcess", ScriptedServer)
+        monkeypatch.setattr(servers, "EngineProcess", ScriptedServer)
         monkeypatch.setattr(ScriptedServer, "say", staticmethod(say), raising=False)
         monkeypatch.setattr(ScriptedServer, "requests", [], raising=False)
         monkeypatch.setattr(ScriptedServer, "starts", 0)
