@@ -1,4 +1,5 @@
-"""What this machine gives untrusted code: the sandbox's tier, what a box costs, and whether attacks are contained."""
+"""What this machine gives untrusted code: the sandbox's tier, what a box costs, whether patches are graded right, and
+whether attacks are contained."""
 
 from __future__ import annotations
 
@@ -7,6 +8,10 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
+from cascade_rl.rl_stages.core.verdict import Verdict
+from cascade_rl.rl_stages.lessons.swe_executed import lessons
+from cascade_rl.rl_stages.rewards.swe.grading import grade
+from cascade_rl.rl_stages.rewards.swe.instance import Instance, parse_instance
 from cascade_rl.rl_stages.sandbox import Program, Sandbox
 from cascade_rl.rl_stages.sandbox.outside.attacks import ATTACKS, SLOW
 from cascade_rl.rl_stages.sandbox.outside.probe import attempts, unavailable
@@ -16,7 +21,7 @@ SUM = Program(language="python", source="print(sum(map(int, input().split())))")
 
 
 def run() -> int:
-    """Exit code 1 where an attack is not contained. Raises SandboxUnavailable."""
+    """Exit code 1 where a patch is graded wrong or an attack is not contained. Raises SandboxUnavailable."""
     reasons = dict(attempts())
     tier = next((tier for tier, reason in reasons.items() if reason is None), None)
     if tier is None:
@@ -25,10 +30,12 @@ def run() -> int:
         print(f"sandbox: {stronger}: {'works' if reason is None else f'no: {reason}'}")
     with Sandbox(2, tier) as sandbox:
         print(f"sandbox: {_milliseconds_per_box(sandbox):.0f} ms for a box, best of {BOXES}")
+        golden, wrong = graded(sandbox)
+        print(f"grading: golden patch: {_told(golden)}; wrong patch: {_told(wrong)}")
         failures = _failures(sandbox)
     for name, failure in failures.items():
         print(f"attack: {name}: {'contained' if failure is None else f'NOT CONTAINED: {failure}'}")
-    return int(any(failures.values()))
+    return int((golden.score, wrong.score) != (1.0, 0.0) or any(failures.values()))
 
 
 def _milliseconds_per_box(sandbox: Sandbox) -> float:
@@ -37,6 +44,17 @@ def _milliseconds_per_box(sandbox: Sandbox) -> float:
         sandbox.run_program(SUM, [b"1 2"])
         times.append(time.perf_counter())
     return min(end - start for start, end in pairwise(times)) * 1000
+
+
+def graded(sandbox: Sandbox) -> tuple[Verdict, Verdict]:
+    """What executed SWE says about a golden patch, which must score 1, and about a wrong one, which must score 0."""
+    instance = Instance.of(parse_instance(next(lessons()).fields))
+    wrong = {path: f"{text}# a comment\n" for path, text in instance.repository.files.items()}
+    return grade(instance, instance.repaired, sandbox), grade(instance, wrong, sandbox)
+
+
+def _told(verdict: Verdict) -> str:
+    return f"no score, {verdict.detail}" if verdict.score is None else f"score {verdict.score:g}, {verdict.detail}"
 
 
 def _failures(sandbox: Sandbox) -> Mapping[str, str | None]:

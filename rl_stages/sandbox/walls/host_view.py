@@ -49,7 +49,7 @@ class HostView:
         if self.user is not None:
             _give(path, self.user, self._open(path))
         if not self._mounts:
-            if self.user is not None and _closed_ancestor(path):
+            if self.user is not None and _closed_ancestor(path.parent):
                 raise PermissionError(f"workspace {path} lies in a folder that is closed to other users")
             yield str(path)
             return

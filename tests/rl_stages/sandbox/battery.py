@@ -1,4 +1,5 @@
-"""Runs in a process of its own: `battery.py attacks|client TIER [USER]`, or `battery.py kills FIRST COUNT`."""
+"""Runs in a process of its own: `battery.py attacks|client|grades TIER [USER|container]`, or `battery.py kills FIRST
+COUNT`."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from cascade_rl.launchers.cli.doctor import graded
 from cascade_rl.rl_stages.rewards.adapters import python_function
 from cascade_rl.rl_stages.rewards.swe.grading import run_tests
 from cascade_rl.rl_stages.rewards.swe.repository import Repository
@@ -25,18 +27,28 @@ from cascade_rl.rl_stages.sandbox.outside.probe import why_not
 from cascade_rl.rl_stages.sandbox.walls import interpreter
 from cascade_rl.rl_stages.sandbox.walls.host_view import HostView
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_CHILD_SUBREAPER, PR_CAPBSET_DROP, CAP_SYS_ADMIN = 36, 24, 21
 USER = 61234
 STRAYS = f"import os, time\nos.fork() or os.execv('/bin/sleep', ['{STRAY}', '300'])\ntime.sleep(30)"
 
 
 def become(user: int) -> None:
     """As setpriv does, with this Python in reach."""
-    package = Path(interpreter.__file__).parents[3]
-    HostView(user, [*interpreter.prefixes(), str(package)])
+    open_prefixes(user)
     os.setgroups([])
     os.setgid(user)
     os.setuid(user)
+
+
+def become_container() -> None:
+    """Root whose workers may not mount, as in Docker's default."""
+    open_prefixes(USER)
+    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0)
+
+
+def open_prefixes(user: int) -> None:
+    package = Path(interpreter.__file__).parents[3]
+    HostView(user, [*interpreter.prefixes(), str(package)])
 
 
 def attacks(tier: Tier) -> None:
@@ -49,6 +61,16 @@ def attacks(tier: Tier) -> None:
         runs = threads.map(lambda attack: sandbox.run_program(attack.program, [attack.stdin]), ATTACKS.values())
         found = {name: attack.failure(run.tests[0]) for (name, attack), run in zip(ATTACKS.items(), runs, strict=True)}
     print(json.dumps(found))
+
+
+def grades(tier: Tier) -> None:
+    """Prints the scores of a golden patch and of a wrong one, or why the tier does not work."""
+    reason = why_not(tier)
+    if reason:
+        print(json.dumps(reason))
+        return
+    with Sandbox(1, tier) as sandbox:
+        print(json.dumps([verdict.score for verdict in graded(sandbox)]))
 
 
 def client(tier: Tier) -> None:
@@ -143,6 +165,8 @@ if __name__ == "__main__":
     if name == "kills":
         kills(int(first), int(rest[0]))
     else:
-        if rest:
+        if rest == ["container"]:
+            become_container()
+        elif rest:
             become(int(rest[0]))
-        {"attacks": attacks, "client": client}[name](Tier(first))
+        {"attacks": attacks, "client": client, "grades": grades}[name](Tier(first))

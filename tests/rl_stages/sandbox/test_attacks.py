@@ -27,6 +27,7 @@ PLACES = [
     ("root", Tier.NAMESPACES_WITHOUT_PROC),
     ("root", Tier.LANDLOCK),
     ("user", Tier.LANDLOCK),
+    ("container", Tier.LANDLOCK),
 ]
 if not IS_ROOT:
     PLACES = [("user", tier) for tier in Tier]
@@ -43,7 +44,8 @@ def install_bubblewrap() -> None:
 
 def start(what: str, place: Place) -> subprocess.Popen[str]:
     identity, tier = place
-    return run_battery(what, tier, *([USER] if IS_ROOT and identity == "user" else []), SECRET=SECRET)
+    other = {"root": (), "user": (USER,) if IS_ROOT else (), "container": ("container",)}[identity]
+    return run_battery(what, tier, *other, SECRET=SECRET)
 
 
 def run_battery(*arguments: str, **environment: str) -> subprocess.Popen[str]:
