@@ -17,14 +17,15 @@ import pytest
 
 from cascade_rl.engine.core.rollouts import Rollout, Sampling
 from cascade_rl.rl_stages import prompt_ledger
-from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
-from cascade_rl.rl_stages.config.reward_model import RewardModel
+from cascade_rl.rl_stages.config.cascade.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.cascade.reward_model import RewardModel
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
 from cascade_rl.rl_stages.lessons import swe_executed
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
 from cascade_rl.rl_stages.rewards.adapters.nemo_gym import NemoGymVerifier
 from cascade_rl.rl_stages.rewards.reward_models.judge_client import JudgeClient
+from cascade_rl.rl_stages.rewards.swe import grading
 from cascade_rl.rl_stages.rewards.swe.instance import parse_instance
 from cascade_rl.rl_stages.rewards.verifiers.judged.rlhf import RankingVerifier
 from cascade_rl.rl_stages.rewards.verifiers.programs.code import CodeVerifier
@@ -96,6 +97,14 @@ def disk_full(folder: Path) -> Injected:
 
 
 @contextmanager
+def no_test_collected(_: Path) -> Injected:
+    runner = "import json, sys; nonce = json.load(sys.stdin)['nonce']; print(nonce, 'ready'); print(nonce, '{}')"
+    with patch.object(grading, "_RUNNER", runner):
+        answer = LESSON.right(random.Random(0))
+        yield Task("broken-0", "swe_executed", (MESSAGE,), parse_instance(LESSON.fields)), answer, None
+
+
+@contextmanager
 def tool_server_slow(_: Path) -> Injected:
     with server("slow") as (address, _seen):
         task = Task("broken-0", f"nemo-gym:{address}", (MESSAGE,), {"wanted": "yes"})
@@ -138,9 +147,18 @@ def step(root: Path, stage: GrpoStage, broken: Task, answer: str, maker: MakeVer
         return draw_batch(session, stage, PromptLedger(session), 0)
 
 
-@pytest.mark.parametrize("inject", [judge_down, sandbox_killed, disk_full, tool_server_slow])
+@pytest.mark.parametrize(
+    ("inject", "reason"),
+    [
+        (judge_down, "All connection attempts failed"),
+        (sandbox_killed, "the worker died"),
+        (disk_full, "No space left on device"),
+        (no_test_collected, "with its golden patch in the sandbox of"),
+        (tool_server_slow, "timed out"),
+    ],
+)
 def test_a_failure_masks_is_counted_and_ends_the_step_past_the_rate(
-    inject: Callable[[Path], AbstractContextManager[Any]], tmp_path: Path
+    inject: Callable[[Path], AbstractContextManager[Any]], reason: str, tmp_path: Path
 ) -> None:
     """One prompt's verifier fails, three others' do not: 4 of 16 samples."""
     stage = replace(STAGE, dynamic_filtering=False, prompts_per_step=4, max_infrastructure_failures=0.25)
@@ -152,5 +170,5 @@ def test_a_failure_masks_is_counted_and_ends_the_step_past_the_rate(
     assert [(s.rollout.id, s.reward) for s in batch.samples if not s.trained] == [(name, None) for name in names]
     assert [sample.reward for sample in batch.samples if sample.trained] == [1.0] * 12
     assert batch.metrics(stage)["infrastructure_failure_fraction"] == 0.25
-    assert "4 of 16 answers could not be scored" in str(error.value)
+    assert "4 of 16 answers could not be scored" in str(error.value) and reason in str(error.value)
     assert f"Failed: {', '.join(names)}." in str(error.value)

@@ -2,7 +2,8 @@
 
 Only what a patch does to source files that are there is applied; test files, pytest's and Python's configuration and
 new files are not. Two tests with random names run first and last, one that must pass and one that must fail: a patch
-that makes tests pass from inside the process makes that one pass too.
+that makes tests pass from inside the process makes that one pass too. Where they do not come out so, the repository is
+tested with its golden patch too: a box in which that fails as well says nothing about any patch.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.rewards.swe.repository import Files, Repository, can_be_patched
 from cascade_rl.rl_stages.sandbox import Limits, SandboxFailure
 
 if TYPE_CHECKING:
+    from cascade_rl.engine.cluster.node import Node
     from cascade_rl.rl_stages.rewards.swe.instance import Instance
     from cascade_rl.rl_stages.sandbox import Sandbox
 
@@ -28,8 +31,11 @@ TEST_LIMITS = Limits(cpu_seconds=30.0)
 # Without the plugins of whatever is installed; the same hashes, so the same order of sets, in every run.
 ENVIRONMENT = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 TEST_MACHINERY = frozenset(("pytest", "_pytest", "pluggy", "unittest", "gc"))
+PRINTED_CHARACTERS = 300  # of what a box printed, its end
 
 _RUNNER = Path(__file__).with_name("pytest_in_box.py").read_text()
+# By sandbox, the ids of instances that can be graded there, each with its host.
+_gradable: WeakKeyDictionary[Sandbox, set[tuple[str, str]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -42,11 +48,14 @@ class TestOutcome:
 
 @dataclass(frozen=True)
 class TestRun:
-    """Outcomes by pytest node id. `problem` says why they cannot be trusted, or why there are none."""
+    """Outcomes by pytest node id, on `node`. `problem` says why they cannot be trusted, or why there are none, and
+    `printed` is then the end of what the box printed."""
 
     outcomes: Mapping[str, TestOutcome]
     cpu_seconds: float
+    node: Node
     problem: str = ""
+    printed: str = ""
 
     def passed(self, test: str) -> bool:
         return test in self.outcomes and self.outcomes[test].outcome == "passed"
@@ -56,10 +65,14 @@ class PytestUnavailable(SandboxFailure):
     """pytest did not start in the box, before anything of the repository ran."""
 
 
+class UngradableInstance(SandboxFailure):
+    """Not even the golden patch has outcomes that can be trusted."""
+
+
 def grade(instance: Instance, files: Files, sandbox: Sandbox) -> Verdict:
     """1 when every test of the instance comes out as it should with `files` in place of the repository's, else 0.
 
-    An infrastructure failure when the sandbox or the disk fails.
+    An infrastructure failure when the sandbox or the disk fails, or the box could not grade the golden patch either.
     """
     patch = applicable(instance.repository.files, files)
     if not patch:
@@ -68,6 +81,8 @@ def grade(instance: Instance, files: Files, sandbox: Sandbox) -> Verdict:
         return Verdict.scored(0.0, detail=why)
     try:
         run = run_tests(instance.repository.changed(patch), sandbox)
+        if run.problem:
+            require_gradable(instance, sandbox, run.node)
     except (SandboxFailure, OSError) as failure:
         return Verdict.infrastructure_failure(str(failure))
     if run.problem:
@@ -101,35 +116,70 @@ def imported(source: str) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-def run_tests(repository: Repository, sandbox: Sandbox, limits: Limits = TEST_LIMITS) -> TestRun:
-    """All tests of a repository. After a failure of the infrastructure, such as a worker that was killed, all of it
-    happens a second time, in a fresh folder.
+def require_gradable(instance: Instance, sandbox: Sandbox, node: Node) -> None:
+    """Raises UngradableInstance where the golden patch has no outcomes on `node` that can be trusted.
+
+    An instance whose golden patch has them is remembered. Without that patch there might be none on a sound node too:
+    pytest runs nothing where a test imports what only the patch adds.
+    """
+    known = _gradable.setdefault(sandbox, set())
+    key = instance.id, node.host
+    if key in known:
+        return
+    run = run_tests(instance.repository.changed(instance.repaired), sandbox, node=node)
+    if run.problem:
+        raise UngradableInstance(
+            f"expected outcomes of {instance.id}'s tests with its golden patch in the sandbox of {node.host}; found: "
+            f"{run.problem}; it printed {run.printed!r}. Run `cascade doctor` on that host and repair what it reports; "
+            "where it reports nothing, remove the instance from the data"
+        )
+    known.add(key)
+
+
+def run_tests(
+    repository: Repository, sandbox: Sandbox, limits: Limits = TEST_LIMITS, node: Node | None = None
+) -> TestRun:
+    """All tests of a repository, on `node` or on any. After a failure of the infrastructure, such as a worker that was
+    killed, all of it happens a second time, in a fresh folder.
 
     Raises SandboxFailure, and OSError where the disk does not take the checkout.
     """
     try:
-        return _run_tests(repository, sandbox, limits)
+        return _run_tests(repository, sandbox, limits, node)
     except SandboxFailure:
-        return _run_tests(repository, sandbox, limits)
+        return _run_tests(repository, sandbox, limits, node)
 
 
-def _run_tests(repository: Repository, sandbox: Sandbox, limits: Limits) -> TestRun:
+def _run_tests(repository: Repository, sandbox: Sandbox, limits: Limits, node: Node | None) -> TestRun:
     nonce, canaries = secrets.token_hex(16), (Canary(), Canary())
     tests = sorted(path for path in repository.tests if is_module(path))
     first, last = (f"test_{canary.name}.py" for canary in canaries)
     request = {"nonce": nonce, "files": [first, *tests, last]}
     argv = [sys.executable, "-I", "-B", "-c", _RUNNER]
-    with sandbox.folder({**repository.with_tests, first: canaries[0].source, last: canaries[1].source}) as folder:
+    files = {**repository.with_tests, first: canaries[0].source, last: canaries[1].source}
+    with sandbox.folder(files, node) as folder:
         run = sandbox.run_command(argv, folder, limits, json.dumps(request).encode(), ENVIRONMENT)
     if f"{nonce} ready\n" not in run.output:
-        raise PytestUnavailable(f"expected pytest to start in the box; found {run.output[-300:]!r} ({run.status})")
+        found = run.output[-PRINTED_CHARACTERS:]
+        raise PytestUnavailable(
+            f"expected pytest to start in the sandbox of {folder.node.host}; found {found!r} ({run.status}). Make "
+            f"{sys.executable} able to import pytest there"
+        )
     outcomes = _outcomes(run.output, nonce)
+    printed = _printed(run.output, nonce)
     if outcomes is None:
-        return TestRun({}, run.cpu_seconds, f"no outcomes: {run.status}, exit code {run.exit_code}")
+        problem = f"no outcomes: {run.status}, exit code {run.exit_code}"
+        return TestRun({}, run.cpu_seconds, folder.node, problem, printed)
     if not all(canary.holds(path, outcomes) for canary, path in zip(canaries, (first, last), strict=True)):
-        return TestRun({}, run.cpu_seconds, "a test that must fail did not, or one that must pass did not")
+        problem = "a test that must fail did not, or one that must pass did not"
+        return TestRun({}, run.cpu_seconds, folder.node, problem, printed)
     own = {test: outcome for test, outcome in outcomes.items() if test.partition("::")[0] in tests}
-    return TestRun(own, run.cpu_seconds)
+    return TestRun(own, run.cpu_seconds, folder.node)
+
+
+def _printed(output: str, nonce: str) -> str:
+    lines = [line for line in output.splitlines() if line and not line.startswith(nonce)]
+    return "\n".join(lines)[-PRINTED_CHARACTERS:]
 
 
 class Canary:

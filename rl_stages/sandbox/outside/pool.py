@@ -27,15 +27,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _room() -> tuple[Tier, int]:
-    return probe(), cores()
+def tier_on(node: Node) -> Tier:
+    """The strongest that works there. Raises SandboxUnavailable, which names the node."""
+    try:
+        return node.call(probe)
+    except SandboxUnavailable as error:
+        raise SandboxUnavailable(f"node {node.host}: {error}") from None
 
 
 def _slots_on(node: Node) -> list[Slot]:
-    try:
-        tier, count = node.call(_room)
-    except SandboxUnavailable as error:
-        raise SandboxUnavailable(f"node {node.host}: {error}") from None
+    tier, count = tier_on(node), node.call(cores)
     return [Slot(tier, node) for _ in range(count)]
 
 
@@ -85,10 +86,11 @@ class Sandbox:
             with suppress(NodeLost):
                 node.call(remove_folders, self._name)
 
-    def folder(self, files: Mapping[str, str]) -> Folder:
-        """A folder with these files, text by relative path, on each node in turn as many as it has slots. It goes with
-        the node's process, or when this is closed, or it is. Raises OSError, such as of a full disk, SandboxFailure."""
-        return Folder.made(next(self._turns).node, self._name, files)
+    def folder(self, files: Mapping[str, str], node: Node | None = None) -> Folder:
+        """A folder with these files, text by relative path, on `node`, or else on each in turn as many as it has slots.
+        It goes with the node's process, or when this is closed, or it is. Raises OSError, such as of a full disk,
+        SandboxFailure."""
+        return Folder.made(node or next(self._turns).node, self._name, files)
 
     def run_program(
         self,

@@ -12,11 +12,13 @@ from threading import Thread
 
 import pytest
 
+from cascade_rl.engine.cluster.node import ThisNode
 from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.rewards.swe import grading
 from cascade_rl.rl_stages.rewards.swe.grading import grade, run_tests
 from cascade_rl.rl_stages.rewards.swe.instance import Instance
 from cascade_rl.rl_stages.rewards.swe.unified_diff import unified_diff
-from cascade_rl.rl_stages.sandbox import CommandRun, Folder, Sandbox, SandboxFailure, Status
+from cascade_rl.rl_stages.sandbox import CommandRun, Folder, Sandbox, SandboxFailure
 from cascade_rl.rl_stages.sandbox.process_tree import descendants
 from cascade_rl.rl_stages.swe_tasks.mutation import mutations
 from tests.rl_stages.rewards.swe.tiny_package import REPOSITORY, SOURCE
@@ -107,6 +109,7 @@ ATTACKS = {
     "a module that pytest imports": ({"iniconfig.py": "1 / 0\n"}, "no source file"),
     "an early exit": ({"tiny/__init__.py": "import os\n\nos._exit(0)\n"}, "no outcomes"),
     "no end": ({"tiny/lists.py": "while True:\n    pass\n"}, "no outcomes: time limit"),
+    "no module": ({"tiny/lists.py": "1 / 0\n"}, "one that must pass did not"),
     "outcomes of its own": ({"tiny/__init__.py": FORGERY}, "wrong: "),
 }
 
@@ -116,8 +119,8 @@ def test_what_a_patch_may_not_do_scores_0(attack, buggy, sandbox, monkeypatch):
     from cascade_rl.rl_stages.rewards.swe import grading
 
     if attack == "no end":
-        limits = replace(grading.TEST_LIMITS, cpu_seconds=1.0)
-        monkeypatch.setattr(grading, "run_tests", lambda repository, sandbox: run_tests(repository, sandbox, limits))
+        limits = replace(grading.TEST_LIMITS, cpu_seconds=3.0)
+        monkeypatch.setattr(grading, "run_tests", lambda *given, node=None: run_tests(*given, limits, node))
     patch, why = ATTACKS[attack]
     verdict = grade(buggy, {**buggy.repository.files, **patch}, sandbox)
     assert verdict.score == 0.0 and why in verdict.detail, verdict
@@ -134,24 +137,69 @@ def test_a_test_that_must_fail_is_held_to_it(buggy, sandbox):
     assert verdict.score == 0.0 and "test_has" in verdict.detail
 
 
-class Broken:
-    def __init__(self, failure: SandboxFailure | None = None) -> None:
-        self.failure = failure
+NOTHING_RUN = {"PYTEST_ADDOPTS": "--collect-only"}
 
-    def folder(self, _: Mapping[str, str]) -> nullcontext:
+
+def patches(instance: Instance) -> list[Mapping[str, str]]:
+    """The golden one, and one that changes nothing that matters."""
+    return [instance.repaired, {PATH: instance.repository.files[PATH] + "# a comment\n"}]
+
+
+def test_a_box_that_runs_no_test_is_no_verdict_on_any_patch(buggy, sandbox, monkeypatch):
+    instance = replace(buggy, id="fresh")
+    with monkeypatch.context() as broken:
+        broken.setattr(grading, "ENVIRONMENT", {**grading.ENVIRONMENT, **NOTHING_RUN})
+        verdicts = [grade(instance, patch, sandbox) for patch in patches(instance)]
+    assert [(verdict.outcome, verdict.score) for verdict in verdicts] == [(Outcome.INFRASTRUCTURE_FAILURE, None)] * 2
+    for part in ("expected outcomes of fresh's tests", "found: a test that must fail did not", "Run `cascade doctor`"):
+        assert part in verdicts[0].detail
+    assert [grade(instance, patch, sandbox).score for patch in patches(instance)] == [1.0, 0.0]
+
+
+def test_a_box_without_pytest_is_no_verdict_on_any_patch(buggy, sandbox, monkeypatch):
+    monkeypatch.setattr(grading, "_RUNNER", f"import sys; sys.modules['pytest'] = None\n{grading._RUNNER}")
+    for patch in patches(buggy):
+        verdict = grade(buggy, patch, sandbox)
+        assert verdict.outcome is Outcome.INFRASTRUCTURE_FAILURE and verdict.score is None
+        assert "expected pytest to start" in verdict.detail and "import of pytest halted" in verdict.detail
+
+
+class OtherNode(ThisNode):
+    host = "other"
+
+
+def test_the_golden_patch_is_tested_once_on_each_node_where_patches_break_the_tests(buggy, monkeypatch):
+    runs = []
+
+    def seen(repository, *given):
+        runs.append((repository.files[PATH], (run := run_tests_once(repository, *given)).node.host))
+        return run
+
+    run_tests_once, this = grading._run_tests, ThisNode().host
+    monkeypatch.setattr(grading, "_run_tests", seen)
+    with Sandbox(1, others=[OtherNode()]) as sandbox:  # of its folders the first is here, the next are there
+        scores = [grade(buggy, {PATH: f"{number} / 0\n"}, sandbox).score for number in range(3)]
+    assert scores == [0.0] * 3
+    assert runs[:4] == [("0 / 0\n", this), (SOURCE, this), ("1 / 0\n", "other"), (SOURCE, "other")]
+    assert [source for source, _ in runs[4:]] == ["2 / 0\n"]
+
+
+def test_a_wrong_patch_scores_0_where_only_the_golden_one_lets_pytest_collect(sandbox):
+    instance = instance_of(SOURCE.replace("def has(", "def had("), sandbox)
+    assert [grade(instance, patch, sandbox).score for patch in patches(instance)] == [1.0, 0.0]
+
+
+class Broken:
+    def folder(self, *_) -> nullcontext:
         return nullcontext()
 
     def run_command(self, *_) -> CommandRun:
-        if self.failure:
-            raise self.failure
-        return CommandRun(Status.RUNTIME_ERROR, 1, "No module named pytest", 0.1, 0.1)
+        raise SandboxFailure("no slot")
 
 
-@pytest.mark.parametrize("box", [Broken(), Broken(SandboxFailure("no slot"))])
-def test_a_failure_of_the_sandbox_is_no_verdict_on_the_patch(box, buggy):
-    verdict = grade(buggy, buggy.repaired, box)
-    assert verdict.outcome is Outcome.INFRASTRUCTURE_FAILURE and verdict.score is None
-    assert "pytest" in verdict.detail or "no slot" in verdict.detail
+def test_a_failure_of_the_sandbox_is_no_verdict_on_the_patch(buggy):
+    verdict = grade(buggy, buggy.repaired, Broken())
+    assert (verdict.outcome, verdict.score, verdict.detail) == (Outcome.INFRASTRUCTURE_FAILURE, None, "no slot")
 
 
 class Killed:
@@ -166,8 +214,8 @@ class Killed:
             Thread(target=kill_a_busy_worker).start()
         return self.sandbox.run_command(*arguments)
 
-    def folder(self, files: Mapping[str, str]) -> Folder:
-        return self.sandbox.folder(files)
+    def folder(self, *given) -> Folder:
+        return self.sandbox.folder(*given)
 
 
 def kill_a_busy_worker() -> None:

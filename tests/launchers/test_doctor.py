@@ -1,0 +1,28 @@
+"""`cascade doctor`: the tier in use, and graders that prove themselves."""
+
+import pytest
+
+from cascade_rl.launchers.cli import doctor
+from cascade_rl.rl_stages.rewards.swe import grading
+from cascade_rl.rl_stages.sandbox.outside import probe
+from cascade_rl.rl_stages.sandbox.outside.attacks import ATTACKS
+
+
+@pytest.fixture(autouse=True)
+def _one_attack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "ATTACKS", {"sockets": ATTACKS["sockets"]})
+
+
+def test_tier_grades_and_attacks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.run() == 0
+    told = capsys.readouterr().out
+    assert f"sandbox: {probe()}: works\n" in told and "attack: sockets: contained\n" in told
+    assert "grading: golden patch: score 1, as expected; wrong patch: score 0, wrong: test_f.py::" in told
+
+
+def test_a_box_that_cannot_grade_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(grading, "_RUNNER", "import no_such_module")
+    assert doctor.run() == 1
+    assert "grading: golden patch: no score, expected pytest to start in the sandbox of " in capsys.readouterr().out
