@@ -24,7 +24,7 @@ from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.tokenizer import encode_prompt
 from cascade_rl.rl_stages.evaluation import evaluate, heldout_tasks
-from cascade_rl.rl_stages.rank_zero import RankZero, rank_zero
+from cascade_rl.rl_stages.rank_zero import RankZero, rank_zero, say_tiers
 from cascade_rl.rl_stages.start import start
 from cascade_rl.rl_stages.training_session import TrainingSession
 
@@ -86,6 +86,7 @@ class Session[S: Stage](TrainingSession[S]):
     def _open_zero(self, nodes: list[Node]) -> RankZero | None:
         if self.log is None:
             return None
+        say_tiers(self.cascade, self.stage, nodes, self.log)
         engine = self.exits.enter_context(self.start_engine(nodes))
         return self.exits.enter_context(rank_zero(self.run, self.folder, self.log, self.tokenizer, engine, nodes[1:]))
 

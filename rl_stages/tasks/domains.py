@@ -10,7 +10,7 @@ from typing import Any
 
 from cascade_rl.engine.cluster.node import Node
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.rl_stages.config.reward_model import RewardModel
+from cascade_rl.rl_stages.config.cascade.reward_model import RewardModel
 from cascade_rl.rl_stages.core.verdict import GroupVerifier, Verifier
 from cascade_rl.rl_stages.environments import swe_agent, workplace
 from cascade_rl.rl_stages.environments.environment import Environment
@@ -46,7 +46,7 @@ class Domain:
     agents     the NeMo-Gym agents whose rows, as released, are this domain's
     environment   makes the environment of a multi-turn domain; the caller closes it
     judged     makes the verifier of a stage with a reward model; the caller closes it, and it closes the judge
-    spread     whether its verifier or environment takes `others`, nodes on which it works too
+    spread     whether its verifier or environment runs untrusted code; it takes `others`, nodes on which it does so too
     """
 
     name: str

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from cascade_rl.engine.backend.process_groups import initialize_distributed
+from cascade_rl.engine.backend.machine.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import export_hf, read_config
@@ -25,6 +25,7 @@ from cascade_rl.rl_stages.lessons.lesson import Lesson
 from cascade_rl.rl_stages.rewards.swe.unified_diff import apply_unified_diff
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.sample_record import read_samples
+from cascade_rl.rl_stages.sandbox.outside import probe
 from cascade_rl.rl_stages.swe_tasks.mutation import mutations
 from cascade_rl.rl_stages.tasks.demonstration import load_demonstrations
 from cascade_rl.rl_stages.tasks.load_tasks import split_of
@@ -89,6 +90,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> StageFolder:
     run_ranks(1, make_taught, folder)
     code, out, err = Launched(folder, LAUNCHER).finish()
     assert code == 0, out + err
+    assert f"sandbox for untrusted code: {probe()} (nodes: 1);" in out
     return RunFolder.open(folder / "runs/tiny").stage("swe_agentic_rl")
 
 
