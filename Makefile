@@ -1,5 +1,5 @@
-# make setup | demo | demo-short | test | chaos | test-haswell | test-triton36 | published | test-published |
-#   lint | lock | smollm2 | clean.
+# make setup | demo | demo-short | test | chaos | test-haswell | test-landlock | test-triton36 | published |
+#   test-published | lint | lock | smollm2 | clean.
 # One environment, .venv, built once; .venv-triton36 for test-triton36 alone, .venv-verifiers for test-published alone.
 
 .DEFAULT_GOAL := setup
@@ -21,6 +21,7 @@ VERIFIERS := .venv-verifiers
 HASWELL := OPENBLAS_CORETYPE=Haswell \
 	NPY_DISABLE_CPU_FEATURES="AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR"
 NUMPY_CORE := import numpy; print(numpy.show_config("dicts")["SIMD Extensions"]["found"][-1])
+HIDDEN := build/without-bubblewrap
 # Two test files at a time: what a file starts, such as an engine, is started once. Long files have few tests, and xdist
 # would keep them for the end, where one core waits.
 IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
@@ -36,7 +37,8 @@ PYTHON = $(shell for python in $(CANDIDATES); do "$$python" -c \
 # Importing vLLM and Megatron takes 30 s without cached byte code, and each stage starts two processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-short test chaos test-haswell test-triton36 published test-published lint lock smollm2 clean
+.PHONY: setup demo demo-short test chaos test-haswell test-landlock test-triton36 published test-published lint lock \
+	smollm2 clean
 
 setup: $(READY)
 	@echo "$(CURDIR)/.venv is ready"
@@ -49,6 +51,15 @@ demo-short: $(READY)
 
 test: $(READY)
 	$(BIN)/pytest $(IN_PARALLEL)
+
+# What runs untrusted code, as on a machine without bubblewrap: PATH is a folder of links to everything else.
+test-landlock: $(READY)
+	@rm -rf $(HIDDEN) && mkdir -p $(HIDDEN)
+	@find -L $(subst :, ,$(PATH)) -maxdepth 1 -type f ! -name bwrap -exec ln -st $(HIDDEN) {} + 2>/dev/null || true
+	PATH=$(CURDIR)/$(HIDDEN) $(BIN)/pytest $(IN_PARALLEL) tests/rl_stages/rewards/swe tests/rl_stages/swe_tasks \
+		tests/rl_stages/sandbox/test_sandbox.py \
+		tests/rl_stages/sandbox/test_other_nodes.py tests/rl_stages/rewards/verifiers/programs/test_code.py \
+		tests/rl_stages/rewards/verifiers/test_swe_executed.py tests/rl_stages/environments/test_swe_agent_on_mutants.py
 
 # SIGKILL at random moments, 100 of them; writes tests/chaos/log.
 chaos: $(READY)

@@ -37,6 +37,8 @@ SUM = Program(language="python", source="print(sum(map(int, input().split())))")
 
 @pytest.fixture(scope="module", params=[None, Tier.LANDLOCK], ids=["best", "landlock"])
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    if request.param is Tier.LANDLOCK is probe():
+        pytest.skip("it is the best tier here, and tested as that")
     with Sandbox(2, request.param) as made:
         yield made
 
@@ -278,7 +280,8 @@ def test_cpp_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         sandbox.run_program(Program(language="cpp", source="int main() {}"), [b""])
 
 
-def test_a_python_below_tmp_is_not_hidden_by_the_boxs_own_tmp() -> None:
+def test_a_python_below_tmp_is_not_hidden_by_the_boxs_own_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bubblewrap, "_program", lambda: "bwrap")  # which need not be installed for this
     words = bubblewrap.command_line(Limits(), 3, proc=True, extra=["/tmp/clone/.venv"])
     mounts = list(itertools.pairwise(words))
     assert mounts.index(("--tmpfs", "/tmp")) < mounts.index(("--ro-bind", "/tmp/clone/.venv"))
