@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cascade_rl.launchers.report.score_table import gain
-from cascade_rl.rl_stages.config.text import leaves, to_plain
+from cascade_rl.rl_stages.config.text import changes, leaves, to_plain
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 
 
@@ -29,11 +29,7 @@ def settings_table(first: RunFolder, second: RunFolder) -> Table:
 
 
 def differences(first: RunFolder, second: RunFolder) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    one, other = leaves(to_plain(first.cascade)), leaves(to_plain(second.cascade))
-    for key in one | other:
-        values = one.get(key, "absent"), other.get(key, "absent")
-        if values[0] != values[1]:
-            yield key, values
+    return changes(leaves(to_plain(first.cascade)), leaves(to_plain(second.cascade)))
 
 
 def scores_table(first: RunFolder, second: RunFolder) -> Table:

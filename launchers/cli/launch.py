@@ -9,6 +9,7 @@ import runpy
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -21,14 +22,15 @@ if TYPE_CHECKING:
     from cascade_rl.rl_stages.config.cascade import Cascade
     from cascade_rl.rl_stages.config.stage import Stage
 
-USAGE = """usage: nemo-run LAUNCHER.py [--runs DIR] [--only STAGES | --from STAGE] [key=value ...]
+USAGE = """usage: nemo-run LAUNCHER.py [--runs DIR] [--only STAGES | --from STAGE] [--rerun STAGES] [key=value ...]
                 [--cluster NAME [--backend nemo-run|sbatch] [--detach | --dryrun DIR]]
 
 Runs the cascade that a launcher file describes, or goes on with it where its run folder is there.
 
   nemo-run launchers/cascade2_tiny.py                          runs/cascade2_tiny, all stages
   nemo-run launchers/cascade2_tiny.py seed=2 name=other        another seed in another run folder
-  nemo-run launchers/cascade2_tiny.py if_rl.optimizer.lr=1e-3  one setting of one stage: it runs again with what follows
+  nemo-run launchers/cascade2_tiny.py if_rl.optimizer.lr=1e-3  one setting of one stage
+  nemo-run launchers/cascade2_tiny.py if_rl.steps=9 --rerun if_rl,math_rl   the same where both have run: they run again
   nemo-run launchers/cascade2_tiny.py --from mopd              that stage and those after it
   nemo-run launchers/cascade2_30b_a3b.py --cluster NAME        as Slurm jobs, by a profile of clusters.toml
   nemo-run launchers/cascade2_tiny.py --help                   every key of that launcher with its value
@@ -67,6 +69,7 @@ def _launch(cascade: "Cascade", arguments: list[str], stage_command: Sequence[st
         raise UserError("expected --cluster NAME with --dryrun and --detach, found none.")
 
     from cascade_rl.launchers.local.run_local import run_cascade
+    from cascade_rl.launchers.rerun import agree
     from cascade_rl.launchers.slurm.cluster import read_cluster
     from cascade_rl.launchers.slurm.submit import Submission, refuse_live_jobs
     from cascade_rl.rl_stages.config.text import override
@@ -78,11 +81,12 @@ def _launch(cascade: "Cascade", arguments: list[str], stage_command: Sequence[st
     hardware = [f"hardware={cluster.hardware}"] if cluster else []
     cascade = override(cascade, [*hardware, *options.settings])
     chosen = selection(cascade, options.only, options.first)
+    agreed = partial(agree, cascade, options.rerun.split(",") if options.rerun else [])
     if cluster:
-        how = Submission(cluster, options.backend, stage_command, options.detach)
+        how = Submission(cluster, options.backend, stage_command, options.detach, agreed)
         return _launch_on_cluster(cascade, chosen, how, options)
     refuse_live_jobs((options.runs / cascade.name).resolve())
-    return run_cascade(cascade, options.runs, stage_command, chosen)
+    return run_cascade(cascade, options.runs, stage_command, chosen, agreed)
 
 
 def _launch_on_cluster(
@@ -119,6 +123,7 @@ def _parser(cascade: "Cascade") -> argparse.ArgumentParser:
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of run folders (runs)")
     parser.add_argument("--only", metavar="STAGE[,STAGE]", help="run these stages alone")
     parser.add_argument("--from", dest="first", metavar="STAGE", help="run this stage and those that follow")
+    parser.add_argument("--rerun", metavar="STAGE[,STAGE]", help="agree that these, where changed, are trained again")
     parser.add_argument("--cluster", metavar="NAME", help="submit Slurm jobs, by this profile of clusters.toml")
     parser.add_argument("--backend", choices=("nemo-run", "sbatch"), default="nemo-run", help="what submits them")
     parser.add_argument("--detach", action="store_true", help="submit and do not wait for the jobs")

@@ -25,6 +25,7 @@ from cascade_rl.launchers.report.score_table import score_line, score_table
 from cascade_rl.launchers.stage.exit_status import USER_ERROR
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.stage import Stage
+from cascade_rl.rl_stages.kept_folders import Agree
 from cascade_rl.rl_stages.run.known_data import KnownData
 from cascade_rl.rl_stages.run.run_folder import INPUTS, RunFolder, StageFolder
 from cascade_rl.rl_stages.run.score_gate import GATE_CLOSED
@@ -38,15 +39,18 @@ LOG_TAIL_LINES = 20
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def run_cascade(cascade: Cascade, runs: Path, stage_command: Sequence[str], chosen: Sequence[Stage]) -> int:
+def run_cascade(
+    cascade: Cascade, runs: Path, stage_command: Sequence[str], chosen: Sequence[Stage], agree: Agree
+) -> int:
     """Run the `chosen` stages of `runs/<name>`, or go on with them; returns the exit code.
 
-    Raises UserError for bad input, before anything is written, and for a stage that needs one that is not done.
+    Raises UserError for bad input, before anything is written, for work that `agree` does not let be set aside, and for
+    a stage that needs one that is not done.
     """
     console = Console(highlight=False)
     known = KnownData.read(runs / cascade.name / INPUTS)
     check_inputs(cascade, known)
-    with RunFolder.claim(runs / cascade.name, cascade, known) as (run, lock):
+    with RunFolder.claim(runs / cascade.name, cascade, known, agree) as (run, lock):
         for stage in map(run.stage, (config.name for config in chosen)):
             _require_dependencies(run, stage)
             code = 0 if _skip(stage, console) else _run_stage(run, stage, stage_command, lock, console)

@@ -15,7 +15,8 @@ from cascade_rl.rl_stages.run.run_folder import RunFolder
 
 
 def write_dryrun(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Submission, folder: Path) -> None:
-    """Writes to `folder` cascade.yaml, plan.txt, jobs.json (nodes, what waits for what) and each job's script."""
+    """Writes to `folder` cascade.yaml, plan.txt, jobs.json (nodes, what waits for what) and each job's script. Prints
+    what the launch would set aside."""
     check_settings(cascade)
     run = RunFolder(root, cascade)
     stages = [run.stage(stage.name) for stage in chosen]
@@ -30,3 +31,5 @@ def write_dryrun(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Sub
     write_json(folder / "jobs.json", entries)
     write_atomically(folder / "cascade.yaml", to_yaml(cascade))
     write_atomically(folder / "plan.txt", plan.text(cascade, cascade.hardware))
+    for item in run.set_aside():
+        print(f"would be set aside: {item}")

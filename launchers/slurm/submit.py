@@ -25,7 +25,7 @@ from cascade_rl.launchers.stage.exit_status import INTERRUPTED
 from cascade_rl.launchers.stage.in_job import final_mark
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.stage import Stage
-from cascade_rl.rl_stages.config.text import to_yaml
+from cascade_rl.rl_stages.kept_folders import Agree
 from cascade_rl.rl_stages.run.known_data import KnownData
 from cascade_rl.rl_stages.run.progress import metrics_text
 from cascade_rl.rl_stages.run.run_folder import INPUTS, RunFolder, StageFolder
@@ -43,13 +43,14 @@ class Submission:
     backend: str
     stage_command: Sequence[str]
     detach: bool
+    agree: Agree
 
 
 def run_on_cluster(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Submission) -> int:
     """Submits the `chosen` stages that are not done, or attaches to their living jobs; 0 where all of them end well.
 
-    Raises UserError before anything is submitted: for bad input, for a stage that needs one that is not done, and for
-    living jobs of another configuration.
+    Raises UserError before anything is submitted: for bad input, for work that `how.agree` does not let be set aside,
+    for a stage that needs one that is not done, and for living jobs of another configuration.
     """
     console = Console(highlight=False)
     known = KnownData.read(root / INPUTS)
@@ -95,8 +96,7 @@ def _check_secrets(cluster: Cluster) -> None:
 
 def _attach(cascade: Cascade, root: Path, live: Mapping[str, str], console: Console) -> Mapping[str, str]:
     """The living jobs, where they are of this very configuration."""
-    config = root / "cascade.yaml"
-    if not config.exists() or config.read_text() != to_yaml(cascade):
+    if not (root / "cascade.yaml").exists() or RunFolder.open(root).cascade != cascade:
         raise _at_work(root, live)
     for stage, job in live.items():
         console.print(f"{stage}: job {job} is alive, watched", soft_wrap=True)
@@ -106,7 +106,7 @@ def _attach(cascade: Cascade, root: Path, live: Mapping[str, str], console: Cons
 def _submit(
     cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Submission, known: KnownData, console: Console
 ) -> Mapping[str, str]:
-    with RunFolder.claim(root, cascade, known) as (run, _):
+    with RunFolder.claim(root, cascade, known, how.agree) as (run, _):
         stages = [run.stage(stage.name) for stage in chosen]
         waiting = [stage for stage in stages if not stage.done]
         for stage in waiting:

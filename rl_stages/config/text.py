@@ -6,7 +6,7 @@ by its name.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -70,6 +70,14 @@ def leaves(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """The keys of `leaves` whose values differ, with both; "absent" where there is no such key."""
+    for key in {**old, **new}:
+        values = old.get(key, "absent"), new.get(key, "absent")
+        if values[0] != values[1]:
+            yield key, values
+
+
 def override(cascade: Cascade, settings: Sequence[str]) -> Cascade:
     """The tree with `key=value` settings applied, all at once: `seed=2`, `rollout.max_num_seqs=32`,
     `if_rl.optimizer.lr=1e-3`, `evaluation.domains=math,instruction_following` (a tuple is comma-separated),
@@ -95,10 +103,10 @@ def _hint(node: Any, path: Sequence[str]) -> Any:
     if head not in children:
         return None
     child, hint = children[head]
-    return _hint(_nullable(hint)[0] if child is None else child, rest) if rest else hint
+    return _hint(split_null(hint)[0] if child is None else child, rest) if rest else hint
 
 
-def _nullable(hint: Any) -> tuple[Any, bool]:
+def split_null(hint: Any) -> tuple[Any, bool]:
     """The type of a value that is there, and whether null may be in its place."""
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return options[0], NoneType in options
@@ -142,7 +150,7 @@ def _name(hint: Any) -> str:
 
 def _parse(text: str, hint: Any, where: str) -> Any:
     """Plain form of a value typed by a person; `_read` checks it later."""
-    hint, nullable = _nullable(hint)
+    hint, nullable = split_null(hint)
     origin, options = get_origin(hint), get_args(hint)
     if nullable and text == "null":
         return None
@@ -168,7 +176,7 @@ def _parse_number(text: str, hint: type[int] | type[float], where: str) -> int |
 
 
 def _read(value: Any, hint: Any, where: str) -> Any:
-    hint, nullable = _nullable(hint)
+    hint, nullable = split_null(hint)
     origin, options = get_origin(hint), get_args(hint)
     if nullable and value is None:
         return None

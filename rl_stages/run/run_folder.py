@@ -6,7 +6,7 @@
       superseded/02_if_rl-1a2b3c4d/   a stage as it was before its settings, data or parent changed
       stages/01_sft/
         stage.yaml
-        hash                        of all that the stage's weights depend on (rl_stages/run/stage_graph.py)
+        hash                        of all that the stage's weights depend on, part by part (rl_stages/hash_file.py)
         metrics.jsonl               one row a step; a rerun with the same seed gives the same bytes
         events.jsonl                what happened when: attempts, seconds per phase; never rewritten
         parity.json                 of the start: trainer and engine on the same tokens (rl_stages/start.py)
@@ -19,13 +19,12 @@
         done                        written last: the stage is finished
 
 Guarantees: a folder made with another base, seed or evaluation is refused and left as it is. A stage that changed runs
-again, with what depends on it and nothing else; its old folder is kept, and taken back when the change is undone. One
-launcher at a time. Whatever is killed when, a stage goes on from its newest complete checkpoint, with the metrics up
-to there.
+again, with what depends on it and nothing else, once somebody agrees where it has work in it; its old folder is kept,
+and taken back when the change is undone. One launcher at a time. Whatever is killed when, a stage goes on from its
+newest complete checkpoint, with the metrics up to there.
 """
 
 import fcntl
-import itertools
 import os
 import shutil
 import time
@@ -41,11 +40,13 @@ from cascade_rl.rl_stages.config.base import BASE, BEST, is_folder
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.stage import Stage
-from cascade_rl.rl_stages.config.text import from_plain, leaves, read_yaml, to_plain, to_yaml
+from cascade_rl.rl_stages.hash_file import HashFile, write_hash
+from cascade_rl.rl_stages.kept_folders import Agree, KeptFolders, SetAside, refuse
+from cascade_rl.rl_stages.recorded import changed_keys, read_cascade, recorded_yaml
 from cascade_rl.rl_stages.run.durable_file import JsonLines, read_json, sync_folder, write_atomically, write_json
 from cascade_rl.rl_stages.run.known_data import KnownData
 from cascade_rl.rl_stages.run.score_gate import GateVerdict, verdicts
-from cascade_rl.rl_stages.run.stage_graph import base_hash, content_hashes, dependencies
+from cascade_rl.rl_stages.run.stage_graph import Identity, base_hash, dependencies, identities
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -71,13 +72,15 @@ class StageSummary:
 
 @dataclass(frozen=True)
 class StageFolder:
-    """One stage's part of the run folder. `position` counts from 1; `parent` is None for the first stage."""
+    """One stage's part of the run folder. `position` counts from 1; `parent` is None for the first stage, `identity`
+    where the run folder was only opened."""
 
     root: Path
     position: int
     config: Stage
     parent: "StageFolder | None"
     content_hash: str
+    identity: Identity | None
 
     @property
     def label(self) -> str:
@@ -100,11 +103,12 @@ class StageFolder:
         return JsonLines(self.root / "events.jsonl")
 
     def create(self) -> None:
-        """Make the folders, stage.yaml and hash; nothing else that is there is touched."""
+        """Make the folders, hash and stage.yaml; nothing else that is there is touched."""
+        assert self.identity, "a stage of a folder that was only opened"
         for name in ("rollouts", "ledger", "checkpoints", "logs", "tensorboard"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
-        write_atomically(self.root / "stage.yaml", to_yaml(self.config))
-        write_atomically(self.root / "hash", self.content_hash)
+        write_hash(self.root, self.identity)  # first: an older hash is checked by the stage.yaml of its time
+        write_atomically(self.root / "stage.yaml", recorded_yaml(self.config))
 
     # What a step leaves.
 
@@ -262,16 +266,19 @@ class RunFolder:
         """A run folder that is there. Raises UserError where there is none."""
         if not (root / "cascade.yaml").exists():
             raise UserError(f"{root}: expected a run folder with a cascade.yaml, found none.")
-        return cls(root, from_plain(read_yaml(root / "cascade.yaml")), recorded=True)
+        return cls(root, read_cascade(root / "cascade.yaml"), recorded=True)
 
     @classmethod
     @contextmanager
-    def claim(cls, root: Path, cascade: Cascade, known: KnownData | None = None) -> "Iterator[tuple[RunFolder, int]]":
+    def claim(
+        cls, root: Path, cascade: Cascade, known: KnownData | None = None, agree: Agree = refuse
+    ) -> "Iterator[tuple[RunFolder, int]]":
         """Make the run folder or go on with it, holding its lock.
 
         Yields the folder and the lock's descriptor, for the processes of a stage to inherit: the lock is free
         when all of them are gone.
 
+        `agree` gets what is about to be set aside, and raises UserError where it should not be: then nothing is moved.
         Raises UserError where the folder belongs to something else, another configuration or a live launcher.
         """
         _refuse_foreign(root)
@@ -279,8 +286,11 @@ class RunFolder:
         with _locked(root) as descriptor:
             run = cls(root, cascade, known=known or KnownData())
             run._refuse_other_config()
-            run._supersede()
-            write_atomically(root / "cascade.yaml", to_yaml(cascade))
+            if aside := run.set_aside():
+                run.known.write(root / INPUTS)  # the next launch does not read the data again, whatever the answer is
+            agree(aside)
+            run._kept().move()
+            write_atomically(root / "cascade.yaml", recorded_yaml(cascade))
             for stage in run.stages:
                 stage.create()
             run.known.write(root / INPUTS)
@@ -289,13 +299,14 @@ class RunFolder:
     @cached_property
     def stages(self) -> tuple[StageFolder, ...]:
         folders: dict[str, StageFolder] = {}
-        hashes = {} if self.recorded else content_hashes(self.cascade, self.known)
+        found = {} if self.recorded else identities(self.cascade, self.known)
         for position, config in enumerate(self.cascade.stages, start=1):
             root = self.root / "stages" / f"{position:02d}_{config.name}"
             parent = self.cascade.parent(config)
             folder = folders[parent.name] if parent else None
-            content_hash = hashes.get(config.name) or _hash_of(root)
-            folders[config.name] = StageFolder(root, position, config, folder, content_hash)
+            identity = found.get(config.name)
+            content_hash = identity.hash if identity else HashFile.read(root).hash
+            folders[config.name] = StageFolder(root, position, config, folder, content_hash, identity)
         return tuple(folders.values())
 
     def stage(self, name: str) -> StageFolder:
@@ -353,45 +364,24 @@ class RunFolder:
         path = self.root / "cascade.yaml"
         if not path.exists():
             return
-        old, new = (
-            leaves({key: plain.get(key) for key in SHARED}) for plain in (read_yaml(path), to_plain(self.cascade))
-        )
-        keys = [key for key in old | new if old.get(key, "absent") != new.get(key, "absent")]
+        differing = [(key, values) for key, values in changed_keys(path, self.cascade) if key.split(".")[0] in SHARED]
+        keys = [f"{key} = {old}, now {new}" for key, (old, new) in differing]
         if keys:
-            found = "; ".join(f"{key} = {old.get(key, 'absent')}, now {new.get(key, 'absent')}" for key in keys[:5])
+            found = "; ".join(keys[:5])
             more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
             raise UserError(
                 f"{self.root} was made with another configuration: {found}{more}. "
                 "Nothing was changed. Set another name=..., another --runs folder, or remove this one."
             )
 
-    def _supersede(self) -> None:
-        """Put aside the folders of stages that are no longer what they were, and take back what fits again.
+    def set_aside(self) -> list[SetAside]:
+        """The stage folders with work in them that a claim would move to superseded/."""
+        return self._kept().set_aside()
 
-        A move that a kill interrupts is finished by the next claim: both halves look at what is on disk.
-        """
-        wanted = {stage.content_hash: stage.root for stage in self.stages}
-        for folder in sorted((self.root / "stages").glob("*")):
-            found = _hash_of(folder)
-            if wanted.get(found) != folder:
-                (self.root / "superseded").mkdir(exist_ok=True)
-                folder.rename(_free(self.root / "superseded" / f"{folder.name}-{found[:8]}"))
-        for folder in sorted((self.root / "superseded").glob("*")):
-            root = wanted.get(_hash_of(folder))
-            if root and not root.exists():
-                root.parent.mkdir(exist_ok=True)
-                folder.rename(root)
-
-
-def _hash_of(folder: Path) -> str:
-    path = folder / "hash"
-    return path.read_text() if path.exists() else "unknown"
-
-
-def _free(path: Path) -> Path:
-    """`path`, or the first of path.2, path.3, ... that is not taken."""
-    names = (path.with_name(f"{path.name}.{count}") for count in itertools.count(2))
-    return path if not path.exists() else next(name for name in names if not name.exists())
+    def _kept(self) -> KeptFolders:
+        stages = {stage.config.name: stage for stage in self.stages}
+        found = {name: stage.identity for name, stage in stages.items() if stage.identity}
+        return KeptFolders(self.root, self.cascade, found, {name: stage.root for name, stage in stages.items()})
 
 
 def _refuse_foreign(root: Path) -> None:

@@ -1,13 +1,14 @@
 """The stage graph: what a stage depends on, and the hash of everything that its weights are a function of.
 
 Guarantees: a stage's hash changes with its own settings, its data, its parent and its teachers, and with nothing else.
-What changes how a stage is run but not what it computes (ranks, layout, checkpoints, gates) leaves it alone.
+What changes how a stage is run but not what it computes (ranks, layout, checkpoints, gates) leaves it alone, and so
+does a new version whose new keys have their defaults (`rl_stages/differences.py`).
 """
 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from cascade_rl.rl_stages.config.base import BEST, is_folder
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.source import Source
 from cascade_rl.rl_stages.config.stage import Stage
-from cascade_rl.rl_stages.config.text import to_plain
+from cascade_rl.rl_stages.differences import differences
 from cascade_rl.rl_stages.run.known_data import KnownData
 
 # of a stage: places and times, or parts that are hashed by what they resolve to
@@ -38,27 +39,50 @@ def dependencies(cascade: Cascade, stage: Stage) -> tuple[Stage, ...]:
     return tuple(other for other in cascade.earlier(stage) if other is parent or other in teachers)
 
 
+@dataclass(frozen=True)
+class Identity:
+    """All that a stage's weights are a function of.
+
+    settings  what its configuration says beyond the defaults
+    data      hash of each source, and of the config.json of each model folder that it reads
+    parent    hash of the stage whose weights it starts from, or of the base
+    teachers  hash of each earlier stage that teaches or judges it, by name
+    """
+
+    settings: Mapping[str, Any]
+    data: Mapping[str, str]
+    parent: str
+    teachers: Mapping[str, str]
+
+    @property
+    def hash(self) -> str:
+        return digest(asdict(self))
+
+
 def base_hash(cascade: Cascade) -> str:
-    return _digest([to_plain(cascade.base), cascade.seed])
+    return digest([differences(cascade.base), cascade.seed])
+
+
+def identities(cascade: Cascade, known: KnownData | None = None) -> dict[str, Identity]:
+    """Of each stage by name. Data files are read, once each, but for those that are known."""
+    known = known or KnownData()
+    read = dict.fromkeys(source for stage in cascade.stages for source in sources(stage))
+    data = {source: known.recall("bytes", source, _data_hash) for source in read}
+    found: dict[str, Identity] = {}
+    for stage in cascade.stages:
+        parent = cascade.parent(stage)
+        found[stage.name] = Identity(
+            settings=_own_settings(cascade, stage),
+            data={source: data[source] for source in sources(stage)},
+            parent=found[parent.name].hash if parent else base_hash(cascade),
+            teachers={teacher.name: found[teacher.name].hash for teacher in teacher_stages(cascade, stage)},
+        )
+    return found
 
 
 def content_hashes(cascade: Cascade, known: KnownData | None = None) -> dict[str, str]:
-    """Hash of each stage by name. Data files are read, once each, but for those that are known."""
-    known = known or KnownData()
-    sources = dict.fromkeys(source for stage in cascade.stages for source in _sources(stage))
-    data = {source: known.recall("bytes", source, _data_hash) for source in sources}
-    hashes: dict[str, str] = {}
-    for stage in cascade.stages:
-        parent = cascade.parent(stage)
-        hashes[stage.name] = _digest(
-            [
-                _own_settings(cascade, stage),
-                [data[source] for source in _sources(stage)],
-                hashes[parent.name] if parent else base_hash(cascade),
-                [hashes[teacher.name] for teacher in teacher_stages(cascade, stage)],
-            ]
-        )
-    return hashes
+    """Hash of each stage by name."""
+    return {name: identity.hash for name, identity in identities(cascade, known).items()}
 
 
 def selection(cascade: Cascade, only: str | None = None, first: str | None = None) -> tuple[Stage, ...]:
@@ -71,16 +95,16 @@ def selection(cascade: Cascade, only: str | None = None, first: str | None = Non
     return cascade.stages if first is None else cascade.stages[cascade.stages.index(cascade.stage(first)) :]
 
 
-def _sources(stage: Stage) -> Iterator[str]:
+def sources(stage: Stage) -> Iterator[str]:
+    """Those whose hash is part of the stage's identity."""
     yield from (str(source) for source in stage.data)
     yield from (f"{folder}/config.json" for folder in stage.models_read.values() if is_folder(folder))
 
 
 def _own_settings(cascade: Cascade, stage: Stage) -> Mapping[str, Any]:
-    kept = [item.name for item in fields(stage) if item.name not in NOT_OF_THE_WEIGHTS]
-    rollout = cascade.layout(stage).rollout
-    engines = {name: getattr(rollout, name) for name in OF_THE_ENGINES}
-    return {"kind": stage.kind, **{name: to_plain(getattr(stage, name)) for name in kept}, "engines": engines}
+    own = {name: value for name, value in differences(stage).items() if name not in NOT_OF_THE_WEIGHTS}
+    rollout = differences(cascade.layout(stage).rollout)
+    return {"kind": stage.kind, **own, "rollout": {name: rollout[name] for name in OF_THE_ENGINES if name in rollout}}
 
 
 def _data_hash(source: str) -> str:
@@ -89,8 +113,8 @@ def _data_hash(source: str) -> str:
     path = Path(Source.parse(source).path)
     files = sorted(item for item in path.rglob("*") if item.is_file()) if path.is_dir() else [path]
     if not path.exists():
-        return _digest(source)
-    return _digest([[str(file.relative_to(path)), _file_hash(file)] for file in files])
+        return digest(source)
+    return digest([[str(file.relative_to(path)), _file_hash(file)] for file in files])
 
 
 def _file_hash(path: Path) -> str:
@@ -98,5 +122,5 @@ def _file_hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _digest(plain: Any) -> str:
+def digest(plain: Any) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()

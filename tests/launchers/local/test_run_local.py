@@ -80,9 +80,10 @@ def test_another_configuration_on_the_same_folder_is_refused(finished: tuple[Pat
 
 def test_a_changed_stage_runs_again_and_nothing_else(tmp_path: Path) -> None:
     assert nemo_run(tmp_path, LAUNCHER)[0] == 0
-    code, out, err = nemo_run(tmp_path, LAUNCHER, "math_rl.steps=7")
+    code, out, err = nemo_run(tmp_path, LAUNCHER, "math_rl.steps=7", "--rerun", "math_rl")
     assert (code, err) == (0, "")
-    assert "01_sft: done before, skipped\n02_math_rl: starting" in out
+    said = "set aside 02_math_rl (done): math_rl.steps 6 -> 7\n01_sft: done before, skipped\n02_math_rl: starting"
+    assert said in out
     assert "02_math_rl step 7\n" in out
 
 

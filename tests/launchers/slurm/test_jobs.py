@@ -22,9 +22,14 @@ from cascade_rl.launchers.cli.launch import run_file
 from cascade_rl.launchers.slurm import nemo_run_backend, sbatch_backend
 from cascade_rl.launchers.slurm.cluster import Cluster
 from cascade_rl.launchers.slurm.containers import check_container
+from cascade_rl.launchers.slurm.dryrun import write_dryrun
 from cascade_rl.launchers.slurm.jobs import Job, make_jobs
+from cascade_rl.launchers.slurm.submit import Submission
+from cascade_rl.rl_stages.config.text import override
+from cascade_rl.rl_stages.kept_folders import refuse
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from tests.launchers.slurm.fake_cascade import CASCADE
+from tests.rl_stages.run.test_run_folder import keep_step
 
 GOLDEN = Path(__file__).with_name("golden")
 LAUNCHERS = Path(__file__).parents[3] / "launchers"
@@ -255,3 +260,19 @@ def test_golden_scripts(
     assert [row["stage"] for row in json.loads((out / "jobs.json").read_text())] == stages
     assert all(name in (out / "plan.txt").read_text() for name in stages)
     assert not re.search(r"TODO|FIXME|<[A-Z_]+>|placeholder", text)
+
+
+def test_a_dry_run_says_what_would_be_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plan, "text", lambda *_: "")
+    with RunFolder.claim(tmp_path / "run", CASCADE) as (run, _):
+        keep_step(run.stage("sft"), 1)
+        keep_step(run.stage("side_rl"), 1)
+    how = Submission(CLUSTER, "sbatch", STAGE_COMMAND, detach=False, agree=refuse)
+    write_dryrun(override(CASCADE, ["sft.steps=3"]), run.root, CASCADE.stages, how, tmp_path / "out")
+    assert capsys.readouterr().out == (
+        "would be set aside: 01_sft (at step 1): sft.steps 1 -> 3\n"
+        "would be set aside: 04_side_rl (at step 1): its parent 01_sft\n"
+    )
+    assert (run.stage("sft").last_step(), (run.root / "superseded").exists()) == (1, False)

@@ -229,3 +229,16 @@ def test_a_failing_stage_cancels_what_depends_on_it(slurm: VirtualSlurm, scenari
     assert "03_last_rl: job" in told and "cancelled" in told
     assert slurm.ask("squeue", "--noheader") == ""
     assert left_over(scenario.failing.run) == []
+
+
+def test_a_changed_stage_is_not_submitted_again_without_leave(slurm: VirtualSlurm, scenario: Scenario) -> None:
+    run = scenario.failing.run
+    command = [NEMO_RUN, FAKE, "--cluster", "ci", "sft.token_budget=256"]
+    told = subprocess.run(
+        command, cwd=run.parents[1], env=slurm.environment, capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 2
+    assert "  01_sft (done): sft.token_budget 512 -> 256\n" in told.stderr
+    assert "--rerun sft,side_rl: " in told.stderr
+    assert (run / "stages/01_sft/done").exists() and not (run / "superseded").exists()
+    assert slurm.ask("squeue", "--noheader") == ""

@@ -16,6 +16,7 @@ from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.text import override
+from cascade_rl.rl_stages.kept_folders import Agree
 from cascade_rl.rl_stages.run import run_folder
 from cascade_rl.rl_stages.run.durable_file import JsonLines, write_atomically
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
@@ -57,6 +58,15 @@ def keep_step(stage: StageFolder, step: int) -> None:
     stage.commit_checkpoint(step)
 
 
+def finish(stage: StageFolder) -> None:
+    for step in range(1, stage.config.steps + 1):
+        keep_step(stage, step)
+    stage.record_scores("before", {"math": 0.25})
+    stage.record_scores("after", {"math": 0.5})
+    stage.export.mkdir()
+    stage.finish()
+
+
 def test_open_reads_what_claim_wrote(run: RunFolder) -> None:
     again = RunFolder.open(run.root)
     assert again.cascade == CASCADE
@@ -69,7 +79,7 @@ def test_another_configuration_is_refused_and_changes_nothing(run: RunFolder) ->
     before = contents(run.root)
     other = override(CASCADE, ["rl.steps=5", "seed=2", "evaluation.prompts_per_domain=9"])
     with (
-        pytest.raises(UserError, match=r"seed = 1, now 2; evaluation\.prompts_per_domain = 8, now 9"),
+        pytest.raises(UserError, match=r"evaluation\.prompts_per_domain = 8, now 9; seed = 1, now 2"),
         RunFolder.claim(run.root, other),
     ):
         pass
@@ -80,11 +90,17 @@ def labels(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*"))
 
 
+def asked(into: list[str]) -> Agree:
+    """Agrees to everything, and keeps what was said."""
+    return lambda aside: into.extend(f"{'again' if item.again else 'kept'}: {item}" for item in aside)
+
+
 def test_a_changed_stage_is_put_aside_and_taken_back_when_the_change_is_undone(run: RunFolder) -> None:
     keep_step(run.stage("sft"), 1)
     keep_step(run.stage("rl"), 1)
-    old = run.stage("rl").content_hash[:8]
-    with RunFolder.claim(run.root, override(CASCADE, ["rl.steps=5"])) as (changed, _):
+    old, said = run.stage("rl").content_hash[:8], list[str]()
+    with RunFolder.claim(run.root, override(CASCADE, ["rl.steps=5"]), agree=asked(said)) as (changed, _):
+        assert said == ["again: 02_rl (at step 1): rl.steps 4 -> 5"]
         assert changed.stage("rl").last_step() == 0
         assert changed.stage("sft").last_step() == 1
         assert labels(run.root / "superseded") == [f"02_rl-{old}"]
@@ -97,9 +113,70 @@ def test_a_changed_stage_is_put_aside_and_taken_back_when_the_change_is_undone(r
 def test_what_depends_on_a_changed_stage_runs_again_too(run: RunFolder) -> None:
     keep_step(run.stage("sft"), 1)
     keep_step(run.stage("rl"), 1)
-    with RunFolder.claim(run.root, override(CASCADE, ["sft.steps=5"])) as (changed, _):
+    said = list[str]()
+    with RunFolder.claim(run.root, override(CASCADE, ["sft.steps=5"]), agree=asked(said)) as (changed, _):
+        assert said == ["again: 01_sft (at step 1): sft.steps 3 -> 5", "again: 02_rl (at step 1): its parent 01_sft"]
         assert [stage.last_step() for stage in changed.stages] == [0, 0]
         assert len(labels(run.root / "superseded")) == 2
+
+
+def test_work_is_not_set_aside_unless_somebody_agrees(run: RunFolder) -> None:
+    keep_step(run.stage("rl"), 1)
+    before = contents(run.root)
+    with (
+        pytest.raises(UserError, match=r"02_rl \(at step 1\): rl\.steps 4 -> 5\n.*--rerun rl:"),
+        RunFolder.claim(run.root, override(CASCADE, ["rl.steps=5"])),
+    ):
+        pass
+    assert contents(run.root) == before
+
+
+def test_what_has_no_work_in_it_is_set_aside_without_asking(run: RunFolder) -> None:
+    with RunFolder.claim(run.root, override(CASCADE, ["sft.steps=5"])) as (changed, _):
+        assert len(labels(run.root / "superseded")) == 2
+        assert [stage.last_step() for stage in changed.stages] == [0, 0]
+
+
+def test_a_finished_folder_is_taken_back_without_asking(run: RunFolder) -> None:
+    finish(run.stage("rl"))
+    with RunFolder.claim(run.root, override(CASCADE, ["rl.steps=5"]), agree=asked([])) as (changed, _):
+        keep_step(changed.stage("rl"), 1)
+    said = list[str]()
+    with RunFolder.claim(run.root, CASCADE, agree=asked(said)) as (again, _):
+        assert said == ["kept: 02_rl (at step 1): rl.steps 5 -> 4"]
+        assert again.stage("rl").done
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (["rl.optimizer.lr=1e-5"], "rl.optimizer.lr 3e-06 -> 1e-05"),
+        (["rollout.dtype=bfloat16"], "rollout.dtype float32 -> bfloat16; its parent 01_sft"),
+        (["rl.parent=base"], "its parent base"),
+    ],
+)
+def test_what_changed_is_said(run: RunFolder, change: list[str], reason: str) -> None:
+    keep_step(run.stage("rl"), 1)
+    assert [str(item) for item in RunFolder(run.root, override(CASCADE, change)).set_aside()] == [
+        f"02_rl (at step 1): {reason}"
+    ]
+
+
+def test_changed_data_are_said(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("{}")
+    on_file = replace(CASCADE, stages=(CASCADE.stages[0], replace(CASCADE.stages[1], data=(str(rows),))))
+    with RunFolder.claim(tmp_path / "tiny", on_file) as (run, _):
+        keep_step(run.stage("rl"), 1)
+    rows.write_text("{ }")
+    assert [item.reasons for item in RunFolder(run.root, on_file).set_aside()] == [(f"its data {rows}",)]
+
+
+def test_a_stage_that_the_cascade_lost_is_not_set_aside_in_silence(run: RunFolder) -> None:
+    keep_step(run.stage("rl"), 1)
+    shorter = replace(CASCADE, stages=CASCADE.stages[:1])
+    with pytest.raises(UserError, match="the cascade has no such stage"), RunFolder.claim(run.root, shorter):
+        pass
 
 
 def test_a_stage_that_moves_to_another_place_keeps_its_work(run: RunFolder) -> None:
@@ -260,12 +337,7 @@ def test_finish_needs_everything_a_stage_leaves(run: RunFolder) -> None:
 def test_summary_and_lineage(run: RunFolder) -> None:
     stage = run.stage("sft")
     stage.record_event("attempt", from_step=0)
-    for step in (1, 2, 3):
-        keep_step(stage, step)
-    stage.record_scores("before", {"math": 0.25})
-    stage.record_scores("after", {"math": 0.5})
-    stage.export.mkdir()
-    stage.finish()
+    finish(stage)
     run.record()
     (summary,) = json.loads((run.root / "summary.json").read_text())["stages"]
     assert 0 <= summary.pop("seconds") < 10

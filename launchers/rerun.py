@@ -1,0 +1,36 @@
+"""Whoever launches says whether work may be set aside: by `--rerun`, or when asked on a terminal."""
+
+import sys
+from collections.abc import Collection, Sequence
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.node import nearest
+from cascade_rl.rl_stages.kept_folders import SetAside, refuse
+
+
+def agree(cascade: Cascade, named: Collection[str], aside: Sequence[SetAside]) -> None:
+    """Raises UserError, and nothing is set aside, unless each stage that has to run again is `named` or confirmed."""
+    _check_names(cascade, named, aside)
+    left = [item for item in aside if item.again and item.stage not in named]
+    if left and not (sys.stdin.isatty() and _confirmed(left)):
+        refuse(left)
+    for item in aside:
+        instead = "" if item.again else ", and the folder that was finished before is taken back"
+        print(f"set aside {item}{instead}", flush=True)
+
+
+def _check_names(cascade: Cascade, named: Collection[str], aside: Sequence[SetAside]) -> None:
+    known = [*(stage.name for stage in cascade.stages), *(item.stage for item in aside)]
+    for name in named:
+        if name not in known:
+            raise UserError(f"--rerun: expected stages, found '{name}'. Did you mean '{nearest(name, known)}'?")
+
+
+def _confirmed(left: Sequence[SetAside]) -> bool:
+    print("These stages have changed since they ran:", *(f"  {item}" for item in left), sep="\n")
+    try:
+        answer = input("Set them aside under superseded/ and run them again? [y/N] ")
+    except EOFError:
+        return False
+    return answer.strip().lower() in ("y", "yes")

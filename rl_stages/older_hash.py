@@ -1,0 +1,53 @@
+"""The hash of stages before schema 1, of every key with its value: what run folders of that time are known by.
+
+It is computed from the stage.yaml of a folder, which has the keys of its time, and from the data of today. Where it is
+the recorded one, neither data nor parent nor teachers have changed; the settings are compared key by key.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cascade_rl.rl_stages.config.base import BASE
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.stage import Stage
+from cascade_rl.rl_stages.config.text import read_yaml, to_plain
+from cascade_rl.rl_stages.hash_file import HashFile
+from cascade_rl.rl_stages.recorded import changed_settings
+from cascade_rl.rl_stages.run.stage_graph import Identity, digest, sources, teacher_stages
+
+# as they were when the hash was in use
+BASE_KEYS = ("hf", "hf_config", "published")
+LEFT_OUT = ("parent", "gate", "nproc", "parallel", "rollout", "checkpoint_every", "keep_checkpoints")
+
+
+def older_hashes(cascade: Cascade, identities: Mapping[str, Identity], folders: Iterable[Path]) -> dict[str, str]:
+    """The older hash of the base, and of each stage that one of the folders still is."""
+    files = {folder: HashFile.read(folder) for folder in folders}
+    older = {BASE: digest([{key: to_plain(getattr(cascade.base, key)) for key in BASE_KEYS}, cascade.seed])}
+    for stage in cascade.stages:
+        identity = identities[stage.name]
+        beside = _beside_settings(cascade, stage, identity, older)
+        for folder, file in files.items():
+            if file.older and (file.hash == identity.hash or file.older == _hash(folder, cascade, stage, beside)):
+                older[stage.name] = file.older
+    return older
+
+
+def _beside_settings(
+    cascade: Cascade, stage: Stage, identity: Identity, older: Mapping[str, str]
+) -> tuple[list[str], str | None, list[str | None]]:
+    """Hashes of the data, the parent and the teachers; None for a stage that is no longer what it was."""
+    parent = cascade.parent(stage)
+    teachers = [older.get(teacher.name) for teacher in teacher_stages(cascade, stage)]
+    return [identity.data[source] for source in sources(stage)], older.get(parent.name if parent else BASE), teachers
+
+
+def _hash(folder: Path, cascade: Cascade, stage: Stage, beside: Iterable[Any]) -> str | None:
+    """None where the folder has other settings than `stage`. Its engines' are not in it: today's are taken, and where
+    they were others the hash is another."""
+    if changed_settings(folder, stage):
+        return None
+    own = {key: value for key, value in read_yaml(folder / "stage.yaml").items() if key not in LEFT_OUT}
+    rollout = cascade.layout(stage).rollout
+    return digest([own | {"engines": {"dtype": rollout.dtype, "replay_routes": rollout.replay_routes}}, *beside])

@@ -1,0 +1,101 @@
+"""The configuration that a run was made with, as its folder keeps it in cascade.yaml and stage.yaml.
+
+Guarantees: what an older number wrote (`rl_stages/schema.py`) is read with the keys of today; a key that nobody knows
+is reported, where a launch would refuse it.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from cascade_rl.rl_stages import schema
+from cascade_rl.rl_stages.config.cascade import STAGE_KINDS, Cascade
+from cascade_rl.rl_stages.config.stage import Stage
+from cascade_rl.rl_stages.config.text import changes, from_plain, leaves, read_yaml, split_null, to_plain, to_yaml
+from cascade_rl.rl_stages.differences import default_of
+from cascade_rl.rl_stages.run.stage_graph import NOT_OF_THE_WEIGHTS
+
+NUMBER = "schema"
+
+
+def recorded_yaml(node: Cascade | Stage) -> str:
+    return f"{NUMBER}: {schema.current()}\n{to_yaml(node)}"
+
+
+def read_cascade(path: Path) -> Cascade:
+    """Names on stderr the keys that nobody knows. Raises UserError for values that make no cascade."""
+    reader = Reader.of(path)
+    cascade = from_plain(reader.read(reader.plain, Cascade))
+    for key, value in reader.unknown.items():
+        print(f"warning: {path}: unknown key '{key}', which is {value!r} there, is ignored", file=sys.stderr)
+    return cascade
+
+
+def changed_keys(path: Path, node: Cascade | Stage) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """The keys whose values in a file of a run folder are not those of `node`, with both."""
+    hint, prefix = (Stage, f"{node.name}.") if isinstance(node, Stage) else (Cascade, "")
+    reader = Reader.of(path)
+    found = leaves(reader.read(reader.plain, hint), prefix) | reader.unknown | reader.lost
+    return changes(found, leaves(to_plain(node), prefix))
+
+
+def changed_settings(folder: Path, stage: Stage) -> list[tuple[str, tuple[Any, Any]]]:
+    """Those of a stage folder that the weights depend on."""
+    found = changed_keys(folder / "stage.yaml", stage)
+    return [(key, values) for key, values in found if key.split(".")[1] not in NOT_OF_THE_WEIGHTS]
+
+
+@dataclass
+class Reader:
+    """Brings plain nodes of number `since` to the keys of today, each with its value, given or not.
+
+    unknown  keys that neither today nor the table has, with their values
+    lost     retired keys whose value was not the one that every run has had since
+    """
+
+    plain: Any
+    since: int
+    unknown: dict[str, Any] = field(default_factory=dict)
+    lost: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, path: Path) -> "Reader":
+        plain = read_yaml(path)
+        return cls(plain, plain.pop(NUMBER, 0))
+
+    def read(self, value: Any, hint: Any, prefix: str = "") -> Any:
+        """`value`, a node of the type `hint` or what holds nodes; `prefix` goes before the keys that are reported."""
+        hint, _ = split_null(hint)
+        if is_dataclass(hint) and isinstance(value, dict):
+            return self._read_node(value, hint, prefix)
+        if get_origin(hint) is tuple and isinstance(value, list):
+            return [self.read(item, get_args(hint)[0], prefix) for item in value]
+        if get_origin(hint) is Mapping and isinstance(value, dict):
+            return {key: self.read(item, get_args(hint)[1], f"{prefix}{key}.") for key, item in value.items()}
+        return value
+
+    def _read_node(self, value: dict[str, Any], cls: Any, prefix: str) -> dict[str, Any]:
+        if cls is Stage:
+            cls, prefix = STAGE_KINDS.get(str(value.get("kind")), cls), f"{value.get('name')}."
+        owners, hints = schema.owners_of(cls), get_type_hints(cls)
+        given, retired = {}, schema.retired(owners)
+        for key, item in value.items():
+            name = schema.todays_name(owners, key, self.since)
+            if name in hints:
+                given[name] = self.read(item, hints[name], f"{prefix}{name}.")
+            elif name not in retired:
+                self.unknown[prefix + key] = item
+            elif item != retired[name]:
+                self.lost[prefix + key] = item
+        return given | self._not_given(cls) | given
+
+    def _not_given(self, cls: Any) -> dict[str, Any]:
+        """The values that keys of a node have where they are not given."""
+        values = {item.name: self._default(cls, item) for item in fields(cls)}
+        return {name: to_plain(value) for name, value in values.items() if value is not MISSING}
+
+    def _default(self, cls: Any, item: Field[Any]) -> Any:
+        older = schema.older_default(schema.owners_of(cls), item.name, self.since)
+        return default_of(item) if older is MISSING else older
