@@ -75,6 +75,7 @@ QUOTED = {
     "resume_refused": [
         "was made with another configuration: ", "another launcher (pid ", "no complete step was kept",
         "expected the stages that it builds on to be done, found ", ", and the data now give ",
+        "expected the stages that have run to be what they were, found changes", " there, is ignored",
     ],
     "wrong_format_rises": ["_fraction"],
     "length_explodes": ["expected samples to train on, found only ", "overlong=penalty, groups without"],
