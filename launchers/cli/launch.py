@@ -68,8 +68,8 @@ def _launch(cascade: "Cascade", arguments: list[str], stage_command: Sequence[st
     if options.cluster is None and (options.detach or options.dryrun):
         raise UserError("expected --cluster NAME with --dryrun and --detach, found none.")
 
+    from cascade_rl.launchers.local.rerun import agree
     from cascade_rl.launchers.local.run_local import run_cascade
-    from cascade_rl.launchers.rerun import agree
     from cascade_rl.launchers.slurm.cluster import read_cluster
     from cascade_rl.launchers.slurm.submit import Submission, refuse_live_jobs
     from cascade_rl.rl_stages.config.text import override

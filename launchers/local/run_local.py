@@ -25,10 +25,10 @@ from cascade_rl.launchers.report.score_table import score_line, score_table
 from cascade_rl.launchers.stage.exit_status import USER_ERROR
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.stage import Stage
-from cascade_rl.rl_stages.kept_folders import Agree
 from cascade_rl.rl_stages.run.known_data import KnownData
 from cascade_rl.rl_stages.run.run_folder import INPUTS, RunFolder, StageFolder
 from cascade_rl.rl_stages.run.score_gate import GATE_CLOSED
+from cascade_rl.rl_stages.run.upgrade.kept_folders import Agree
 
 POLL_S = 0.05
 OTHERS_S = 2.0  # a rank that fails takes others with it: wait for the one that knows why

@@ -25,10 +25,10 @@ from cascade_rl.launchers.stage.exit_status import INTERRUPTED
 from cascade_rl.launchers.stage.in_job import final_mark
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.stage import Stage
-from cascade_rl.rl_stages.kept_folders import Agree
 from cascade_rl.rl_stages.run.known_data import KnownData
 from cascade_rl.rl_stages.run.progress import metrics_text
 from cascade_rl.rl_stages.run.run_folder import INPUTS, RunFolder, StageFolder
+from cascade_rl.rl_stages.run.upgrade.kept_folders import Agree
 
 BACKENDS: Mapping[str, ModuleType] = {"nemo-run": nemo_run_backend, "sbatch": sbatch_backend}
 LOG_TAIL_LINES = 20

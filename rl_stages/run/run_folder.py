@@ -6,7 +6,7 @@
       superseded/02_if_rl-1a2b3c4d/   a stage as it was before its settings, data or parent changed
       stages/01_sft/
         stage.yaml
-        hash                        of all that the stage's weights depend on, part by part (rl_stages/hash_file.py)
+        hash                        of all that the stage's weights depend on (rl_stages/run/upgrade/hash_file.py)
         metrics.jsonl               one row a step; a rerun with the same seed gives the same bytes
         events.jsonl                what happened when: attempts, seconds per phase; never rewritten
         parity.json                 of the start: trainer and engine on the same tokens (rl_stages/start.py)
@@ -40,13 +40,13 @@ from cascade_rl.rl_stages.config.base import BASE, BEST, is_folder
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.stage import Stage
-from cascade_rl.rl_stages.hash_file import HashFile, write_hash
-from cascade_rl.rl_stages.kept_folders import Agree, KeptFolders, SetAside, refuse
-from cascade_rl.rl_stages.recorded import changed_keys, read_cascade, recorded_yaml
 from cascade_rl.rl_stages.run.durable_file import JsonLines, read_json, sync_folder, write_atomically, write_json
 from cascade_rl.rl_stages.run.known_data import KnownData
 from cascade_rl.rl_stages.run.score_gate import GateVerdict, verdicts
 from cascade_rl.rl_stages.run.stage_graph import Identity, base_hash, dependencies, identities
+from cascade_rl.rl_stages.run.upgrade.hash_file import HashFile, write_hash
+from cascade_rl.rl_stages.run.upgrade.kept_folders import Agree, KeptFolders, SetAside, refuse
+from cascade_rl.rl_stages.run.upgrade.recorded import changed_keys, read_cascade, recorded_yaml
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -2,7 +2,7 @@
 
 Guarantees: a stage's hash changes with its own settings, its data, its parent and its teachers, and with nothing else.
 What changes how a stage is run but not what it computes (ranks, layout, checkpoints, gates) leaves it alone, and so
-does a new version whose new keys have their defaults (`rl_stages/differences.py`).
+does a new version whose new keys have their defaults (`rl_stages/config/differences.py`).
 """
 
 import hashlib
@@ -15,9 +15,9 @@ from typing import Any
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.config.base import BEST, is_folder
 from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.differences import differences
 from cascade_rl.rl_stages.config.source import Source
 from cascade_rl.rl_stages.config.stage import Stage
-from cascade_rl.rl_stages.differences import differences
 from cascade_rl.rl_stages.run.known_data import KnownData
 
 # of a stage: places and times, or parts that are hashed by what they resolve to

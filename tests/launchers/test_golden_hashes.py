@@ -16,7 +16,7 @@ LAUNCHERS = (
 CHANGED = """
 Stages of launchers/{launcher}.py have other hashes: {stages}. Whoever has run them will be asked to train them again.
 
-If nothing was to change, a key was renamed or retired: add that to rl_stages/schema.py under a new number, as
+If nothing was to change, a key was renamed or retired: add that to rl_stages/config/schema.py under a new number, as
 docs/adding_a_stage.md says, and the hashes are the old ones again.
 If these stages are to be trained otherwise from now on, write the new hashes: UPDATE_GOLDEN=1 pytest {test}
 """
@@ -35,6 +35,6 @@ def test_hashes_stay(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_every_launcher_is_here() -> None:
-    folder = Path(str(importlib.import_module("cascade_rl.launchers.cli.launch").__file__)).parent
+    folder = Path(str(importlib.import_module("cascade_rl.launchers.cli.launch").__file__)).parents[1]
     shipped = [path.stem for path in folder.glob("*.py") if "\n    launch(CASCADE)\n" in path.read_text()]
     assert sorted(shipped) == sorted(LAUNCHERS)

@@ -42,10 +42,10 @@ def test_it_means_what_it_meant(
 ) -> None:
     monkeypatch.chdir(folder)
     read = RunFolder.open(Path("runs/older")).cascade
-    assert capsys.readouterr().err == "", "a renamed or retired key needs an entry in rl_stages/schema.py"
+    assert capsys.readouterr().err == "", "a renamed or retired key needs an entry in rl_stages/config/schema.py"
     assert content_hashes(read) == json.loads(HASHES.read_text()), (
         "the keys of an older run now mean something else: where a key was renamed or retired, or its default changed, "
-        "add that to rl_stages/schema.py, with a new number (docs/adding_a_stage.md)"
+        "add that to rl_stages/config/schema.py, with a new number (docs/adding_a_stage.md)"
     )
 
 

@@ -26,8 +26,8 @@ from cascade_rl.launchers.slurm.dryrun import write_dryrun
 from cascade_rl.launchers.slurm.jobs import Job, make_jobs
 from cascade_rl.launchers.slurm.submit import Submission
 from cascade_rl.rl_stages.config.text import override
-from cascade_rl.rl_stages.kept_folders import refuse
 from cascade_rl.rl_stages.run.run_folder import RunFolder
+from cascade_rl.rl_stages.run.upgrade.kept_folders import refuse
 from tests.launchers.slurm.fake_cascade import CASCADE
 from tests.rl_stages.run.test_run_folder import keep_step
 

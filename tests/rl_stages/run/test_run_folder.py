@@ -16,11 +16,11 @@ from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.text import override
-from cascade_rl.rl_stages.kept_folders import Agree
 from cascade_rl.rl_stages.run import run_folder
 from cascade_rl.rl_stages.run.durable_file import JsonLines, write_atomically
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.sample_record import SampleRecord, read_samples, write_samples
+from cascade_rl.rl_stages.run.upgrade.kept_folders import Agree
 
 CASCADE = Cascade(
     name="tiny",

@@ -1,14 +1,14 @@
 """What a node of the configuration tree says beyond the defaults: the part of it that is hashed.
 
 Guarantees: a field that is added with a default, a renamed field and another default, both named in the table of
-`rl_stages/schema.py`, leave the result alone for a node that means what it meant before.
+`rl_stages/config/schema.py`, leave the result alone for a node that means what it meant before.
 """
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
-from cascade_rl.rl_stages import schema
+from cascade_rl.rl_stages.config import schema
 
 
 def differences(node: Any, default: Any = None, within: tuple[str, ...] = ()) -> dict[str, Any]:

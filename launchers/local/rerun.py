@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.node import nearest
-from cascade_rl.rl_stages.kept_folders import SetAside, refuse
+from cascade_rl.rl_stages.run.upgrade.kept_folders import SetAside, refuse
 
 
 def agree(cascade: Cascade, named: Collection[str], aside: Sequence[SetAside]) -> None:

@@ -12,9 +12,9 @@ from cascade_rl.rl_stages.config.base import BASE
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.config.text import read_yaml, to_plain
-from cascade_rl.rl_stages.hash_file import HashFile
-from cascade_rl.rl_stages.recorded import changed_settings
 from cascade_rl.rl_stages.run.stage_graph import Identity, digest, sources, teacher_stages
+from cascade_rl.rl_stages.run.upgrade.hash_file import HashFile
+from cascade_rl.rl_stages.run.upgrade.recorded import changed_settings
 
 # as they were when the hash was in use
 BASE_KEYS = ("hf", "hf_config", "published")

@@ -1,6 +1,6 @@
 """Upgrades: new, renamed and retired keys and other defaults, seen from runs that are older than they are.
 
-The table of `rl_stages/schema.py` gets a number that could be the next one.
+The table of `rl_stages/config/schema.py` gets a number that could be the next one.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -13,16 +13,16 @@ from yaml import safe_load
 from cascade_rl.engine.core.rollouts import Sampling
 from cascade_rl.engine.core.settings import OptimizerConfig
 from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.differences import differences
 from cascade_rl.rl_stages.config.grpo_stage import EpochFilter, Extension, GrpoStage
 from cascade_rl.rl_stages.config.reward_model import RewardModel
+from cascade_rl.rl_stages.config.schema import CHANGES, Change
 from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.config.text import to_yaml
-from cascade_rl.rl_stages.differences import differences
-from cascade_rl.rl_stages.recorded import Reader, read_cascade, recorded_yaml
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.run.stage_graph import content_hashes
-from cascade_rl.rl_stages.schema import CHANGES, Change
+from cascade_rl.rl_stages.run.upgrade.recorded import Reader, read_cascade, recorded_yaml
 from tests.rl_stages.run.test_run_folder import CASCADE, finish, labels
 
 NEXT = max(CHANGES) + 1

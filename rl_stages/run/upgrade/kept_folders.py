@@ -16,10 +16,10 @@ from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.config.text import changes
-from cascade_rl.rl_stages.hash_file import HashFile
-from cascade_rl.rl_stages.older_hash import older_hashes
-from cascade_rl.rl_stages.recorded import changed_settings
 from cascade_rl.rl_stages.run.stage_graph import OF_THE_ENGINES, Identity, dependencies
+from cascade_rl.rl_stages.run.upgrade.hash_file import HashFile
+from cascade_rl.rl_stages.run.upgrade.older_hash import older_hashes
+from cascade_rl.rl_stages.run.upgrade.recorded import changed_settings
 
 KEYS_SHOWN = 5
 

@@ -1,7 +1,7 @@
 """The configuration that a run was made with, as its folder keeps it in cascade.yaml and stage.yaml.
 
-Guarantees: what an older number wrote (`rl_stages/schema.py`) is read with the keys of today; a key that nobody knows
-is reported, where a launch would refuse it.
+Guarantees: what an older number wrote (`rl_stages/config/schema.py`) is read with the keys of today; a key that
+nobody knows is reported, where a launch would refuse it.
 """
 
 import sys
@@ -10,11 +10,11 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from cascade_rl.rl_stages import schema
+from cascade_rl.rl_stages.config import schema
 from cascade_rl.rl_stages.config.cascade import STAGE_KINDS, Cascade
+from cascade_rl.rl_stages.config.differences import default_of
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.config.text import changes, from_plain, leaves, read_yaml, split_null, to_plain, to_yaml
-from cascade_rl.rl_stages.differences import default_of
 from cascade_rl.rl_stages.run.stage_graph import NOT_OF_THE_WEIGHTS
 
 NUMBER = "schema"
