@@ -5,8 +5,7 @@ import os
 import torch
 
 from cascade_rl.engine.backend.machine import backend
-from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.engine.core.settings import ParallelConfig, check_world
 
 _layout: ParallelConfig | None = None
 
@@ -48,16 +47,3 @@ def cut_ranks(parallel: ParallelConfig) -> None:
         expert_tensor_parallel_size=parallel.expert_tensor,
         create_gloo_process_groups=False,
     )
-
-
-def check_world(parallel: ParallelConfig, world: int) -> None:
-    """Raises UserError where `world` ranks are no whole number of replicas."""
-    for kind in (("tensor", "pipeline", "context"), ("expert", "expert_tensor", "pipeline")):
-        sizes = [getattr(parallel, name) for name in kind]
-        replica = sizes[0] * sizes[1] * sizes[2]
-        if world % replica:
-            told = " x ".join(f"{name} {size}" for name, size in zip(kind, sizes, strict=True))
-            raise UserError(
-                f"the number of ranks must be a multiple of {replica} ({told}), found {world} ranks: "
-                "change nproc or the parallel sizes"
-            )

@@ -119,3 +119,16 @@ class RolloutConfig:
 
 Check = Literal["none", "sums", "digests"]
 """What both sides of a refit compare of each slice."""
+
+
+def check_world(parallel: ParallelConfig, world: int) -> None:
+    """Raises UserError where `world` ranks are no whole number of replicas."""
+    for kind in (("tensor", "pipeline", "context"), ("expert", "expert_tensor", "pipeline")):
+        sizes = [getattr(parallel, name) for name in kind]
+        replica = sizes[0] * sizes[1] * sizes[2]
+        if world % replica:
+            told = " x ".join(f"{name} {size}" for name, size in zip(kind, sizes, strict=True))
+            raise UserError(
+                f"the number of ranks must be a multiple of {replica} ({told}), found {world} ranks: "
+                "change nproc or the parallel sizes"
+            )

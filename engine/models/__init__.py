@@ -15,7 +15,7 @@ other modules are imported when they are first asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cascade_rl.engine.backend.process_groups import check_world
+from cascade_rl.engine.core.settings import check_world
 from cascade_rl.engine.models.families.family import Family, family_of
 from cascade_rl.engine.models.hf_config import HfConfig, read_config
 from cascade_rl.engine.models.layout import check_layout

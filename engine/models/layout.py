@@ -9,9 +9,8 @@ from itertools import combinations, product
 from math import log2
 from typing import Any
 
-from cascade_rl.engine.backend.process_groups import check_world
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.engine.core.settings import ParallelConfig, check_world
 from cascade_rl.engine.models.families.family import Family, family_of
 from cascade_rl.engine.models.hf_config import HfConfig, read
 from cascade_rl.engine.models.name_map import Cut, NameMap, Place

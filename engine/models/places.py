@@ -1,7 +1,6 @@
 """Where each rank of a layout sits, in pure numbers: Megatron's order of ranks, without its process groups."""
 
-from cascade_rl.engine.backend.process_groups import check_world
-from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.engine.core.settings import ParallelConfig, check_world
 from cascade_rl.engine.models.name_map import Cut, Place
 
 

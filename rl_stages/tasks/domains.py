@@ -10,7 +10,7 @@ from typing import Any
 
 from cascade_rl.engine.cluster.node import Node
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.rl_stages.config.cascade.reward_model import RewardModel
+from cascade_rl.rl_stages.config.reward_model import RewardModel
 from cascade_rl.rl_stages.core.verdict import GroupVerifier, Verifier
 from cascade_rl.rl_stages.environments import swe_agent, workplace
 from cascade_rl.rl_stages.environments.environment import Environment

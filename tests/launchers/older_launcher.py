@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cascade_rl.engine.core.rollouts import Sampling
 from cascade_rl.engine.core.settings import OptimizerConfig, RolloutConfig, RouterConfig
-from cascade_rl.launchers.cli import launch
+from cascade_rl.launchers.cli.launch import launch
 from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.grpo_stage import CodeSwitch, EpochFilter, Extension, GrpoStage

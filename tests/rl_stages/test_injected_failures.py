@@ -17,8 +17,8 @@ import pytest
 
 from cascade_rl.engine.core.rollouts import Rollout, Sampling
 from cascade_rl.rl_stages import prompt_ledger
-from cascade_rl.rl_stages.config.cascade.grpo_stage import GrpoStage
-from cascade_rl.rl_stages.config.cascade.reward_model import RewardModel
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.reward_model import RewardModel
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
 from cascade_rl.rl_stages.lessons import swe_executed

@@ -2,8 +2,8 @@
 
     {"hash": ..., "settings": {...}, "data": {source: hash}, "parent": hash, "teachers": {stage: hash}}
 
-Before schema 1 it was a bare hash, which covered defaults too (`older_hash.py`). A folder that is claimed again gets the new form, and
-keeps the bare hash as `older`, which folders under superseded/ may depend on.
+Before schema 1 it was a bare hash, which covered defaults too (`older_hash.py`). A folder that is claimed again gets
+the new form, and keeps the bare hash as `older`, which folders under superseded/ may depend on.
 """
 
 import json
