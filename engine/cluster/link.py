@@ -1,7 +1,7 @@
-"""A connection between processes of two hosts that keeps the promises of a socket pair.
+"""A connection between processes on two hosts, with the guarantees of a socket pair.
 
-It is there after both sides have proved that they know one random key, it is at its end of file when either side dies,
-and also when the other host no longer answers. No port is open but while one side waits for the other.
+It is open once both sides have proved that they know one random key. It reaches its end of file when either side dies,
+or when the other host no longer answers. A port is open only while one side waits for the other.
 """
 
 import os
@@ -19,7 +19,7 @@ CHALLENGE_SECONDS = 10.0
 SILENT_SECONDS = 120
 KEY_BYTES = 32
 
-# TCP_USER_TIMEOUT also ends a connection whose receiver does not read for so long: servers and clients always do.
+# TCP_USER_TIMEOUT also ends a connection whose receiver reads nothing for so long. Servers and clients always read.
 OPTIONS = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
@@ -30,7 +30,7 @@ OPTIONS = (
 
 
 class Invitation(NamedTuple):
-    """What the other side needs to know."""
+    """What the other side needs in order to connect."""
 
     host: str
     port: int
@@ -38,9 +38,9 @@ class Invitation(NamedTuple):
 
 
 class Door:
-    """Where others come in, at one address of this host; a context manager. `invitation` says where and with which key.
+    """Listens for connections at one address of this host; a context manager. `invitation` holds address and key.
 
-    Raises OSError where `host` is not an address of this host.
+    Raises OSError if `host` is not an address of this host.
     """
 
     def __init__(self, host: str) -> None:
@@ -56,11 +56,11 @@ class Door:
         self._listening.close()
 
     def fileno(self) -> int:
-        """Readable when somebody knocks."""
+        """Readable when somebody connects."""
         return self._listening.fileno()
 
     def accept(self) -> Connection:
-        """The next one who knows the key; strangers are sent away. Raises TimeoutError where nobody comes."""
+        """The next connection whose other side knows the key; others are refused. Raises TimeoutError if none comes."""
         while True:
             guest, _ = self._listening.accept()
             with suppress(AuthenticationError, EOFError, OSError):
@@ -68,7 +68,7 @@ class Door:
 
 
 def connect(invitation: Invitation) -> Connection:
-    """Raises OSError where nobody listens, AuthenticationError or EOFError where the keys differ."""
+    """Accepts an invitation. Raises OSError if nobody listens, AuthenticationError or EOFError if the keys differ."""
     to = socket.create_connection((invitation.host, invitation.port), MEETING_SECONDS)
     return _trusted(to, MEETING_SECONDS, invitation.key, answer_challenge, deliver_challenge)
 
@@ -89,5 +89,5 @@ def _trusted(
 
 
 def _wait_at_most(sock: socket.socket, seconds: float) -> None:
-    """In a read; 0 for ever."""
+    """Sets the timeout of a read; 0: none."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), 0))

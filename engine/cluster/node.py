@@ -1,4 +1,4 @@
-"""A host of the job, as rank 0 holds it: where it starts processes and speaks to them."""
+"""A host of the job, as rank 0 sees it: it starts processes there and talks to them."""
 
 import socket
 from collections.abc import Callable
@@ -9,28 +9,28 @@ from typing import Any, Protocol
 
 
 class NodeLost(RuntimeError):
-    """The first rank of a node is gone, and what it started with it. Only a new start of the job helps."""
+    """The first rank of a node is gone, with every process that it started. The job must be started again."""
 
 
 class Node(Protocol):
-    """Functions run in the first rank of one host; from other hosts they go by name, and they must be quick. What they
-    raise is raised here; NodeLost where that rank is gone."""
+    """Runs functions in the first rank of one host. To another host they are pickled by name. They must be quick. What
+    they raise is raised here; NodeLost if that rank is gone."""
 
     @property
     def host(self) -> str:
-        """Its name."""
+        """The name of the host."""
 
     def open[T](self, start: Callable[..., T], *arguments: Any) -> tuple[Connection, T]:
-        """The end here of a new connection, and what `start(its other end, *arguments)` returned there. That end is
-        closed afterwards: `start` gives it to a process."""
+        """This end of a new connection, and what `start(other end, *arguments)` returned on the host. The other end is
+        closed there afterwards, so `start` must hand it to a process."""
 
     def call[T](self, function: Callable[..., T], *arguments: Any) -> T:
-        """What the function returned there."""
+        """What the function returned on the host."""
 
 
 @dataclass(frozen=True)
 class ThisNode:
-    """The host of this process. Both ends of a connection are an inherited socket pair: no port and no key."""
+    """The host of this process. A connection is an inherited socket pair: no port and no key."""
 
     @property
     def host(self) -> str:

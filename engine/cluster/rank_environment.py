@@ -1,9 +1,9 @@
-"""What a rank's environment has unless the user says otherwise, and that of a rank which is alone."""
+"""The default environment variables of a rank, and those of a rank that runs alone."""
 
 RANK_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0",  # one order of sets in all ranks and runs
-    "PYTHONSAFEPATH": "1",  # `kernels/` of the repository is not the package transformers seeks
+    "PYTHONSAFEPATH": "1",  # the repository's `kernels/` is not the package that transformers looks for
 }
 
 ALONE = {

@@ -2,7 +2,7 @@
 
 
 class UserError(ValueError):
-    """Bad input, told in one message: what was expected, what was found and what to change.
+    """Bad input. The message says what was expected, what was found and what to change.
 
     The command line prints the message without a traceback and exits with code 2.
     """

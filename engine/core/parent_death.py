@@ -1,4 +1,4 @@
-"""A child that does not outlive its parent."""
+"""Makes a child process end with its parent."""
 
 import ctypes
 import signal

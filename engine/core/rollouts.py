@@ -1,6 +1,6 @@
 """What flows between sampler, verifier and trainer. Token ids are the truth; text is derived from them.
 
-Nothing is imported: the launcher, which answers at once, and the verifiers read these types too.
+At run time this imports the standard library alone: launchers, which must start at once, and verifiers use it too.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ class Outcome(StrEnum):
 
 
 MAX_TOP_K = 64
-"""Of samples that are learned from. The trainer's log-probs are over the tokens that the sampler drew from, so these
-are recorded at each position. top_p alone does not bound them: where a vocabulary of 131,072 is flat, it keeps more
-than 100,000, half a megabyte for one token. 64 ids are about what a token's routes take in a 30B-A3B model."""
+"""The largest top_k of samples that are trained on. The trainer's log-probs are over the tokens that the sampler chose
+from, so these are recorded at each position. top_p alone does not bound their number: where the distribution over a
+vocabulary of 131,072 is flat, it keeps more than 100,000, half a megabyte for one token. 64 ids take about as much as
+a token's routes in a 30B-A3B model."""
 
 
 @dataclass(frozen=True)
 class Sampling:
     """Sampling settings, the one object that sampler and trainer's log-probs both read (slime#557).
 
-    The sampler divides logits by the temperature, keeps the top_k largest, then of these the fewest that have the
-    probability top_p together, and draws from their softmax. Log-probs are those of this distribution.
+    The sampler divides the logits by the temperature and keeps the top_k largest. Of these it keeps the fewest whose
+    probabilities reach top_p together, and samples from their softmax. Log-probs are those of this distribution.
 
-    max_new_tokens  what a sample may generate, in all its turns
-    max_turns       of a sample with an environment; 200 is agentic SWE RL's of Cascade 2 (facts/paper.md 1.2)
-    top_k           0: all. Above 0, the kept tokens are recorded (`Kept`)
+    max_new_tokens  tokens that the model may generate in a sample, over all its turns
+    max_turns       limit for a sample with an environment; 200 is the limit of agentic SWE RL in Cascade 2
+                    (arXiv 2603.19220)
+    top_k           0: the whole vocabulary. Above 0, the kept tokens are recorded (`Kept`)
     """
 
     max_new_tokens: int
@@ -51,7 +53,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Request:
-    """One sample, or the next turn of one, to draw. `seed` makes it repeatable whatever else is in the batch."""
+    """Asks for one sample, or for its next turn. `seed` makes it repeatable whatever else is in the batch."""
 
     id: str
     prompt_ids: tuple[int, ...]
@@ -61,10 +63,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Kept:
-    """What top-k and top-p left of the vocabulary at each position.
+    """The tokens that top-k and top-p kept at each position.
 
-    ids     int32 [sum of counts], position after position, the likeliest first; the drawn token is among them
-    counts  int32 [positions], 0 where all of the vocabulary was left and where nothing was drawn
+    ids     int32 [sum of counts], position after position, the likeliest first; the sampled token is among them
+    counts  int32 [positions], 0 where the whole vocabulary was kept and where nothing was sampled
     """
 
     ids: np.ndarray
@@ -73,17 +75,17 @@ class Kept:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One drawn sample. Its answer is what the model generated and, between its turns, what an environment showed it.
+    """One sample. Its answer is what the model generated and, between its turns, what the environment returned.
 
     prompt_ids  int64 [prompt]
-    token_ids   int64 [answer], raw sampler ids, the stop tokens included, and the ids of what was shown
-    logprobs    float32 [answer], after temperature, top-k and top-p; 0 at what was shown
+    token_ids   int64 [answer], raw sampler ids, stop tokens included, and the ids of what the environment returned
+    logprobs    float32 [answer], after temperature, top-k and top-p; 0 at environment tokens
     routes      int16 [prompt + answer - 1, moe_layers, topk], experts of each input position, or None
-    versions    (weight version, index of the first token generated with it) spans
-    finish      "stop" or "length"; "abort" where its environment failed
-    generated   bool [answer], False at what was shown; None where the model generated all of it
-    turns       of the model
-    kept        of [answer]; None where nothing was drawn with top_k, or nothing dropped
+    versions    spans (weight version, index of the first token generated with it)
+    finish      "stop" or "length"; "abort" if its environment failed
+    generated   bool [answer], False at environment tokens; None if the model generated the whole answer
+    turns       number of turns of the model
+    kept        for the [answer] positions; None if it was sampled without top_k, or if nothing was dropped
     """
 
     id: str
@@ -99,16 +101,16 @@ class Rollout:
 
     @property
     def length(self) -> int:
-        """Tokens that the model generated."""
+        """Number of tokens that the model generated."""
         return len(self.token_ids) if self.generated is None else int(self.generated.sum())
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The sampler's view of a given sequence of n tokens.
+    """The sampler's scores of a given sequence of n tokens.
 
     logprobs  float32 [n - 1], at temperature 1
-    routes    int16 [n - 1, moe_layers, topk] that it took, or None
+    routes    int16 [n - 1, moe_layers, topk], experts that it chose, or None
     """
 
     logprobs: np.ndarray

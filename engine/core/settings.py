@@ -8,14 +8,14 @@ from cascade_rl.engine.core.errors import UserError
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """How one model is cut. Data parallelism is what remains of the world size.
+    """How one model is split over ranks. The data parallel size is the world size divided by the ranks of a replica.
 
     pipeline          ranks in a pipeline
     virtual_pipeline  model chunks on each of them; stage s is chunk s // pipeline of rank s % pipeline
-    pipeline_layers   layers of each stage (a symbol of the hybrid pattern each); None: numbers that differ by one
+    pipeline_layers   layers of each stage (one symbol of the hybrid pattern each); None: they differ by at most one
     context           ranks that share the tokens of each sequence
-    expert_tensor     defaults to 1, not to `tensor`: experts of a fine-grained MoE are too narrow to cut
-    sequence          activations between the cut layers are cut by tokens over the tensor parallel ranks
+    expert_tensor     defaults to 1, not to `tensor`: experts of a fine-grained MoE are too narrow to split
+    sequence          splits the activations between tensor parallel layers by tokens, over the tensor parallel ranks
     """
 
     tensor: int = 1
@@ -34,12 +34,13 @@ class ParallelConfig:
 
 @dataclass(frozen=True)
 class RouterConfig:
-    """The routers of a mixture of experts in training. Their scores are float32, and no loss balances the load.
+    """The routers of a mixture of experts in training. Their scores are float32. There is no load-balancing loss.
 
-    trained           False: the gates get no gradient and no optimizer state. NVIDIA's recipes for the 30B-A3B
-                      model of both papers freeze the gates in RL and go on moving the bias by 1e-3 (facts/paper.md 5.2)
-    bias_update_rate  step of each expert's selection bias per update, up if it had fewer tokens than the mean, down
-                      if more, in families that have one; None: 1e-3 if trained, otherwise 0, which keeps the bias
+    trained           False: the gates get no gradient and no optimizer state. NVIDIA's recipe for Nemotron-3-Nano
+                      30B-A3B (NVIDIA-NeMo/RL, grpo_nanov3.yaml) freezes the gates in RL and keeps updating the bias
+                      by 1e-3
+    bias_update_rate  step of each expert's selection bias per update, in families that have one: up if the expert had
+                      fewer tokens than the mean, down if more. None: 1e-3 if trained, otherwise 0, which keeps the bias
     dispatcher        "alltoall": each token goes to its experts' ranks; "allgather": every token to every rank, which
                       pads micro-batches to the whole token budget; "flex": DeepEP, needs CUDA
     """
@@ -64,10 +65,10 @@ DEFAULT_ROUTER = RouterConfig()
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW. Betas default to the papers' RL value (facts/paper.md 1.1); weight decay and clip are not stated
-    there and follow NeMo-RL's public Nano recipe.
+    """AdamW. Betas default to the papers' value for RL (arXiv 2603.19220, Tables 8 and 9; arXiv 2512.13607). The papers
+    state neither weight decay nor clip: these follow NeMo-RL's recipe for Nano (NVIDIA-NeMo/RL, grpo_nanov3.yaml).
 
-    schedule_steps  steps that a decay is made for, where the stage ends before; None: the stage's
+    schedule_steps  steps of a decay that is longer than the stage; None: those of the stage
     """
 
     lr: float = 3e-6
@@ -84,17 +85,19 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """The vLLM engines of a stage, all alike, as many on each node of its job.
+    """The vLLM engines of a stage: all alike, and the same number on each node of its job.
 
-    engines       engines of all nodes, which share the requests
-    tensor        tensor parallel workers of each; so many CUDA devices of its node, or CPU processes of one thread
-    expert_parallel  each worker holds whole experts instead of a part of each; needs CUDA
-    max_num_seqs  requests that one engine works on at once; kv_cache_mib is for one worker too
-    checksum      what of each slice of a refit both sides compare: the sum of its words, or a digest (full equality)
-    checksum_every  weight versions between two refits that are compared; 0 for never
-    sleep         engines give their device memory back while the trainer works; needs CUDA
-    deterministic a draw that was interrupted ends with the bits that it would have had: what is missing is drawn with
-                  the whole of its batch again, at that price; turns are drawn together; no prefix is cached
+    engines         number of engines on all nodes together; they share the requests
+    tensor          tensor parallel workers of each engine: each takes a CUDA device of its node, or is a CPU process
+                    of one thread
+    expert_parallel each worker holds whole experts instead of a part of each; needs CUDA
+    max_num_seqs    requests that one engine works on at once
+    kv_cache_mib    size of the KV cache of one worker
+    checksum        what both sides of a refit compare for each slice: the sum of its words, or a digest (full equality)
+    checksum_every  compare at weight versions that are a multiple of this; 0: never
+    sleep           engines release their device memory while the trainer works; needs CUDA
+    deterministic   an interrupted batch ends with the bits that it would have had. Cost: missing samples are sampled
+                    again with the whole of their batch, turns are sampled together, and no prefix is cached
     """
 
     engines: int = 1
@@ -118,11 +121,11 @@ class RolloutConfig:
 
 
 Check = Literal["none", "sums", "digests"]
-"""What both sides of a refit compare of each slice."""
+"""What both sides of a refit compare for each slice."""
 
 
 def check_world(parallel: ParallelConfig, world: int) -> None:
-    """Raises UserError where `world` ranks are no whole number of replicas."""
+    """Raises UserError unless `world` ranks make a whole number of replicas."""
     for kind in (("tensor", "pipeline", "context"), ("expert", "expert_tensor", "pipeline")):
         sizes = [getattr(parallel, name) for name in kind]
         replica = sizes[0] * sizes[1] * sizes[2]

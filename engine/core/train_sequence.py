@@ -1,4 +1,4 @@
-"""What the trainer gets of a sample: its tokens, which of them are learned, and what the loss reads of each."""
+"""A sample as the trainer gets it: its tokens, which of them are trained on, and what the loss reads for each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TrainSequence:
     loss_mask   bool [n - 1]
     per_token   float32 [n - 1, ...] each; a loss names what it reads ("advantage", "rollout_logprob", ...)
     routes      int16 [n - 1, moe_layers, topk] or None
-    kept        of [n - 1]: log-probs are over these tokens alone; None: over the whole vocabulary everywhere
+    kept        for the [n - 1] positions: log-probs are over these tokens only; None: over the whole vocabulary
     """
 
     token_ids: np.ndarray
