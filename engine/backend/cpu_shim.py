@@ -1,8 +1,8 @@
 """Runs the unmodified megatron-core wheel on CPU and gloo: a list of named patches, each with its reason.
 
 Guarantees: nothing is patched where CUDA exists; every torch.cuda call that is not named here keeps raising
-torch's own error, so that an unknown path fails loudly. What was observed without each patch:
-facts/megatron_cpu.md, section 2.
+torch's own error, so that an unknown path fails loudly. The reasons are what was observed here without the patch, on
+megatron-core 0.19.2.
 """
 
 import contextlib
@@ -183,8 +183,8 @@ def install() -> None:
             f"the CPU shim is tested with megatron-core {TESTED_MEGATRON}, found {found}: "
             "install the pinned requirements (make setup)"
         )
-    # Megatron's @jit_fuser is torch.compile: here it would spend 14 s in a C++ compiler for the same numbers. Where
-    # Megatron is not imported yet, the compiler need not be either.
+    # Megatron's @jit_fuser is torch.compile: here it would spend 14 s in a C++ compiler for the same numbers. If
+    # Megatron is not imported yet, torch's compiler need not be imported either.
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     torch.compiler.set_stance("force_eager")
     for name, (replacement, _reason) in TORCH_CUDA.items():

@@ -1,4 +1,4 @@
-"""The one place that knows CPU from CUDA; everything else asks `backend()`."""
+"""Chooses between CPU and CUDA; the rest of the engine asks `backend()`."""
 
 import os
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from cascade_rl.engine.backend import cpu_shim
 
 @dataclass(frozen=True)
 class Backend:
-    """What differs between the two machines.
+    """What differs between CPU and CUDA.
 
-    config_overrides are TransformerConfig fields, dispatchers the values of `RouterConfig.dispatcher` that work here.
+    config_overrides are TransformerConfig fields, dispatchers the values of `RouterConfig.dispatcher` that it supports.
     """
 
     device: torch.device

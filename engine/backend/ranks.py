@@ -1,4 +1,4 @@
-"""What one rank does for all: rank 0 samples, verifies and writes, and every rank gets the result."""
+"""Work that rank 0 does for all: it samples, verifies and writes, and every rank gets the result."""
 
 from collections.abc import Callable
 
@@ -13,14 +13,14 @@ def is_rank0() -> bool:
 
 
 def from_rank0[T](produce: Callable[[], T]) -> T:
-    """`produce()` of rank 0, on every rank. An exception ends rank 0, and the launcher then ends the others."""
+    """What `produce()` returned on rank 0, for every rank. An exception ends rank 0; the launcher ends the others."""
     box = [produce() if is_rank0() else None]
     dist.broadcast_object_list(box, src=0)
     return box[0]  # type: ignore[return-value]
 
 
 def any_rank(mine: bool) -> bool:
-    """Whether it is true on any rank. Collective."""
+    """Whether `mine` is true on any rank. Collective."""
     flag = torch.tensor(float(mine), device=backend().device)
     dist.all_reduce(flag, dist.ReduceOp.MAX)
     return bool(flag)

@@ -1,7 +1,7 @@
 """Mamba-2's state-space scan in plain torch, with the state reset at the borders of packed sequences.
 
 Chunked SSD (Dao and Gu, arXiv 2405.21060, section 6): inside a chunk the scan is a masked matrix product,
-between chunks only the state [state, head_dim] of each head travels. Packed rows need no loop over sequences:
+between chunks only the state [state, head_dim] of each head is passed on. Packed rows need no loop over sequences:
 positions of different sequences are masked out of the product, and a state ends with its sequence.
 Letters: b batch, c chunk, l and s positions in a chunk, g group, r heads per group, n state, p head_dim.
 """
@@ -53,7 +53,7 @@ def ssd_scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, chunk: int,
 
 
 def _carry(produced: Tensor, chunk_decay: Tensor, last: Tensor) -> Tensor:
-    """State that enters each chunk; [b, c, g, r, n, p] from what each chunk produced."""
+    """The state that enters each chunk, [b, c, g, r, n, p], from what each chunk produced."""
     unbroken = F.pad(last[:, 1:] == last[:, :-1], (1, 0))  # [b, c]
     through = chunk_decay * unbroken[:, :, None, None]  # [b, c, g, r]
     state, states = torch.zeros_like(produced[:, 0]), []
@@ -70,7 +70,7 @@ def causal_conv1d(x: Tensor, weight: Tensor, bias: Tensor | None, seq_idx: Tenso
     """
     width = weight.size(1)
     y = x * weight[:, -1]
-    for shift in range(1, min(width, x.size(1))):  # a row of padding alone is shorter than the convolution
+    for shift in range(1, min(width, x.size(1))):  # a row that is all padding may be shorter
         same = F.pad(seq_idx[:, shift:] == seq_idx[:, :-shift], (shift, 0))  # [b, tokens]
         shifted = F.pad(x[:, :-shift], (0, 0, shift, 0)) * same[..., None]
         y = y + shifted * weight[:, -1 - shift]
@@ -112,7 +112,7 @@ def split_conv1d_scan(
 
 
 class GroupedRMSNorm(torch.nn.Module):
-    """mamba_ssm's RMSNorm over groups of channels, as MambaMixer calls it: the scan has applied the gate."""
+    """mamba_ssm's RMSNorm over groups of channels, as MambaMixer calls it: the scan has already applied the gate."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Plain-torch twins of the Transformer Engine modules that a layer spec names.
+"""Plain-torch counterparts of the Transformer Engine modules that a layer spec names.
 
 Guarantee: same constructor arguments, same parameter names and shapes, so that one layer spec, one HF name
 map and one checkpoint serve CPU and CUDA. Parallel linears are Megatron's own; only norm, grouped experts and
@@ -76,7 +76,7 @@ class TorchLayerNormColumnParallelLinear(ColumnParallelLinear):
 
 
 class _TorchGroupedLinear(torch.nn.Module):
-    """TEGroupedLinear: a weight per local expert, `weight0 .. weightN-1`, cut by the expert tensor group."""
+    """TEGroupedLinear: a weight per local expert, `weight0 .. weightN-1`, split over the expert tensor group."""
 
     cut_dim: int
 
@@ -100,7 +100,7 @@ class _TorchGroupedLinear(torch.nn.Module):
         self.num_gemms, self.use_bias, self.groups = num_gemms, bias, pg_collection
         shape = [output_size, input_size]
         shape[self.cut_dim] = divide(shape[self.cut_dim], get_pg_size(pg_collection.expt_tp))
-        # gradients of experts are reduced over their own data parallel group where it is not the dense one
+        # gradients of experts are reduced over their own data parallel group if it differs from the dense one
         separate = (
             config.expert_model_parallel_size > 1
             or config.expert_tensor_parallel_size != config.tensor_model_parallel_size
@@ -108,7 +108,7 @@ class _TorchGroupedLinear(torch.nn.Module):
         for i in range(num_gemms):
             weight = torch.nn.Parameter(torch.empty(shape, dtype=config.params_dtype))
             if config.perform_initialization:
-                # the ranks of an expert parallel group hold different experts, and must draw them differently
+                # the ranks of an expert parallel group hold different experts, which must start from different numbers
                 with get_cuda_rng_tracker().fork(get_expert_parallel_rng_tracker_name()):
                     init_method(weight.data)
             _mark(
@@ -159,7 +159,7 @@ class TorchRowParallelGroupedLinear(_TorchGroupedLinear):
 class TorchDotProductAttention(MegatronModule):
     """TEDotProductAttention, causal, with grouped queries: [s, b, n, h], or packed THD [t, n, h].
 
-    Under context parallelism, which is for packed rows, the keys and values of all ranks are gathered.
+    Context parallelism needs packed rows; it gathers the keys and values of all ranks.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class TorchDotProductAttention(MegatronModule):
             key, value = (self._gathered(x, borders) for x in (key, value))
             masks = self._visible(borders)
         packed = [x.transpose(0, 1).unsqueeze(0) for x in (query, key, value)]  # [1, n, t, h]
-        held = [length * query.size(0) // key.size(0) for length in lengths]  # of each sequence, by this rank
+        held = [length * query.size(0) // key.size(0) for length in lengths]  # tokens of each sequence on this rank
         queries, keys, values = (x.split(parts, 2) for x, parts in zip(packed, (held, lengths, lengths), strict=True))
         attended = torch.cat([*map(self._attend, queries, keys, values, masks)], dim=2)
         return attended.squeeze(0).transpose(0, 1).flatten(1)
@@ -227,7 +227,7 @@ class TorchDotProductAttention(MegatronModule):
 
 
 class TorchSpecProvider(LocalSpecProvider):
-    """What TESpecProvider is on CUDA: which class stands for each role in a layer spec."""
+    """Counterpart of TESpecProvider: the class for each role in a layer spec."""
 
     def fuse_layernorm_and_linear(self) -> bool:
         return True

@@ -1,8 +1,8 @@
-"""Context parallelism: the tokens of each packed sequence, shared out over the ranks that hold the same weights.
+"""Context parallelism: splits the tokens of each packed sequence over the ranks that hold the same weights.
 
-A sequence is cut into 2 * size equal pieces, of which rank r holds the r-th from the front and the r-th from the
-back, so that causal attention is the same work on every rank. This is Transformer Engine's order of packed rows,
-and Megatron's rotary embeddings and Mamba layers rely on it.
+A sequence is split into 2 * size equal pieces, of which rank r holds the r-th from the front and the r-th from the
+back, so that causal attention is the same work on every rank. This is Transformer Engine's order for packed rows;
+Megatron's rotary embeddings and Mamba layers rely on it.
 """
 
 from itertools import pairwise
@@ -13,10 +13,10 @@ from torch import Tensor
 
 
 def zigzag(cu_seqlens: Tensor, size: int, rank: int) -> Tensor:
-    """Positions in the packed row of the tokens of a rank, in the order in which it holds them.
+    """Positions in the packed row of the tokens that a rank holds, in the rank's order.
 
-    cu_seqlens int32 [segments + 1], borders that 2 * size divides; returns int64 [tokens / size].
-    Raises ValueError for a segment that is not cut evenly.
+    cu_seqlens int32 [segments + 1], cumulative lengths; returns int64 [tokens / size].
+    Raises ValueError for a segment whose length is not a multiple of 2 * size.
     """
     borders = cu_seqlens.tolist()
     if uneven := [end - start for start, end in pairwise(borders) if (end - start) % (2 * size)]:
@@ -33,7 +33,7 @@ def zigzag(cu_seqlens: Tensor, size: int, rank: int) -> Tensor:
 
 
 def gather(values: Tensor, cu_seqlens: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The inverse of `shard` for one value per token: [tokens / size, ...] of each rank -> [tokens, ...] on all.
+    """Undoes the split for values per token: [tokens / size, ...] of each rank -> [tokens, ...] on all.
 
     Collective, without gradient.
     """
@@ -45,5 +45,5 @@ def gather(values: Tensor, cu_seqlens: Tensor, group: dist.ProcessGroup) -> Tens
 
 
 def in_order(gathered: Tensor, cu_seqlens: Tensor, size: int) -> Tensor:
-    """[tokens, ...] of rank 0, 1, ... one after another -> in the order of the packed row."""
+    """[tokens, ...], concatenated in the order of ranks -> [tokens, ...] in the order of the packed row."""
     return gathered[torch.cat([zigzag(cu_seqlens, size, rank) for rank in range(size)]).argsort()]
