@@ -1,15 +1,15 @@
-"""The model families and their way between Hugging Face and Megatron. Reading order:
+"""The model families, and their conversion between Hugging Face and Megatron. Reading order:
 
-name_map     rules and blocks: the declarative map, in pure numbers
-layers       the Megatron parameters of each kind of layer, as rules
-llama, qwen3, qwen3_moe, nemotron_h, family     what each family adds, and which family a config.json means
-layout       whether a layout divides a model and its ranks, and the nearest that do
-hf_image     one memory-mapped safetensors file that many processes fill
-build, head  the Megatron model of this rank
-conversion   import and export: the blocks of a map, copied
+name_map         rules and blocks: the declarative map, in pure numbers
+families/layers  the Megatron parameters of each kind of layer, as rules
+families/        llama, qwen3, qwen3_moe, nemotron_h: what each adds; family: which of them a config.json means
+layout           whether a layout fits a model and its ranks, and the nearest that do
+hf_image         one memory-mapped safetensors file that many processes fill
+build, head      the Megatron model of this rank
+conversion       import and export: copies the blocks of a map
 
-All up to `layout` is free of torch, so that a launcher can check a layout or count parameters; names of the
-other modules are imported when they are first asked for.
+Everything up to `layout` works without torch, so that a launcher can check a layout or count parameters. Names from the
+other modules are imported on first use.
 """
 
 from importlib import import_module

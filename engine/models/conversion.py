@@ -1,4 +1,4 @@
-"""Import and export: every rank copies the blocks of its own shards, from or into mapped HF tensors."""
+"""Import and export: every rank copies the blocks of its own shards from or into memory-mapped HF tensors."""
 
 import json
 import os
@@ -33,9 +33,9 @@ NAMED_PER_ERROR = 4
 
 @torch.no_grad()
 def load_hf(model: RankModel, folder: str | Path) -> None:
-    """Reads this rank's shards out of a Hugging Face model folder; padding rows become zero.
+    """Reads this rank's shards from a Hugging Face model folder; padding rows become zero.
 
-    Raises UserError, before anything is loaded, that names every missing, extra or misshapen tensor.
+    Raises UserError before anything is loaded if tensors are missing, extra or misshapen; it names them.
     """
     name_map = family_of(hf := read_config(folder)).name_map(hf)
     images = read_checkpoint(folder)
@@ -52,7 +52,7 @@ def load_hf(model: RankModel, folder: str | Path) -> None:
 def write_hf(model: RankModel, hf: HfConfig, path: str | Path) -> None:
     """Writes all weights into a new `HfImage` at `path`. All ranks call it; it returns when all have written.
 
-    Of ranks that hold the same numbers, one writes them. Dtypes are those of `image_tensors`.
+    Where several ranks hold the same numbers, one of them writes. Dtypes are those of `image_tensors`.
     """
     if torch.distributed.get_rank() == 0:
         HfImage.create(path, image_tensors(hf))
@@ -74,7 +74,7 @@ def image_tensors(hf: HfConfig) -> dict[str, TensorSpec]:
 def export_hf(model: RankModel, hf: HfConfig, folder: str | Path, tokenizer_from: str | Path | None = None) -> None:
     """Writes `folder`, loadable by transformers and vLLM: weights, config.json, tokenizer (a copy).
 
-    All ranks call it. The folder appears whole, under its name, or not at all; one that is there is replaced.
+    All ranks call it. The folder appears complete or not at all; an existing one is replaced.
     """
     folder = Path(folder)
     partial = folder.with_name(folder.name + ".partial")
@@ -104,7 +104,7 @@ def check_tensors(found: Mapping[str, tuple[int, ...]], name_map: NameMap, folde
     }
     if any(problems.values()):
         told = "; ".join(f"{kind}: {_shorten(names)}" for kind, names in problems.items() if names)
-        raise UserError(f"the weights in {folder} are not those that its config.json describes: {told}")
+        raise UserError(f"the weights in {folder} do not match its config.json: {told}. Take both from one model")
 
 
 def _shorten(names: list[str]) -> str:
@@ -115,7 +115,7 @@ def _shorten(names: list[str]) -> str:
 def _bound_shards(model: RankModel, name_map: NameMap) -> Iterator[tuple[Shard, Tensor]]:
     """Each shard of this rank with the model's tensor that holds it.
 
-    Raises UserError where the model is not the one that the map describes.
+    Raises UserError if the model is not the one that the map describes.
     """
     tensors = {name: tensor for name, tensor in model.state_dict().items() if torch.is_tensor(tensor)}
     shards = {shard.name: shard for shard in name_map.shards(place_of_this_rank())}
@@ -129,7 +129,7 @@ def _bound_shards(model: RankModel, name_map: NameMap) -> Iterator[tuple[Shard, 
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
-    """What belongs to a model folder besides weights and config.json: tokenizer, chat template, sampling defaults."""
+    """Copies what a model folder holds besides weights and config.json: tokenizer, chat template, sampling defaults."""
     for name in TOKENIZER_FILES:
         if (source / name).is_file():
             shutil.copy(source / name, target)

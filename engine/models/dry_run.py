@@ -1,7 +1,7 @@
-"""Any rank of a layout of any size, on one CPU and without its memory: Megatron's own modules on the meta device.
+"""Builds any rank of a layout of any size on one CPU, without its memory: Megatron's own modules on the meta device.
 
-A process group whose members are imagined answers Megatron, so that it cuts ranks and builds modules as it would on
-the cluster; nothing is allocated and nothing is sent.
+A fake process group stands in for the other ranks, so that Megatron forms its groups and builds its modules as it would
+on the cluster. Nothing is allocated and nothing is sent.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from cascade_rl.engine.models.hf_config import HfConfig
 
 @contextmanager
 def imagined_rank(rank: int, world: int, parallel: ParallelConfig) -> Iterator[None]:
-    """This process is rank `rank` of `world`; it may have no process group yet."""
+    """In the block this process is rank `rank` of `world`. It must not have a process group yet."""
     backend()
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
     try:
@@ -37,4 +37,4 @@ def meta_chunks(hf: HfConfig, parallel: ParallelConfig) -> list[HybridModel]:
     """The model chunks of the imagined rank: names, shapes and dtypes, no storage."""
     with torch.device("meta"):
         model = build_model(hf, parallel, seed=0)
-    return chunks_of(model.to("meta"))  # Mamba's small tensors name their device
+    return chunks_of(model.to("meta"))  # Mamba's small tensors choose their own device

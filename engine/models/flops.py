@@ -1,8 +1,9 @@
-"""What a sequence costs: forward FLOPs, linear in its length but for attention, which is quadratic.
+"""Forward FLOPs of a sequence: linear in its length, except for attention, which is quadratic.
 
-After `num_floating_point_operations` of megatron/training/training.py 0.19: two for each number of a matrix and
-token, half of the square for causal attention, 7 for each channel and state of Mamba's scan. Backward costs twice
-the forward in every term, and tensor, context and expert parallelism divide every term: no comparison changes.
+After `num_floating_point_operations` of NVIDIA/Megatron-LM 0.19, megatron/training/training.py: 2 for each weight and
+token, half of the square for causal attention, 7 for each channel and state of Mamba's scan. Backward costs twice the
+forward in every term, and tensor, context and expert parallelism divide every term, so comparisons between sequences
+do not change.
 """
 
 from collections.abc import Sequence
@@ -24,12 +25,12 @@ class SequenceCost:
 
 
 def sequence_cost(hf: HfConfig) -> SequenceCost:
-    """The cost model of a Hugging Face config.json. Raises UserError where the family is not supported."""
+    """The cost model of a Hugging Face config.json. Raises UserError if the family is not supported."""
     pattern, config = family_of(hf).pattern(hf), family_of(hf).transformer_config(hf)
     matrices = {"M": _mamba, "*": _attention, "-": _mlp, "E": _experts}
     weights = sum(pattern.count(symbol) * count(config) for symbol, count in matrices.items() if symbol in pattern)
     head = config["hidden_size"] * read(hf, "vocab_size")
-    # q k^T and its product with v, each two for a pair of tokens, and half of the pairs
+    # q k^T and its product with v: 2 each for a pair of tokens, and half of the pairs
     per_pair = 2 * pattern.count("*") * config["num_attention_heads"] * config["kv_channels"]
     return SequenceCost(per_token=2.0 * (weights + head), per_pair=float(per_pair))
 

@@ -1,4 +1,4 @@
-"""The output layers, which hand out hidden states: logits are made, and at once consumed, by `kernels/`."""
+"""The output layers. They return hidden states: only `kernels/` computes logits, and consumes them at once."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ SCALAR_HEAD_FILE = "scalar_head.safetensors"
 class OwnedHead(ColumnParallelLinear):
     """Holds the head weight and leaves its use to the caller.
 
-    On the last stage `model(...)` then gives hidden states [1, tokens, hidden]; under sequence parallelism,
+    On the last stage `model(...)` then returns hidden states [1, tokens, hidden]; under sequence parallelism,
     those of this rank's tokens.
     """
 
@@ -31,7 +31,7 @@ class OwnedHead(ColumnParallelLinear):
 
 
 class ScalarHead(torch.nn.Module):
-    """One number per hidden state; each rank of the last stage holds all of it. It starts at 0: no answer is better."""
+    """One number per hidden state. It starts at 0: no answer is better. Each rank of the last stage holds all of it."""
 
     def __init__(self, hidden: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class ScalarHead(torch.nn.Module):
 
 @dataclass(frozen=True)
 class Head:
-    """What reads the hidden states [tokens, hidden] of the last stage.
+    """The head that reads the hidden states [tokens, hidden] of the last stage.
 
     weight  [padded vocabulary / tensor, hidden], or [1, hidden] of a scalar head
     """
@@ -52,18 +52,18 @@ class Head:
     def logprob(
         self, states: Tensor, targets: Tensor, temperature: Tensor, kept: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Log-prob, over the `kept` ids [tokens, kept] of each token, and entropy, over all; float32 [tokens] each."""
+        """Log-prob over the `kept` ids [tokens, kept], entropy over the whole vocabulary; float32 [tokens] each."""
         return linear_logprob(
             states, self.weight, targets, temperature, vocab_size=self.vocab_size, kept=kept, tp_group=self.tp_group
         )
 
     def scalar(self, states: Tensor) -> Tensor:
-        """Float32 [tokens]."""
+        """One number for each hidden state, float32 [tokens]."""
         return (states @ self.weight.T).squeeze(1).float()
 
 
 def add_scalar_head(model: HybridModel) -> None:
-    """To the last stage, in place of the vocabulary's, which then stays as it is unless the embedding is tied to it."""
+    """Adds a scalar head to the last stage. The vocabulary's head is frozen, unless it is tied to the embedding."""
     if not model.post_process:
         return
     model.scalar_head = ScalarHead(model.config.hidden_size, model.config.params_dtype)
@@ -72,8 +72,8 @@ def add_scalar_head(model: HybridModel) -> None:
 
 
 def head_weight(model: HybridModel) -> Tensor:
-    """[padded vocabulary / tensor, hidden] on the last stage: its own, or the embedding it is tied to; of a model with
-    a scalar head, that."""
+    """The head's weight on the last stage: the scalar head [1, hidden] of a model that has one, otherwise [padded
+    vocabulary / tensor, hidden], which may be the embedding's."""
     if hasattr(model, "scalar_head"):
         return model.scalar_head.weight
     if model.share_embeddings_and_output_weights:
@@ -82,13 +82,13 @@ def head_weight(model: HybridModel) -> Tensor:
 
 
 def save_scalar_head(model: HybridModel, folder: Path) -> None:
-    """Writes the head beside an export. One rank of the last stage calls it."""
+    """Writes the head into an export folder. One rank of the last stage calls it."""
     save_file({SCALAR_HEAD: head_weight(model).detach().cpu().contiguous()}, folder / SCALAR_HEAD_FILE)
 
 
 @torch.no_grad()
 def load_scalar_head(model: HybridModel, folder: Path) -> None:
-    """Reads it back, where this rank holds it. Raises UserError where the folder is no reward model."""
+    """Reads the head, on ranks that hold it. Raises UserError if the folder is not a reward model's."""
     path = folder / SCALAR_HEAD_FILE
     if not path.is_file():
         raise UserError(

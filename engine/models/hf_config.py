@@ -1,4 +1,4 @@
-"""Reading config.json: what is missing, or is not supported, is said by name."""
+"""Reads config.json. Errors name the key that is missing or not supported."""
 
 import json
 from pathlib import Path
@@ -10,10 +10,10 @@ HfConfig = dict[str, Any]
 
 
 def read_config(folder: str | Path) -> HfConfig:
-    """The config.json of a Hugging Face model folder. Raises UserError where there is none."""
+    """The config.json of a Hugging Face model folder. Raises UserError if there is none."""
     path = Path(folder) / "config.json"
     if not path.is_file():
-        raise UserError(f"expected a Hugging Face model folder with a config.json, found none at {path}")
+        raise UserError(f"no such file: {path}. Name a Hugging Face model folder, which has a config.json")
     return json.loads(path.read_text())
 
 
@@ -26,12 +26,10 @@ def read(hf: HfConfig, *names: str) -> Any:
 
 
 def require(hf: HfConfig, **expected: Any) -> None:
-    """Raises UserError where a key is there and has another value than the one that is implemented."""
+    """Raises UserError if a key is present with another value than the one that is implemented."""
     for name, value in expected.items():
         if name in hf and hf[name] != value:
-            raise UserError(
-                f"{read(hf, 'architectures')[0]} is supported with {name} = {value!r}; config.json has {hf[name]!r}"
-            )
+            raise UserError(f"{read(hf, 'architectures')[0]} needs {name} = {value!r}; config.json has {hf[name]!r}")
 
 
 def rotary_base(hf: HfConfig) -> float:

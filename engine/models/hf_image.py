@@ -1,7 +1,7 @@
 """One memory-mapped safetensors file that many processes read or fill at once.
 
-It is the Hugging Face export, written by all of the trainer's ranks, and the checkpoint that they read. The layout is
-plain safetensors: 8 bytes of header length, a JSON header, the tensors without gaps.
+It serves as the Hugging Face export, which all of the trainer's ranks write, and as the checkpoint that they read. The
+layout is plain safetensors: 8 bytes of header length, a JSON header, the tensors without gaps.
 """
 
 import json
@@ -26,7 +26,7 @@ TensorSpec = tuple[torch.dtype, tuple[int, ...]]
 class HfImage:
     """The tensors of one safetensors file, each a view of the mapped file.
 
-    A view stays valid for as long as it is referenced, also after the image is left or the file unlinked.
+    A view stays valid for as long as it is referenced, even after the image is dropped or the file is unlinked.
     """
 
     def __init__(self, path: str | Path, *, shared: bool) -> None:
@@ -36,7 +36,7 @@ class HfImage:
         content = max((entry["data_offsets"][1] for entry in self._entries.values()), default=0)
         size = self.path.stat().st_size
         if size != start + content:
-            raise UserError(f"expected {start + content} bytes in {path}, found {size}: the file is damaged")
+            raise UserError(f"expected {start + content} bytes, found {size}: {path} is damaged, get it again")
         self._content = torch.from_file(str(path), shared=shared, size=size, dtype=torch.uint8)[start:]
 
     @classmethod
@@ -51,14 +51,14 @@ class HfImage:
 
     @classmethod
     def open(cls, path: str | Path) -> "HfImage":
-        """To read and write: what one process writes, every other that has the file open sees at once."""
+        """To read and write: what one process writes, all others that have the file open see at once."""
         return cls(path, shared=True)
 
     @classmethod
     def read(cls, path: str | Path) -> "HfImage":
         """To read only: the file need not be writable, and writes to a view never reach it.
 
-        Raises UserError where the file is not a whole safetensors file of floating-point tensors.
+        Raises UserError if the file is not a complete safetensors file of floating-point tensors.
         """
         return cls(path, shared=False)
 
@@ -75,13 +75,13 @@ class HfImage:
         return iter(self._entries)
 
     def sync(self) -> None:
-        """Returns when all that any process has written is on the disk."""
+        """Returns when everything that any process has written is on the disk."""
         with open(self.path, "rb+") as file:
             os.fsync(file.fileno())
 
 
 def read_checkpoint(folder: str | Path) -> dict[str, HfImage]:
-    """Which image of a Hugging Face model folder, one file or a sharded index, holds which tensor."""
+    """For each tensor of a Hugging Face model folder, one file or a sharded index, the image that holds it."""
     folder = Path(folder)
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
@@ -107,11 +107,11 @@ def _header(tensors: Mapping[str, TensorSpec]) -> bytes:
 def _read_header(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
     """The header without its metadata, and where the tensors begin."""
     if not path.is_file():
-        raise UserError(f"expected a safetensors file at {path}, found none")
+        raise UserError(f"no such file: {path}. Name a model folder that has safetensors weights")
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if 8 + length > path.stat().st_size:
-            raise UserError(f"expected a safetensors file at {path}, found something else")
+            raise UserError(f"expected a safetensors file at {path}, found something else: get it again")
         entries = json.loads(file.read(length))
     entries.pop("__metadata__", None)
     for name, entry in entries.items():

@@ -1,7 +1,6 @@
 """One layer spec for every model family and both backends; a provider says which class plays each role.
 
-Megatron's own `hybrid_stack_spec` is bound to Transformer Engine at import; this is the same table, open to a
-provider.
+Megatron's own `hybrid_stack_spec` is bound to Transformer Engine at import; this is the same table for any provider.
 """
 
 from functools import partial
@@ -26,7 +25,7 @@ from megatron.core.transformer.transformer_layer import (
 
 
 def hybrid_stack_spec(provider: BackendSpecProvider, *, qk_layernorm: bool) -> ModuleSpec:
-    """Layers M (Mamba-2), * (attention), - (MLP) and E (experts), norms fused into the linear behind them."""
+    """Layers M (Mamba-2), * (attention), - (MLP) and E (experts), norms fused into the linear after them."""
     linear_in, linear_out = provider.column_parallel_layer_norm_linear(), provider.row_parallel_linear()
     qk_norm = provider.layer_norm(rms_norm=True, for_qk=True) if qk_layernorm else IdentityOp
     mixer = ModuleSpec(module=MambaMixer, submodules=MambaMixerSubmodules(in_proj=linear_in, out_proj=linear_out))

@@ -1,6 +1,6 @@
-"""Whether a layout divides a model and its ranks; where it does not, the constraint and the nearest that do.
+"""Whether a layout divides a model and its ranks. If it does not: the constraint, and the nearest layouts that do.
 
-Free of torch: a launcher asks before anything is written or started.
+Works without torch: a launcher asks before anything is written or started.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ NAMED = 3
 
 
 def check_layout(hf: HfConfig, parallel: ParallelConfig, world: int | None = None) -> None:
-    """Raises UserError where the model is not supported, or the layout does not divide it or the `world` ranks.
+    """Raises UserError if the model is not supported, or if the layout does not divide it or the `world` ranks.
 
     The message names the constraint and up to three of the nearest layouts that fit.
     """
@@ -35,7 +35,7 @@ def check_layout(hf: HfConfig, parallel: ParallelConfig, world: int | None = Non
 
 
 def divides(hf: HfConfig, name_map: NameMap, parallel: ParallelConfig, world: int) -> bool:
-    """Whether `check_layout` passes; `name_map` is that of `hf`, so that many layouts are asked about quickly."""
+    """Whether `check_layout` passes. `name_map` is that of `hf`, made once so that checking many layouts is quick."""
     try:
         _check(hf, family_of(hf), name_map, parallel, world)
     except UserError:
@@ -44,8 +44,8 @@ def divides(hf: HfConfig, name_map: NameMap, parallel: ParallelConfig, world: in
 
 
 def token_multiple(parallel: ParallelConfig) -> int:
-    """What the length of each packed sequence is a multiple of: two zigzag pieces for each context parallel rank,
-    each a whole number of tokens for every tensor parallel rank under sequence parallelism."""
+    """What the length of each packed sequence is padded to a multiple of: two zigzag pieces for each context parallel
+    rank, each with the same number of tokens for every tensor parallel rank under sequence parallelism."""
     pieces = 2 * parallel.context if parallel.context > 1 else 1
     return pieces * (parallel.tensor if parallel.sequence else 1)
 
@@ -76,13 +76,13 @@ def _check_sequence(pattern: str, parallel: ParallelConfig) -> None:
         )
     if parallel.sequence and parallel.tensor == 1:
         raise UserError(
-            "sequence parallelism cuts by the tensor parallel ranks; found tensor = 1, sequence = True: "
+            "sequence parallelism splits tokens over the tensor parallel ranks; found tensor = 1, sequence = True: "
             "raise `tensor` or unset `sequence`"
         )
 
 
 def _check_mamba(hf: HfConfig, parallel: ParallelConfig) -> None:
-    """Megatron hands a Mamba layer's heads round the context parallel ranks, and copies state groups to them."""
+    """Megatron splits a Mamba layer's heads over the context parallel ranks. State groups are split too, or copied."""
     heads = read(hf, "mamba_num_heads") // parallel.tensor
     groups = read(hf, "n_groups") // parallel.tensor
     told = f"on each of {parallel.tensor} tensor parallel ranks; found {parallel.context}: change `context`"
@@ -93,7 +93,7 @@ def _check_mamba(hf: HfConfig, parallel: ParallelConfig) -> None:
 
 
 def _nearest(hf: HfConfig, family: Family, name_map: NameMap, parallel: ParallelConfig, world: int | None) -> str:
-    """Of the layouts with one or two other sizes, those that change them least."""
+    """Of the layouts that differ in one or two sizes, those that differ least."""
     fitting = []
     for candidate in dict.fromkeys(_neighbours(parallel, "E" in family.pattern(hf))):
         try:

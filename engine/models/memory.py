@@ -1,4 +1,4 @@
-"""What one rank allocates before the first token: weights, gradients and optimizer state, in bytes; pure numbers."""
+"""Bytes that one rank allocates before the first token: weights, gradients and optimizer state. Pure numbers."""
 
 import math
 from collections.abc import Iterable
@@ -11,12 +11,12 @@ FLOAT32 = 4
 
 @dataclass(frozen=True)
 class StateBytes:
-    """Of one rank.
+    """Bytes of one rank.
 
     weights    in the dtype of the model, router biases in float32
     gradients  one float32 buffer
-    optimizer  Adam's two float32 moments, and float32 weights where the model's are not; shared by the data parallel
-               ranks (those of experts by the expert data parallel ones)
+    optimizer  Adam's two float32 moments, and a float32 copy of weights in another dtype; sharded over the data
+               parallel ranks (for experts, over the expert data parallel ranks)
     """
 
     weights: int
@@ -29,9 +29,9 @@ class StateBytes:
 
 
 def state_bytes(shards: Iterable[Shard], place: Place, itemsize: int) -> StateBytes:
-    """Of the rank at `place`, whose shards these are; `itemsize` is 2 for bfloat16.
+    """For the rank at `place`, which holds `shards`. `itemsize` is the bytes of a weight, 2 for bfloat16.
 
-    Megatron pads its buffers to a multiple of the ranks that share them, which is not counted: some hundred bytes.
+    Megatron pads its buffers to a multiple of the ranks that share them. This is not counted: a few hundred bytes.
     """
     dense = experts = biases = 0
     for shard in shards:

@@ -1,10 +1,10 @@
 """The declarative map between Hugging Face and Megatron tensors, in pure numbers: no torch, no process group.
 
-A `NameMap` lists the Megatron parameters of a whole model, each with a `Rule`: the pieces of HF tensors it is
-laid out from, and the axis and the parallel dimension along which it is cut. A rule and the `Place` of a rank
+A `NameMap` lists the Megatron parameters of a whole model, each with a `Rule`: the pieces of HF tensors that it is
+made of, and the axis and the parallel dimension along which it is split. A rule and the `Place` of a rank
 give `Block`s: a rectangle of an HF tensor and the equal rectangle of that rank's shard. Import copies blocks
 in, export copies them out, and a refit between two layouts is the intersection of their blocks. Nothing else
-knows how a tensor is cut.
+knows how a tensor is split.
 """
 
 import math
@@ -19,7 +19,7 @@ from cascade_rl.engine.core.errors import UserError
 Index = tuple[slice, ...]
 Shape = tuple[int, ...]
 
-# under any layout, so that a checkpoint keeps its shapes when the layout changes
+# the same under any layout, so that a checkpoint keeps its shapes when the layout changes
 VOCABULARY_MULTIPLE = 128
 # so that 8 tensor parallel ranks hold whole column groups of the log-prob kernels (kernels/runtime/configs.py)
 LARGE_VOCABULARY, LARGE_VOCABULARY_MULTIPLE = 32768, 2048
@@ -36,9 +36,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Part:
-    """`count` pieces of an HF tensor along the cut axis, each `width` long, from `start` on.
+    """`count` pieces of an HF tensor along the split axis, each `width` long, from `start` on.
 
-    A piece is what must stay whole on a rank: a head, a state group, one channel; `pieces` says which.
+    A piece must stay whole on a rank. `pieces` says what it is: a head, a state group, one channel.
     """
 
     hf_name: str
@@ -59,7 +59,7 @@ class Rule:
     Along `axis` the parameter is a row of units, and each unit holds the next share of every part in turn.
     Rank r of n along the parallel dimension `over` holds the r-th of n equal stretches of that row. `units`
     is a number where Megatron interleaves (one unit per key/value head) and None where each rank's stretch is
-    one unit (gate and up; z, x, B, C and dt). `others` are the lengths of the axes that are never cut. A
+    one unit (gate and up; z, x, B, C and dt). `others` are the lengths of the axes that are never split. A
     `multiple` above 1 pads the row with entries that no HF tensor has.
     """
 
@@ -78,7 +78,7 @@ class Rule:
         return {name: self._insert(length, self.others) for name, length in lengths.items()}
 
     def shard_shape(self, size: int) -> Shape:
-        """Shape of the shard of each of the `size` ranks that cut the parameter."""
+        """Shape of the shard on each of the `size` ranks over which the parameter is split."""
         return self._insert(self._stretch(size), self.others)
 
     def blocks(self, rank: int, size: int) -> tuple[Block, ...]:
@@ -93,7 +93,7 @@ class Rule:
     def broken_part(self, size: int) -> Part | None:
         """The first part whose pieces `size` ranks would have to break, or None.
 
-        Interleaved units may be fewer than the ranks: Megatron then gathers the key/value heads, which follow the
+        There may be fewer interleaved units than ranks. Megatron then gathers the key/value heads, which follow the
         queries, at run time.
         """
         if self.multiple > 1:
@@ -105,7 +105,7 @@ class Rule:
         return None
 
     def _segments(self, size: int) -> Iterator[tuple[str, int, int, int]]:
-        """(HF tensor, start in it, start and end in the uncut parameter), in Megatron's order."""
+        """(HF tensor, start in it, start and end in the whole parameter), in Megatron's order."""
         units, position = self.units or size, 0
         for unit in range(units):
             for part in self.parts:
@@ -135,12 +135,12 @@ def replicated(hf_name: str, *shape: int) -> Rule:
 
 
 def column(*parts: Part, others: Shape = (), over: Literal["tensor", "expert_tensor"] = "tensor") -> Rule:
-    """Cut along the output axis; every rank holds its share of each part, one after another."""
+    """Split along the output axis; every rank holds its share of each part, one after another."""
     return Rule(parts, others, over=over)
 
 
 def row(part: Part, outputs: int, over: Literal["tensor", "expert_tensor"] = "tensor") -> Rule:
-    """[outputs, inputs], cut along the inputs."""
+    """[outputs, inputs], split along the inputs."""
     return Rule((part,), (outputs,), axis=1, over=over)
 
 
@@ -150,7 +150,7 @@ def interleaved(*parts: Part, units: int, others: Shape) -> Rule:
 
 
 def vocabulary(hf_name: str, size: int, hidden: int) -> Rule:
-    """[vocabulary, hidden], padded and cut along the vocabulary."""
+    """[vocabulary, hidden], padded and split along the vocabulary."""
     multiple = LARGE_VOCABULARY_MULTIPLE if size >= LARGE_VOCABULARY else VOCABULARY_MULTIPLE
     return Rule((Part(hf_name, size),), (hidden,), over="tensor", units=1, multiple=multiple)
 
@@ -165,9 +165,9 @@ class Cut:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank sits. Plain numbers: a plan can be made for the ranks of any process, or of none.
+    """The position of a rank. Plain numbers: a plan can be made for the ranks of another process, or of none.
 
-    virtual_pipeline and pipeline_layers are those of `ParallelConfig`; context parallel ranks hold the same
+    virtual_pipeline and pipeline_layers are those of `ParallelConfig`. Context parallel ranks hold the same
     weights and count as `data`.
     """
 
@@ -186,7 +186,7 @@ class Parameter:
     """One parameter (or persistent buffer) of the whole Megatron model.
 
     name     with `{layer}` and `{expert}` for the indices: those below are global, those of a rank are local
-    layer    the layer it belongs to; what lies before or behind the layers belongs to the first or the last
+    layer    the layer it belongs to; what comes before or after the layers belongs to the first or the last
     expert   the routed expert it belongs to, if any
     float32  kept and exported in float32 whatever the model's dtype
     tied     a copy of the embedding that the last of several pipeline stages keeps; read but never exported
@@ -207,7 +207,7 @@ class Parameter:
 class Shard:
     """What one rank holds of one parameter.
 
-    name     this rank's Megatron name, with local indices; behind the number of its model chunk if it has several
+    name     this rank's Megatron name, with local indices; prefixed with its model chunk if the rank has several
     exports  of all ranks that hold the same numbers, this is the one that writes them
     """
 
@@ -220,14 +220,14 @@ class Shard:
 
 @dataclass(frozen=True)
 class HfTensor:
-    """What config.json alone says of a checkpoint's tensor."""
+    """What config.json alone says about a checkpoint's tensor."""
 
     shape: Shape
     float32: bool
 
 
 def equal_ranges(total: int, count: int) -> list[range]:
-    """0 .. total in `count` ranges whose lengths differ by at most one: pipeline stages, a rank's experts."""
+    """0 .. total in `count` ranges whose lengths differ by at most one: pipeline stages, the experts of a rank."""
     return [range(i * total // count, (i + 1) * total // count) for i in range(count)]
 
 
@@ -241,7 +241,7 @@ def stage_layers(total: int, stages: int, pipeline_layers: tuple[int, ...] | Non
 
 @dataclass(frozen=True)
 class NameMap:
-    """All parameters of a model. `optional` HF tensors may be in a checkpoint or not: a tied head."""
+    """All parameters of a model. `optional` HF tensors may be missing in a checkpoint: a tied head."""
 
     parameters: tuple[Parameter, ...]
     layers: int
@@ -257,11 +257,11 @@ class NameMap:
         }
 
     def parameter_count(self) -> int:
-        """Numbers in the whole model: without padding, tied weights once."""
+        """Number of weights in the whole model, without padding; tied weights count once."""
         return sum(math.prod(tensor.shape) for tensor in self.hf_tensors().values())
 
     def check(self, place: Place) -> None:
-        """Raises UserError, naming the first tensor that the layout of `place` does not divide."""
+        """Raises UserError if the layout of `place` does not divide the model; it names the first such tensor."""
         self._check_stages(place)
         if place.expert.size > 1 and (not self.experts or self.experts % place.expert.size):
             needed = f"divide the {self.experts} experts" if self.experts else "be 1 in a model without experts"
@@ -270,12 +270,12 @@ class NameMap:
             self._check_cut(parameter, place)
 
     def chunks(self, place: Place) -> list[range]:
-        """The layers of each model chunk of the rank at `place`: every `pipeline`-th stage is its."""
+        """The layers of each model chunk of the rank at `place`, which holds every `pipeline`-th stage."""
         stages = place.pipeline.size * place.virtual_pipeline
         return stage_layers(self.layers, stages, place.pipeline_layers)[place.pipeline.rank :: place.pipeline.size]
 
     def shards(self, place: Place) -> list[Shard]:
-        """What the rank at `place` holds. Raises UserError where the layout does not divide the model."""
+        """What the rank at `place` holds. Raises UserError if the layout does not divide the model."""
         self.check(place)
         experts = equal_ranges(self.experts, place.expert.size)[place.expert.rank]
         return [
@@ -289,7 +289,7 @@ class NameMap:
 
     @cached_property
     def _cut_alike(self) -> list[Parameter]:
-        """One parameter of all that the same numbers limit: a layer, or an expert, is much like the next."""
+        """One parameter for each set of numbers that limits a split: most layers and experts are alike."""
         alike: dict[tuple, Parameter] = {}
         for parameter in self.parameters:
             rule = parameter.rule

@@ -1,4 +1,4 @@
-"""Where each rank of a layout sits, in pure numbers: Megatron's order of ranks, without its process groups."""
+"""The position of each rank in a layout, in pure numbers: Megatron's order of ranks without its process groups."""
 
 from cascade_rl.engine.core.settings import ParallelConfig, check_world
 from cascade_rl.engine.models.name_map import Cut, Place
@@ -8,7 +8,7 @@ def place_of(rank: int, world: int, parallel: ParallelConfig) -> Place:
     """The place that `place_of_this_rank` gives on rank `rank` of `world`.
 
     Megatron counts ranks in the order tensor, context, data, pipeline for the dense layers, and expert tensor, expert,
-    expert data, pipeline for the experts. Raises UserError where `world` holds no whole number of replicas.
+    expert data, pipeline for the experts. Raises UserError as `check_world` does.
     """
     check_world(parallel, world)
     stage = world // parallel.pipeline  # ranks

@@ -1,13 +1,13 @@
-"""A dense model as a mixture of experts that computes the same: sparse upcycling (arXiv 2212.05055).
+"""Makes a dense model a mixture of experts that computes the same: sparse upcycling (arXiv 2212.05055).
 
 Every expert is a copy of the dense MLP, and the weights of a token's top k experts are renormalised to sum to one, so
 that whichever experts a token gets, their weighted sum is the dense output. Nothing has to be scaled, as it must be
 where the weights are not renormalised or the experts are slices of the MLP (arXiv 2410.07524).
 
-The copies diverge because the gates are random: each expert sees other tokens, so its first gradient is already
-another. The gates themselves have, but for rounding, no gradient as long as the experts of a token are equal: any
-weights that sum to one give the same output. They start to learn once the experts differ. With k = 1 the only weight is
-always 1, and the gates would never learn; that is refused.
+The copies diverge because the gates are random: each expert sees different tokens, so that already its first gradient
+differs. The gates themselves have no gradient, except for rounding, while the experts of a token are equal: any weights
+that sum to one give the same output. They start to learn once the experts differ. With k = 1 the only weight is always
+1 and the gates would never learn, so this is refused.
 """
 
 import json
@@ -32,8 +32,8 @@ DENSE, SPARSE = "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"
 def upcycle(dense: Path, out: Path, *, experts: int, topk: int, seed: int = 1) -> None:
     """Reads a Qwen3 folder, writes a Qwen3-MoE folder: weights, config.json, tokenizer. Needs memory for one tensor.
 
-    The dtype is that of the dense config.json; gates are normal with its initializer_range, drawn from `seed`. The
-    folder appears whole or not at all.
+    The dtype is that of the dense config.json. Gates are sampled with `seed` from a normal distribution whose standard
+    deviation is its initializer_range. The folder appears complete or not at all.
 
     Raises UserError for another family, a folder `out` that exists, or a topk that is not in 2 .. experts.
     """
@@ -95,5 +95,5 @@ def _write(images: dict[str, HfImage], config: HfConfig, path: Path, seed: int) 
 
 
 def _gate(shape: tuple[int, ...], config: dict[str, Any], generator: torch.Generator) -> Tensor:
-    """float32 [experts, hidden]"""
+    """A random gate, float32 [experts, hidden]."""
     return torch.randn(shape, generator=generator) * config.get("initializer_range", 0.02)

@@ -12,12 +12,12 @@ from cascade_rl.engine.models.name_map import NameMap
 
 
 class Family(Protocol):
-    """Pure functions of config.json; what is not supported is a UserError.
+    """Pure functions of config.json. They raise UserError for what is not supported.
 
     pattern              one symbol per HybridModel layer: M Mamba-2, * attention, - MLP, E experts
     transformer_config   TransformerConfig fields that the model fixes; `activation_func` by its HF name
     model_kwargs         arguments of HybridModel: positions, tied head
-    name_map             every parameter and where its numbers lie in the HF checkpoint
+    name_map             every parameter, and where its numbers are in the HF checkpoint
     """
 
     architecture: str
@@ -36,7 +36,7 @@ FAMILIES: dict[str, Family] = {family.architecture: family for family in (Nemotr
 
 
 def family_of(hf: HfConfig) -> Family:
-    """The family of `architectures[0]`. Raises UserError, naming the known ones, for any other."""
+    """The family of `architectures[0]`. Raises UserError for an unknown one; it names those that are known."""
     architecture = (hf.get("architectures") or ["none"])[0]
     if architecture not in FAMILIES:
         raise UserError(f"expected an architecture among {', '.join(FAMILIES)}; config.json has {architecture}")

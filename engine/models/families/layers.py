@@ -1,7 +1,7 @@
 """Megatron's side of the map: the parameters of each kind of HybridModel layer, as rules over HF tensors.
 
 The four families name the tensors inside a block alike; they differ in prefixes and norms. Norms of
-attention, Mamba and dense MLP layers are fused into the linear behind them (`layer_norm_weight`), that of an
+attention, Mamba and dense MLP layers are fused into the linear after them (`layer_norm_weight`), that of an
 expert layer is not.
 """
 
@@ -37,7 +37,7 @@ def attention(prefix: str, norm: str, *, hidden: int, heads: int, groups: int, w
 
 
 def query_key_norms(prefix: str, width: int) -> Rules:
-    """Per-head norms of queries and keys, beside those of `attention`."""
+    """Per-head norms of queries and keys, in addition to the norm of `attention`."""
     return {
         "self_attention.q_layernorm.weight": replicated(f"{prefix}.q_norm.weight", width),
         "self_attention.k_layernorm.weight": replicated(f"{prefix}.k_norm.weight", width),
@@ -47,7 +47,7 @@ def query_key_norms(prefix: str, width: int) -> Rules:
 def mamba(
     prefix: str, norm: str, *, hidden: int, heads: int, width: int, groups: int, state: int, kernel: int
 ) -> Rules:
-    """An `M` layer. HF's in_proj stacks z, x, B, C, dt and its conv1d x, B, C; each is cut by itself."""
+    """An `M` layer. HF's in_proj stacks z, x, B, C, dt and its conv1d x, B, C; each is split by itself."""
     inner, states = heads * width, groups * state
     mamba_heads, state_groups = "Mamba heads", "state groups"
 
@@ -103,7 +103,7 @@ def mlp(prefix: str, norm: str, *, hidden: int, width: int, gated: bool) -> Rule
 
 
 def router(prefix: str, norm: str, *, hidden: int, experts: int) -> Rules:
-    """The part of an `E` layer in front of its experts."""
+    """The part of an `E` layer before its experts."""
     return {
         "pre_mlp_layernorm.weight": replicated(norm, hidden),
         "mlp.router.weight": replicated(f"{prefix}.gate.weight", experts, hidden),

@@ -1,7 +1,8 @@
 """Nemotron-H and Nemotron-3-Nano: Mamba-2, attention without positions, sigmoid-routed relu2 experts.
 
-Sources: facts/paper.md 6.1 to 6.3. Unlike transformers 5, which clamps dt below at `time_step_min`, Megatron
-does not clamp it; the difference shows only where softplus(dt) < time_step_min.
+Sources: the report of Nemotron 3 Nano (arXiv 2512.20848), modeling_nemotron_h.py of transformers, and, for Megatron's
+names, nemotron_h_bridge.py of NVIDIA-NeMo/Megatron-Bridge. transformers 5 clamps dt from below at `time_step_min`,
+Megatron does not; the difference shows only where softplus(dt) < time_step_min.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ SYMBOLS = {
     "moe": "E",
     "mlp": "-",
 }
-"""Names of `layers_block_type` in transformers 5.19 and before."""
+"""Names in `layers_block_type`, of transformers 5.19 and of earlier versions."""
 
 
 class NemotronH:
@@ -28,7 +29,7 @@ class NemotronH:
     qk_layernorm = False
 
     def pattern(self, hf: HfConfig) -> str:
-        """One symbol for each HF layer: hub checkpoints have the string, transformers 5 writes a list."""
+        """One symbol for each HF layer. Checkpoints on the hub have the string, transformers 5 writes a list."""
         if "hybrid_override_pattern" in hf:
             return hf["hybrid_override_pattern"]
         kinds = read(hf, "layers_block_type")
@@ -80,7 +81,7 @@ class NemotronH:
 
 
 def _require_supported(hf: HfConfig) -> None:
-    """What Megatron's Mamba mixer or router fixes, and what HF configs may ask for all the same."""
+    """Raises UserError for settings of an HF config that Megatron's Mamba mixer or router does not have."""
     require(hf, use_bias=False, mlp_bias=False, attention_bias=False, mamba_proj_bias=False, use_conv_bias=True)
     require(hf, conv_kernel=4, mamba_hidden_act="silu", mlp_hidden_act="relu2", layer_norm_epsilon=1e-5)
     require(hf, norm_topk_prob=True, moe_latent_size=None, sliding_window=None)

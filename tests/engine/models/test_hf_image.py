@@ -81,11 +81,11 @@ def test_a_sharded_checkpoint_is_read_by_its_index(tmp_path: Path) -> None:
 
 def test_damaged_and_foreign_files_are_user_errors(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
-    with pytest.raises(UserError, match="found none"):
+    with pytest.raises(UserError, match=r"no such file: .*/model\.safetensors"):
         read_checkpoint(tmp_path)
     save_file({"a": torch.ones(20)}, path)
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(UserError, match=r"found .*: the file is damaged"):
+    with pytest.raises(UserError, match=r"expected \d+ bytes, found \d+: .* is damaged"):
         HfImage.read(path)
     path.write_bytes(b"version https://git-lfs.github.com/spec/v1")
     with pytest.raises(UserError, match="found something else"):
