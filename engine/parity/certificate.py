@@ -1,6 +1,6 @@
-"""What a certificate says: how far transformers, Megatron and vLLM are from being one model, and where they part.
+"""The parity certificate: how far transformers, Megatron and vLLM are from being one model, and where they differ.
 
-Free of torch, because the launcher's process reads and prints it.
+Works without torch, because the launcher's process reads and prints it.
 """
 
 import math
@@ -21,7 +21,7 @@ Sides = tuple[Sequence[np.ndarray], Sequence[np.ndarray]]
 class Bounds:
     """logprob  largest |difference| of one token's log-prob, nats
     tme      largest mean of exp|difference|
-    layer    largest |difference| of a token's hidden state, relative to its norm; it names a layer, it refuses nothing
+    layer    largest |difference| of a token's hidden state, relative to its norm; only names a layer, fails nothing
     """
 
     logprob: float = 1e-4
@@ -31,7 +31,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Gap:
-    """Of two log-probs of the same tokens: largest and mean |difference|, mean exp|difference|. NaN if any is."""
+    """Gap of two log-probs of the same tokens: largest and mean |difference|, mean exp|difference|. NaN if any is."""
 
     max: float
     mean: float
@@ -40,7 +40,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class WorstToken:
-    """A token of the largest gaps of any pair: the pair, the token's text, the text before it, its log-prob of each."""
+    """One of the tokens with the largest gaps: its pair, its text, the text before it, its log-prob on both sides."""
 
     gap: float
     pair: str
@@ -53,7 +53,7 @@ class WorstToken:
 
 @dataclass(frozen=True)
 class LayerGap:
-    """Of the hidden states behind a layer, largest |Megatron - transformers| / |transformers| of any token."""
+    """Largest |Megatron - transformers| / |transformers| of any token's hidden state after a layer."""
 
     layer: str
     gap: float
@@ -61,12 +61,12 @@ class LayerGap:
 
 @dataclass(frozen=True)
 class Certificate:
-    """layout, engine   the settings, by name; `engine` is None where vLLM was left out
-    pairs            by "one/other", of what was measured
+    """layout, engine   the settings, by name; `engine` is None if vLLM was left out
+    pairs            by "one/other", of those that were measured
     mean_logprob     Megatron's. A model that knows the language gives about -3, a random or badly converted one
                      -log(vocabulary size) or less, however well the three agree
-    replay_fraction  of the experts that vLLM chose, used by Megatron; None where vLLM was left out, and in SFT
-    layers           in the order of the model; empty where transformers was left out
+    replay_fraction  share of vLLM's expert choices that Megatron used; None if vLLM was left out, and in SFT
+    layers           in the order of the model; empty if transformers was left out
     """
 
     model: str
@@ -87,13 +87,13 @@ class Certificate:
         return next((layer for layer in self.layers if not layer.gap <= self.bounds.layer), None)
 
     def plain(self) -> dict[str, object]:
-        """For a JSON file, with the verdict. JSON has no NaN and no infinity: both are None, and a failure in words."""
+        """Plain values for a JSON file, with the verdict. JSON has no NaN or infinity: both become None, and fail."""
         first = self.first_difference
         verdict = {"first_difference": first and asdict(first), "failures": list(self.failures())}
         return _strict(asdict(self) | verdict)
 
     def failures(self) -> Iterator[str]:
-        """Each bound that is not kept, in words; none where the certificate holds."""
+        """A sentence for each bound that is exceeded; none if the certificate holds."""
         for pair, gap in self.pairs.items():
             if not gap.max <= self.bounds.logprob:
                 yield f"{pair}: largest gap of a log-prob {gap.max:.1e}, expected at most {self.bounds.logprob:.0e}"
@@ -104,7 +104,7 @@ class Certificate:
 
 
 def _strict(value: Any) -> Any:
-    """`value` with None for each number that is not finite."""
+    """`value` with None in place of each number that is not finite."""
     if isinstance(value, Mapping):
         return {name: _strict(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -113,7 +113,7 @@ def _strict(value: Any) -> Any:
 
 
 def gap_of(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> Gap:
-    """float32 [n - 1] of each sequence, on both sides."""
+    """The gap between two sides, float32 [n - 1] of each sequence."""
     gaps = _gaps((one, other))
     return Gap(float(gaps.max()), float(gaps.mean()), float(np.exp(gaps).mean()))
 
@@ -121,7 +121,7 @@ def gap_of(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> Gap:
 def worst_tokens(
     compared: Mapping[str, Sides], ids: Sequence[Sequence[int]], decode: Callable[[Sequence[int]], str]
 ) -> list[WorstToken]:
-    """The tokens with the largest gaps, each by the pair that is worst at it; NaN is worst of all."""
+    """The tokens with the largest gaps, each with the pair whose gap is largest there; NaN counts as the largest."""
     pairs = list(compared)
     gaps = np.stack([np.nan_to_num(_gaps(sides), nan=np.inf) for sides in compared.values()])  # [pairs, tokens]
     places = [(row, place) for row, tokens in enumerate(ids) for place in range(1, len(tokens))]

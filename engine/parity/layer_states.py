@@ -1,7 +1,7 @@
-"""Hidden states behind every layer, of the Megatron model under any layout and of transformers, by the same names.
+"""Hidden states after every layer, of the Megatron model under any layout and of transformers, by the same names.
 
-A layer is a symbol of the hybrid pattern. A decoder layer of Llama or Qwen3 is two of them: what its second norm
-reads is the hidden state behind its attention.
+A layer is a symbol of the hybrid pattern. A decoder layer of Llama or Qwen3 is two of them: the input of its second
+norm is the hidden state after its attention.
 """
 
 from collections import defaultdict
@@ -29,7 +29,7 @@ Keep = Callable[[str, Any], None]
 
 
 def layer_gaps(megatron: dict[str, np.ndarray], transformers: dict[str, np.ndarray]) -> tuple[LayerGap, ...]:
-    """In the order of the model; both hold float32 [n - 1, hidden] by layer."""
+    """The gap of each layer, in the order of the model. Both arguments hold float32 [n - 1, hidden] by layer."""
     return tuple(
         LayerGap(layer, float((np.linalg.norm(megatron[layer] - theirs, axis=-1) / _norm(theirs)).max()))
         for layer, theirs in transformers.items()
@@ -37,7 +37,7 @@ def layer_gaps(megatron: dict[str, np.ndarray], transformers: dict[str, np.ndarr
 
 
 def megatron_states(trainer: Trainer, ids: Sequence[int]) -> dict[str, np.ndarray]:
-    """float32 [n - 1, hidden] by layer, on rank 0; empty on others. Collective. The routers choose."""
+    """float32 [n - 1, hidden] by layer, on rank 0; empty on others. Collective. The routers choose the experts."""
     kept: dict[str, list[Tensor]] = defaultdict(list)
     sequences = [whole_sequence(ids)]
     with _watched(_megatron_sites(trainer), lambda layer, states: kept[layer].append(states)):
@@ -75,7 +75,7 @@ def name(pattern: str, layer: int) -> str:
 
 
 Site = tuple[torch.nn.Module, bool, str]
-"""A module, whether its input is meant instead of its output, and the layer that the states lie behind."""
+"""A module, whether to take its input instead of its output, and the name of the layer that these states come after."""
 
 
 def _megatron_sites(trainer: Trainer) -> Iterator[Site]:
@@ -102,7 +102,7 @@ def _transformers_sites(model: PreTrainedModel, pattern: str) -> Iterator[Site]:
 
 @contextmanager
 def _watched(sites: Iterator[Site], keep: Keep) -> Iterator[None]:
-    """Each site's states go to `keep` with its layer's name."""
+    """Passes the name of each site's layer and its states to `keep`."""
     with ExitStack() as hooks:
         for module, reads_input, layer in sites:
             hooks.enter_context(_hook(module, reads_input, layer, keep))
@@ -116,7 +116,7 @@ def _hook(module: torch.nn.Module, reads_input: bool, layer: str, keep: Keep) ->
 
 
 def _states(value: Any) -> Tensor:
-    """What a layer gives or is given: hidden states, or a tuple or transformers' record that begins with them."""
+    """The hidden states in a layer's input or output, which is a tensor, or a tuple or record that begins with them."""
     return value if isinstance(value, Tensor) else value[0]
 
 
@@ -127,12 +127,12 @@ def _rows(trainer: Trainer, states: Tensor) -> Tensor:
 
 
 def _on_rank0(states: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Of all ranks together; ranks that hold the same layer hold the same states."""
+    """The states of all ranks, on rank 0. Ranks that hold the same layer hold the same states."""
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.gather_object(states, everyone if dist.get_rank() == 0 else None)
     return {layer: found for held in everyone if held for layer, found in held.items()}
 
 
 def _norm(states: np.ndarray) -> np.ndarray:
-    """[tokens], above zero."""
+    """The norm of each state, [tokens], above zero."""
     return np.maximum(np.linalg.norm(states, axis=-1), np.finfo(np.float32).tiny)

@@ -42,7 +42,7 @@ class Subject:
 
 
 def open_trainer(folder: Path, parallel: ParallelConfig) -> Trainer:
-    """The model folder's weights under the layout, whose process groups exist. Collective."""
+    """A trainer with the folder's weights under the layout, whose process groups must exist. Collective."""
     optimizer = OptimizerConfig()
     trainer = Trainer(read_config(folder), parallel, optimizer, total_steps=1, token_budget=TOKEN_BUDGET, seed=SEED)
     trainer.load_hf(folder)
@@ -52,11 +52,11 @@ def open_trainer(folder: Path, parallel: ParallelConfig) -> Trainer:
 def certify(
     trainer: Trainer, folder: Path, bounds: Bounds, *, rollout: RolloutConfig | None, transformers: bool = True
 ) -> Certificate:
-    """The certificate of what the trainer holds against the model folder, on every rank. Collective.
+    """Certifies the trainer against the model folder; the certificate is returned on every rank. Collective.
 
-    `rollout` None leaves vLLM out, `transformers` False transformers. Where both run, three pairs are compared;
-    against vLLM, the trainer uses the experts that vLLM chose. Raises RefitError where a weight of the engine is not
-    the trainer's.
+    `rollout` None leaves vLLM out, `transformers` False transformers. If both run, three pairs are compared. Against
+    vLLM, the trainer uses the experts that vLLM chose. Raises RefitError if a weight of the engine is not the
+    trainer's.
     """
     tokenizer = AutoTokenizer.from_pretrained(folder)
     ids = texts(tokenizer)
@@ -77,14 +77,14 @@ def certify(
 
 
 def probed(probe: Probe) -> dict[str, Sides]:
-    """What a probe compares."""
+    """The pair that a probe compares."""
     return {"Megatron/vLLM": (probe.trainer, probe.engine)}
 
 
 def certificate_of(
     subject: Subject, compared: Mapping[str, Sides], ids: Texts, tokenizer: PreTrainedTokenizerBase, bounds: Bounds
 ) -> Certificate:
-    """What the pairs in `compared`, the first of which begins with the trainer's log-probs, say of `ids`."""
+    """The certificate of the pairs in `compared` on `ids`. The first pair must begin with the trainer's log-probs."""
     return Certificate(
         model=subject.model,
         layout=asdict(subject.parallel),
@@ -100,25 +100,25 @@ def certificate_of(
 
 
 def texts(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """The passages, cut at LONGEST tokens, and random tokens."""
+    """The passages, truncated to LONGEST tokens, and random tokens."""
     noise = np.random.default_rng(SEED).integers(0, len(tokenizer), (RANDOM_SEQUENCES, LONGEST // 2))
     return [tokenizer.encode(passage)[:LONGEST] for passage in PASSAGES] + noise.tolist()
 
 
 def _load(folder: Path) -> PreTrainedModel:
-    """In float32, as the trainer computes, whatever the checkpoint's dtype."""
+    """The model in float32, as the trainer computes, whatever the checkpoint's dtype."""
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 @torch.no_grad()
 def _log_probs(model: PreTrainedModel, ids: Sequence[int]) -> np.ndarray:
-    """Of each token after the first, float32 [n - 1]."""
+    """Log-prob of each token after the first, float32 [n - 1]."""
     logits = model(torch.tensor([ids])).logits[0, :-1]  # [n - 1, vocabulary]
     return logits.log_softmax(-1)[range(len(ids) - 1), ids[1:]].numpy()
 
 
 def _probe(trainer: Trainer, folder: Path, rollout: RolloutConfig, ids: Texts) -> Probe:
-    """After a refit in which each slice of each weight is compared by its digest."""
+    """The probe after a refit in which each slice of each weight is compared by its digest."""
     checked = replace(rollout, checksum="digests", checksum_every=1)
     with TemporaryDirectory() as scratch, ExitStack() as exits:
         engine = RolloutEngine(folder, checked, SEED, Path(scratch) / "engine.log") if is_rank0() else None
@@ -128,7 +128,7 @@ def _probe(trainer: Trainer, folder: Path, rollout: RolloutConfig, ids: Texts) -
 
 
 def _layers(trainer: Trainer, model: PreTrainedModel | None, ids: Sequence[int]) -> tuple[LayerGap, ...]:
-    """On the sequence of the worst token."""
+    """The layer gaps of `ids`, the sequence of the worst token."""
     ours = megatron_states(trainer, ids)
     return from_rank0(lambda: layer_gaps(ours, transformers_states(model, trainer.hf_config, ids)) if model else ())
 

@@ -1,4 +1,4 @@
-"""Who takes part in the refits of a run: trainer ranks and workers meet at a store, and each gets the one plan."""
+"""The group of a run's refits: trainer ranks and workers meet at a store, and each computes the same plan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ from cascade_rl.engine.refit.vllm_map import WorkerPlace, worker_shards
 
 @dataclass(frozen=True)
 class Terms:
-    """What rank 0 knows and tells all others.
+    """What rank 0 tells all others.
 
-    hf, parallel  the model and how the trainer cuts it
-    trainers      number of trainer ranks, which come first; `workers` of all engines come behind them
-    seconds       after which a silent rank is given up
+    hf, parallel  the model, and how the trainer splits it
+    trainers      number of trainer ranks, which come first; the `workers` of all engines come after them
+    seconds       timeout for a silent rank
     """
 
     hf: HfConfig
@@ -47,7 +47,7 @@ class _Entry:
 def join_as_trainer(
     store: Store, rank: int, terms: Terms, tensors: Mapping[str, Tensor], device: torch.device
 ) -> Sender:
-    """Every trainer rank and every worker at the same time. `tensors` are those of `Sender`."""
+    """Called by every trainer rank while every worker calls `join_as_worker`. `tensors` are those of `Sender`."""
     if rank == 0:
         put(store, "terms", terms)
     group, plan, dtypes = _meet(store, rank, terms, _Entry(*whereabouts(device)), device)
@@ -59,7 +59,7 @@ def join_as_worker(
 ) -> Receiver:
     """`found` are the worker's parameters by name, in the shapes in which vLLM loads them.
 
-    Raises RefitError that names every parameter which the map does not describe, or describes otherwise.
+    Raises RefitError if a parameter is not in the map or has another shape there; it names up to eight.
     """
     terms = get(store, "terms")
     try:

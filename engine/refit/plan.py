@@ -1,14 +1,14 @@
 """The plan of a refit: which slice of which trainer rank's shard goes where in which worker's parameter, and when.
 
-Pure numbers, computed once from the places of all ranks, alike in every process. Both sides of the name map say
+Pure numbers, computed once from the places of all ranks, the same in every process. Both sides of the name map say
 which rectangles of the Hugging Face tensors they hold; a transfer is an intersection of two of them. Each number
 that a worker needs has exactly one source: a rank on the worker's own card where there is one, otherwise the
 least loaded of those that hold it, on the worker's node if possible. Nothing is gathered, and nothing that a
 worker does not keep is sent to it.
 
 The transfers are laid out over rounds: in one round no rank packs or receives more than `bucket_bytes`, half of it
-within its node and half of it between nodes, and all pairs exchange one bucket at once. So stages, expert parallel
-ranks and both kinds of link are busy side by side.
+within its node and half of it between nodes, and all pairs exchange one bucket at once. This keeps stages, expert
+parallel ranks and both kinds of link busy at the same time.
 """
 
 import math
@@ -26,14 +26,14 @@ BUCKET_BYTES = 64 << 20
 
 
 class RefitError(RuntimeError):
-    """A refit that did not bring every weight to every worker, told by name."""
+    """A refit did not bring every weight to every worker. The message names the weights."""
 
 
 @dataclass(frozen=True)
 class Member[P: (Place, WorkerPlace)]:
-    """A rank that takes part in a refit. What lies on one card is copied there; `node` is where links are fast.
+    """A rank that takes part in a refit. Ranks on one `card` copy within it; links within one `node` are fast.
 
-    On the CPU the memory of a host is one card, and processes share it.
+    On the CPU the memory of a host, which processes share, is one card.
     """
 
     place: P
@@ -60,7 +60,7 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True)
 class Bucket:
-    """What one rank gives one worker in one round; `local` if both are on the same card."""
+    """What one rank sends to one worker in one round; `local` if both are on the same card."""
 
     source: int
     target: int
@@ -75,7 +75,7 @@ class Bucket:
 @dataclass(frozen=True)
 class Plan:
     """rounds       buckets that are exchanged at the same time, round after round
-    lower_bound  bytes that workers need and no rank on their card has
+    lower_bound  bytes that workers need and no rank on their card holds
     """
 
     rounds: tuple[tuple[Bucket, ...], ...]
@@ -108,8 +108,8 @@ def make_plan(
 ) -> Plan:
     """The plan of every refit between these ranks.
 
-    `itemsize` gives the bytes of one number of a vLLM parameter. Raises UserError where a layout does not divide
-    the model, RefitError that names what no trainer rank holds.
+    `itemsize` gives the bytes of one number of a vLLM parameter. Raises UserError if a layout does not divide
+    the model, RefitError if no trainer rank holds a part of a tensor, which it names.
     """
     held = _held(hf, trainers)
     shards = {place: worker_shards(hf, place) for place in {worker.place for worker in workers}}
@@ -131,7 +131,7 @@ def make_plan(
 
 
 def _held(hf: HfConfig, trainers: Sequence[Member[Place]]) -> dict[str, dict[tuple, list[_Held]]]:
-    """For each HF tensor the rectangles it is cut into, and the ranks that hold each of them."""
+    """For each HF tensor the rectangles that it is split into, and the ranks that hold each of them."""
     name_map = family_of(hf).name_map(hf)
     held: dict[str, dict[tuple, list[_Held]]] = defaultdict(lambda: defaultdict(list))
     for rank, trainer in enumerate(trainers):
@@ -146,7 +146,7 @@ def _corners(index: Index) -> tuple:
 
 
 def _order(shards: Sequence[WorkerShard], held: dict, trainers: Sequence[Member[Place]]) -> list[int]:
-    """Positions of the parameters such that all pipeline stages send at once, each its layers in order."""
+    """An order of the parameters in which all pipeline stages send at once, each its layers in order."""
     stages: dict[int, list[int]] = defaultdict(list)
     for position, shard in enumerate(shards):
         holders = next(iter(held[shard.blocks[0].hf_name].values()), None)
@@ -206,8 +206,8 @@ def _transfers(
             )
     if missing:
         raise RefitError(
-            f"expected trainer ranks to hold all of {block.hf_name}, which is {shard.name} in vLLM; "
-            f"{missing} numbers of it are nowhere: the two name maps do not describe one model"
+            f"expected trainer ranks to hold all of {block.hf_name}, which is {shard.name} in vLLM; found none with "
+            f"{missing} numbers of it: the two name maps do not describe one model"
         )
 
 
@@ -217,7 +217,7 @@ def _intersection(one: Index, other: Index) -> Index | None:
 
 
 def _halves(box: Index, limit: int) -> Iterator[Index]:
-    """The rectangle in pieces of at most `limit` numbers, cut along its first axes so that rows stay whole."""
+    """The rectangle in pieces of at most `limit` numbers, split along its first axes so that rows stay whole."""
     if size(box) <= limit:
         yield box
         return
@@ -228,7 +228,7 @@ def _halves(box: Index, limit: int) -> Iterator[Index]:
 
 
 def _within(piece: Index, block: Block) -> Index:
-    """A rectangle of the HF tensor in the coordinates of the shard that `block` is part of."""
+    """A rectangle of the HF tensor, in the coordinates of the shard that holds `block`."""
     front = len(block.shard_index) - len(piece)
     moved = [
         slice(shard.start + part.start - hf.start, shard.start + part.stop - hf.start)
@@ -238,7 +238,7 @@ def _within(piece: Index, block: Block) -> Index:
 
 
 def _rounds(transfers: list[Transfer], choice: _Choice, limit: int) -> tuple[tuple[Bucket, ...], ...]:
-    """Each transfer in the first round that has room for it at both ends."""
+    """Puts each transfer into the first round that has room for it at both ends."""
     rounds: list[dict[tuple[int, int], list[Transfer]]] = []
     sending: dict[tuple[int, bool], _Room] = defaultdict(_Room)
     receiving: dict[tuple[int, bool], _Room] = defaultdict(_Room)
@@ -262,12 +262,12 @@ def _rounds(transfers: list[Transfer], choice: _Choice, limit: int) -> tuple[tup
 
 
 def _narrowness(transfer: Transfer) -> int:
-    """Wide numbers go first in a bucket, so that all of them are aligned."""
+    """Wide dtypes come first in a bucket, so that all numbers are aligned."""
     return -(transfer.bytes // size(transfer.target_index))
 
 
 class _Room:
-    """Bytes of one rank and kind of link in each round; `first` is the first round that is not nearly full."""
+    """Bytes of one rank on one kind of link in each round; `first` is the first round that is not nearly full."""
 
     def __init__(self) -> None:
         self._used: dict[int, int] = defaultdict(int)
@@ -293,7 +293,7 @@ class Links:
 def wire_seconds(
     plan: Plan, trainers: Sequence[Member[Place]], workers: Sequence[Member[WorkerPlace]], links: Links
 ) -> float:
-    """Seconds on the wire if every round waits for its slowest rank and its copies are hidden behind the wire."""
+    """Seconds on the wire, if every round waits for its slowest rank and copies overlap with the wire."""
     return math.fsum(_round_seconds(buckets, trainers, workers, links) for buckets in plan.rounds)
 
 

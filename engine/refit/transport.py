@@ -1,13 +1,13 @@
 """Carries out a refit plan: packed buckets between trainer ranks and workers, in a process group made for it.
 
-The group is built directly over a store, beside the default groups of Megatron and vLLM. In each round a trainer
-rank casts its slices to the worker's dtype into one buffer per worker and sends them all at once; two rounds are
-in flight. What lies on one card goes through memory that both processes map, without any wire.
+The group is built directly over a store, separate from the default groups of Megatron and vLLM. In each round a
+trainer rank casts its slices to the worker's dtype, packs one buffer per worker and sends all buffers at once. Two
+rounds are in flight. Ranks on one card exchange buckets through memory that both processes map, without the wire.
 
-A small header goes ahead of each bucket: version, round and size. So a sender with other weights, or one that
-leaves a bucket out, is found out and named by the worker before it takes a byte. Where a refit is checked, a
-check of each slice, computed by the sender from its own shard and by the worker from its own parameter, rides
-behind the bucket. What a worker objects to reaches every trainer rank as its verdict.
+A small header precedes each bucket: version, round and size. From it a worker detects and names a sender that has
+other weights or leaves out a bucket, before it takes a byte. If a refit is checked, a check of each slice follows the
+bucket. The sender computes it from its own shard, the worker from its own parameter. The objection of a worker reaches
+every trainer rank as its verdict.
 """
 
 import hashlib
@@ -36,11 +36,11 @@ END = -1
 ALIGNMENT = 8
 VERDICT_SECONDS = 10.0
 POLL_SECONDS = 1e-3
-OBJECTION = "objection"  # of any worker to any version: a group that has one is closed
+OBJECTION = "objection"  # by any worker, to any version; it closes the group
 
 
 def whereabouts(device: torch.device) -> tuple[str, str]:
-    """Card and node. The memory of a host is one card."""
+    """The card and the node of this process. On the CPU the memory of a host is one card."""
     node = socket.gethostname()
     if device.type == "cpu":
         return node, node
@@ -48,17 +48,17 @@ def whereabouts(device: torch.device) -> tuple[str, str]:
 
 
 class Destination(Protocol):
-    """A worker's parameters, as they are loaded."""
+    """The parameters of a worker while they are loaded."""
 
     def tensor(self, parameter: str) -> Tensor:
-        """Where the numbers of a parameter go, in the shape of its `WorkerShard`; padding is zero already."""
+        """The tensor for the numbers of a parameter, in the shape of its `WorkerShard`. Its padding is already zero."""
 
     def filled(self, parameter: str) -> None:
-        """All numbers of the parameter have arrived, and are right as far as they are checked."""
+        """Called when all numbers of the parameter have arrived and have passed the checks, if any."""
 
 
 class Header(NamedTuple):
-    """What goes ahead of a bucket. `number` is its round, or END behind a sender's last one."""
+    """What precedes a bucket. `number` is its round, or END after the last bucket of a sender."""
 
     version: int
     number: int
@@ -67,11 +67,11 @@ class Header(NamedTuple):
 
 
 class Group:
-    """One rank of the process group of a refit: trainer ranks first, workers behind them.
+    """One rank of the process group of a refit: trainer ranks first, then workers.
 
-    Every rank constructs it at the same time. `sent` counts the bytes that this rank gave to the wire, as
-    "payload" (checks included) and "headers". Payload travels over NCCL between CUDA devices and over gloo
-    between CPUs, headers over gloo.
+    Every rank constructs it at the same time. `sent` counts the bytes that this rank has put on the wire, as
+    "payload" (checks included) and "headers". Payload uses NCCL between CUDA devices and gloo between CPUs,
+    headers use gloo.
     """
 
     def __init__(self, store: Store, rank: int, trainers: int, workers: int, device: torch.device, seconds: float):
@@ -92,7 +92,7 @@ class Group:
         return Flight([self._headers.send([words], to, 0)], [words])
 
     def receive_header(self, source: int) -> Header | None:
-        """The next header of a rank, or None if none came in time."""
+        """The next header from a rank, or None on timeout."""
         words = torch.empty(HEADER_WORDS, dtype=torch.int64)
         try:
             self._headers.recv([words], source, 0).wait()
@@ -103,12 +103,12 @@ class Group:
         return Header(*words.tolist())
 
     def send(self, buffers: Mapping[int, Tensor]) -> "Flight":
-        """Gives each rank its buffer, all at once."""
+        """Sends each rank its buffer, all at once."""
         self.sent["payload"] += sum(buffer.nbytes for buffer in buffers.values())
         return self._exchange("send", buffers)
 
     def receive(self, buffers: Mapping[int, Tensor]) -> "Flight":
-        """Fills each buffer by its rank, all at once."""
+        """Fills each buffer from its rank, all at once."""
         return self._exchange("recv", buffers)
 
     def _exchange(self, verb: str, buffers: Mapping[int, Tensor]) -> "Flight":
@@ -121,17 +121,17 @@ class Group:
         return Flight([self._payload._end_coalescing(self.device)], kept)
 
     def settle(self) -> None:
-        """Copies that were asked for are done: what another process may look at."""
+        """Waits until all copies are done, so that another process may read the results."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def close(self) -> None:
-        """Ends the connections, which ends whatever a peer waits for."""
+        """Closes the connections, which ends whatever a peer waits for."""
         self._headers = self._payload = None
 
 
 class Flight(NamedTuple):
-    """Works that are under way, and the tensors that must live until they are done."""
+    """Transfers that are under way, and the tensors that must live until they are done."""
 
     works: list[Any]
     kept: list[Tensor]
@@ -147,7 +147,7 @@ def put(store: Store, key: str, value: Any) -> None:
 
 
 def get(store: Store, key: str) -> Any:
-    """What another rank has put there, waited for."""
+    """Waits for what another rank puts there, and returns it."""
     return pickle.loads(store.get(key))
 
 
@@ -189,7 +189,7 @@ def _mapped(path: str, count: int) -> Sequence[Tensor]:
 
 
 def _shared_sizes(rounds: Sequence[Sequence[Bucket]]) -> dict[tuple[int, int], int]:
-    """For each pair on one card, the bytes of its largest bucket with its checks."""
+    """For each pair on one card, the bytes of its largest bucket, checks included."""
     sizes: Counter[tuple[int, int]] = Counter()
     for buckets in rounds:
         for bucket in buckets:
@@ -200,7 +200,7 @@ def _shared_sizes(rounds: Sequence[Sequence[Bucket]]) -> dict[tuple[int, int], i
 
 
 def _buffers(group: Group, rounds: Sequence[Sequence[Bucket]]) -> Sequence[Tensor]:
-    """One per round in flight: room for all buckets of any round that take the wire."""
+    """One per round in flight, large enough for all buckets of any round that use the wire."""
     totals = (sum(_aligned(_length(b, "digests")) for b in buckets if not b.local) for buckets in rounds)
     longest = max(totals, default=0)
     return torch.empty(ROUNDS_IN_FLIGHT, longest, dtype=torch.uint8, device=group.device).unbind()
@@ -218,9 +218,9 @@ class Sender:
     """A trainer rank's part of every refit.
 
     tensors  this rank's parameters and buffers by their Megatron names; they may change between two refits
-    dtypes   in which vLLM holds each of its parameters
+    dtypes   those in which vLLM holds each of its parameters
 
-    Raises RefitError where the plan asks for a tensor that this rank does not have.
+    Raises RefitError if the plan asks for a tensor that this rank does not have.
     """
 
     def __init__(self, group: Group, plan: Plan, tensors: Mapping[str, Tensor], dtypes: Mapping[str, torch.dtype]):
@@ -239,7 +239,7 @@ class Sender:
 
     @torch.no_grad()
     def send(self, version: int, check: Check = "none") -> None:
-        """All ranks at once. Returns when every worker has all weights. Raises RefitError with a worker's verdict."""
+        """Called on all ranks. Returns when every worker has all weights. Raises RefitError if a worker objects."""
         try:
             flying: deque[tuple[list[Flight], list[int]]] = deque()
             for number, buckets in enumerate(self._rounds):
@@ -251,13 +251,13 @@ class Sender:
             end = Header(version, END, 0, CHECK_NUMBERS.index(check))
             for target in self._targets:
                 self.group.send_header(end, self.group.trainers + target).wait()
-        except RuntimeError as broken:  # a worker that objects hangs up
+        except RuntimeError as broken:  # a worker that objects closes its connections
             self._await_verdicts(version, VERDICT_SECONDS)
             raise RefitError(f"the refit to weight version {version} broke off: {broken}") from broken
         self._await_verdicts(version, self.group.seconds)
 
     def _start(self, header: Header, buckets: list[Bucket], check: Check) -> tuple[list[Flight], list[int]]:
-        """Returns what is under way, and the workers on this card who will say that they have taken their bucket."""
+        """Returns the transfers under way, and the workers on this card, which confirm that they took their bucket."""
         group, flights, remote = self.group, list[Flight](), dict[int, Tensor]()
         buffer = self._buffers[header.number % ROUNDS_IN_FLIGHT]
         for bucket in buckets:
@@ -296,7 +296,7 @@ class Sender:
         return -torch.exp(source.float()) if transfer.minus_exp else source
 
     def _await_verdicts(self, version: int, seconds: float) -> None:
-        """Returns when all workers are content. Raises RefitError with the first objection, or after `seconds`."""
+        """Returns when all workers have accepted. Raises RefitError with the first objection, or after `seconds`."""
         store, workers = self.group.store, range(self.group.workers)
         deadline, pause = time.monotonic() + seconds, POLL_SECONDS
         while True:
@@ -306,13 +306,13 @@ class Sender:
             if not silent:
                 return
             if time.monotonic() > deadline:
-                raise RefitError(f"expected every worker's verdict within {seconds:.0f} s, found none of {silent}")
+                raise RefitError(f"expected every worker's verdict within {seconds:.0f} s, found none from {silent}")
             time.sleep(pause)
             pause = min(1.5 * pause, 0.1)
 
 
 class Coming(NamedTuple):
-    """A round that a worker has asked for: `packed` by trainer rank."""
+    """A round that a worker waits for; `packed` holds its buffers by trainer rank."""
 
     header: Header
     buckets: list[Bucket]
@@ -340,15 +340,15 @@ class Receiver:
 
     @torch.no_grad()
     def receive(self, version: int, destination: Destination, check: Check = "none") -> None:
-        """Fills `destination`. Raises RefitError, which every trainer rank gets too, for anything that is amiss."""
+        """Fills `destination`. Raises RefitError for anything that is wrong; every trainer rank raises it too."""
         try:
             self._receive(Header(version, END, 0, CHECK_NUMBERS.index(check)), destination, check)
         except RefitError as objection:
-            # the first objection counts: those behind it come from workers that wait in vain
+            # the first objection counts: later ones come from workers that wait in vain
             self.group.store.compare_set(OBJECTION, "", f"worker {self._target}: {objection}")
             self._hang_up()
             raise
-        except RuntimeError as broken:  # the cause is told by whoever hung up first
+        except RuntimeError as broken:  # whoever closed its connections first reports the cause
             self._hang_up()
             raise RefitError(f"the refit to weight version {version} broke off: {broken}") from broken
         self.group.store.set(_verdict(version, self._target), "content")
@@ -366,7 +366,7 @@ class Receiver:
         while coming:
             self._take(coming.popleft(), missing, destination, check)
         for source in self._sources:
-            self._expect(source, end, "the mark behind its last bucket")
+            self._expect(source, end, "the mark after its last bucket")
 
     def _start(self, header: Header, buckets: list[Bucket], check: Check) -> "Coming":
         buffer, packed = self._buffers[header.number % ROUNDS_IN_FLIGHT], dict[int, Tensor]()
@@ -388,7 +388,7 @@ class Receiver:
                 "not take part in the same refit"
             )
         if found is None and wanted.number == END:
-            raise RuntimeError(f"trainer rank {source} never ended")  # it waits for another worker, which knows why
+            raise RuntimeError(f"trainer rank {source} never finished")  # it waits for another worker, which knows why
         if found != wanted:
             told = found or f"nothing for {self.group.seconds:.0f} s"
             raise RefitError(f"trainer rank {source} left out {what}; expected {wanted}, found {told}")
@@ -428,7 +428,7 @@ def _verdict(version: int, target: int) -> str:
 
 
 def _rooms(bucket: Bucket, packed: Tensor, dtypes: Mapping[str, torch.dtype]) -> Iterator[tuple[Transfer, Tensor]]:
-    """Each transfer's stretch of the buffer, [numbers of the slice] in its dtype; a slice lies there densely."""
+    """Each transfer's stretch of the buffer, [numbers of the slice] in its dtype; a slice is contiguous there."""
     start = 0
     for transfer in bucket.transfers:
         stretch = packed[start : start + transfer.bytes]

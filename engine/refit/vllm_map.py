@@ -1,9 +1,9 @@
 """vLLM's side of the name map: which slices of the Hugging Face tensors a worker holds, in pure numbers.
 
-The twin of `NameMap.shards`, derived from the same rules: vLLM stacks the same parts in the same order
-([q, k, v], [gate, up], [z, x, B, C, dt]), and differs in names, in key/value heads and state groups that are
-repeated where there are fewer than ranks, in one tensor for all experts of a layer, and in its padding of the
-vocabulary. Source: the weight loaders of vLLM 0.32, against which the tests compare.
+The counterpart of `NameMap.shards`, derived from the same rules. vLLM stacks the same parts in the same order
+([q, k, v], [gate, up], [z, x, B, C, dt]). It differs in names and in its padding of the vocabulary, it has one tensor
+for all experts of a layer, and it repeats key/value heads and state groups if there are fewer than ranks. Source: the
+weight loaders of vLLM 0.32; `tests/engine/refit/test_vllm_map.py` compares with them.
 """
 
 import math
@@ -33,7 +33,7 @@ RENAMED = (
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """Where a worker sits in its engine. `expert` is WHOLE unless vLLM runs expert parallel."""
+    """The position of a worker in its engine. `expert` is WHOLE unless vLLM uses expert parallelism."""
 
     tensor: Cut = WHOLE
     expert: Cut = WHOLE
@@ -43,7 +43,7 @@ class WorkerPlace:
 class WorkerShard:
     """What a worker holds of one parameter, in the layout in which vLLM loads it.
 
-    blocks     as in `Shard`; with experts, `shard_index` has one axis more, in front
+    blocks     as in `Shard`; with experts, `shard_index` has one more axis in front
     minus_exp  vLLM holds -exp of the HF tensor's numbers (Mamba's A)
     """
 
@@ -64,7 +64,7 @@ def size(index: Index) -> int:
 
 
 def worker_shards(hf: HfConfig, place: WorkerPlace) -> list[WorkerShard]:
-    """What the worker at `place` holds, in the order of the layers. Raises UserError where vLLM cannot cut."""
+    """What the worker at `place` holds, in the order of the layers. Raises UserError if vLLM cannot split it."""
     name_map = family_of(hf).name_map(hf)
     local = equal_ranges(name_map.experts, place.expert.size)[place.expert.rank]
     shards: dict[str, WorkerShard] = {}
@@ -92,7 +92,7 @@ def _shard(parameter: Parameter, place: WorkerPlace, local: range) -> WorkerShar
 
 
 def _cut(parameter: Parameter, place: WorkerPlace) -> Cut:
-    """Expert parallel workers hold whole experts; those of an engine without share every expert."""
+    """Expert parallel workers hold whole experts; without expert parallelism, workers share each expert."""
     whole = parameter.rule.over is None or (parameter.expert is not None and place.expert.size > 1)
     return WHOLE if whole else place.tensor
 
@@ -111,7 +111,7 @@ def _parts_in_turn(rule: Rule, cut: Cut, front: Index) -> Iterator[Block]:
 
 
 def _pieces(part: Part, size: int, *, alone: bool) -> int:
-    """In how many pieces `size` ranks cut a part. vLLM cuts a part that is alone anywhere, also inside a head."""
+    """Into how many pieces `size` ranks split a part. vLLM splits a part that is alone anywhere, even inside a head."""
     if (part.length if alone else part.count) % size == 0:
         return size
     repeated = part.pieces == "key/value heads" or part.count == 1

@@ -1,4 +1,4 @@
-"""The same sequences, scored by the trainer and by its engines: what a refit and a certificate compare."""
+"""The same sequences, scored by the trainer and by its engines. Refits and certificates compare the scores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from cascade_rl.engine.train.trainer import Trainer
 class Probe:
     """Both sides' log-probs, float32 [n - 1] for each sequence of n tokens.
 
-    replay_fraction  what share of the engine's expert choices the trainer used; 1.0 for a dense model
+    replay_fraction  share of the engine's expert choices that the trainer used; 1.0 for a dense model
     """
 
     trainer: list[np.ndarray]
@@ -38,5 +38,5 @@ def probe(trainer: Trainer, engine: Engine | None, ids: Sequence[Sequence[int]])
 
 
 def whole_sequence(ids: Sequence[int], routes: np.ndarray | None = None) -> TrainSequence:
-    """A sequence all of whose tokens count, as probes are compared."""
+    """A sequence of which all tokens count, as in a probe."""
     return TrainSequence(token_ids=np.array(ids), loss_mask=np.ones(len(ids) - 1, np.bool_), routes=routes)

@@ -8,7 +8,7 @@ from cascade_rl.engine.rollout.engine import Engine, Follow, single_turn
 from cascade_rl.engine.rollout.server_process import EngineDied
 from cascade_rl.engine.sync.weight_sync import Refit
 
-RESTARTS = 2  # of one batch; an engine that dies more often dies of the batch
+RESTARTS = 2  # in one batch; if an engine dies more often, the batch is the cause
 
 
 class Batch:

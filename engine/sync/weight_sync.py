@@ -1,8 +1,9 @@
 """Moves the trainer's weights into the engines, and proves that they arrived.
 
-Trainer ranks and workers meet once, plan which rank gives which slice to which worker, and repeat that at every
-refit (`refit_plan.py`, `refit_transport.py`). Then a probe compares both sides' log-probs on fixed sequences: an
-engine that kept an old cache, or packed new weights wrongly, looks healthy otherwise (NeMo-RL#4018, miles#1958).
+Trainer ranks and workers meet once and plan which rank sends which slice to which worker (`engine/refit/plan.py`).
+Every refit carries out this plan (`engine/refit/transport.py`). Then a probe compares both sides' log-probs on fixed
+sequences: otherwise an engine that kept an old cache, or packed new weights wrongly, looks healthy (NeMo-RL#4018,
+miles#1958).
 """
 
 import os
@@ -30,9 +31,9 @@ class StaleWeights(RuntimeError):
 class Refit:
     """One trainer and its engines; `engine` is None on all ranks but 0. All methods are collective.
 
-    probe_ids  sequences of token ids to compare on; those of engine i are every n-th from the i-th on
-    config     says how many workers there are, how often checksums are compared, and `probe_bound`, the largest
-               allowed |log p_train - log p_engine| of any probe token
+    probe_ids  sequences of token ids to compare; engine i of n scores every n-th, beginning with number i
+    config     the number of workers, how often checksums are compared, and `probe_bound`, the largest allowed
+               |log p_train - log p_engine| of any probe token
     """
 
     def __init__(
@@ -47,13 +48,13 @@ class Refit:
         self._joined: dict[int, int] = {}
 
     def __call__(self, version: int) -> float:
-        """Returns the probe's largest gap. Raises StaleWeights where it is beyond the bound, RefitError as `send`."""
+        """Returns the probe's largest gap. Raises StaleWeights if it exceeds the bound, RefitError as `send`."""
         gap = self.compare(version).gap
         self.require_fresh(gap)
         return gap
 
     def compare(self, version: int) -> Probe:
-        """Gives the engines the weights, and has both sides score the probe. Raises RefitError as `send`."""
+        """Sends the weights to the engines, and lets both sides score the probe. Raises RefitError as `send`."""
         self.version = version
         self.send()
         return probe(self.trainer, self.engine, self.probe_ids)
@@ -68,9 +69,9 @@ class Refit:
             )
 
     def send(self) -> None:
-        """Gives the newest weights to the engines that lack them: all of them, or those that were restarted.
+        """Sends the newest weights to the engines that lack them: all of them, or those that were restarted.
 
-        Raises RefitError that names what is stale, missing or corrupt.
+        Raises RefitError if a weight is stale, missing or corrupt; it names the weight.
         """
         engines = from_rank0(lambda: self.engine.lacking(self.version) if self.engine else {})
         if not engines:  # one without weights of its own, such as a test's
@@ -86,7 +87,7 @@ class Refit:
         return self.config.checksum if every and self.version % every == 0 else "none"
 
     def _join(self, engines: dict[int, int]) -> None:
-        """A meeting of all trainer ranks with the workers of `engines` in these processes; that before is over."""
+        """All trainer ranks meet the workers of `engines` (index: process id). The previous meeting is over."""
         trainers, workers = dist.get_world_size(), self.config.tensor
         meeting = f"refit {self._meetings}"
         places = {
