@@ -1,11 +1,11 @@
-"""Megatron distributed checkpoints of a trainer, written behind the training and loaded under any layout.
+"""Megatron distributed checkpoints of a trainer, written in the background and loaded under any layout.
 
-Model and moments are stored by parameter, in the shape of the whole model, so that the layout of the next run may be
-another, EP = 1 or not: Megatron's own optimizer state cannot cross that border, because it also stores one entry per
-chained optimizer, of which there is one without expert parallelism and two with it. What those entries hold is the
-count of updates, which is stored once here, and hyper-parameters, which the configuration gives.
+Model and moments are stored by parameter, in the shape of the whole model, so that the next run may have another
+layout, also one with EP = 1 instead of more. Megatron's own optimizer state does not allow that: it has one entry per
+chained optimizer, of which there is one without expert parallelism and two with it. These entries hold the count of
+updates, which is stored once here, and hyper-parameters, which the configuration gives.
 
-Random state, data cursor and schedules need no place: each is a function of the configuration and the step.
+Random state, data cursor and schedules are not stored: each is a function of the configuration and the step.
 """
 
 from collections.abc import Callable
@@ -38,10 +38,10 @@ class CheckpointWriter:
         self._written: Callable[[], None] = lambda: None
 
     def start(self, trainer: Trainer, folder: Path, written: Callable[[], None]) -> None:
-        """Takes the state as it is now, and writes it into `folder`, which exists and is empty.
+        """Takes a snapshot of the state, and writes it into `folder`, which must exist and be empty.
 
-        Waits for the checkpoint before. `written` is called on every rank, from `poll` or `finish`, once all ranks
-        have written all.
+        Waits for the previous checkpoint. `written` is called on every rank, from `poll` or `finish`, once all ranks
+        have written everything.
         """
         self.finish()
         request = dist_checkpointing.save(
@@ -56,11 +56,11 @@ class CheckpointWriter:
         self._calls.schedule_async_request(request._replace(async_fn=write))
 
     def poll(self) -> None:
-        """Ends the checkpoint on the way, if it is written; does not wait."""
+        """Completes the checkpoint under way if it is written; does not wait."""
         self._end(blocking=False)
 
     def finish(self) -> None:
-        """Waits for the checkpoint on the way."""
+        """Waits for the checkpoint under way, and completes it."""
         self._end(blocking=True)
 
     def _end(self, *, blocking: bool) -> None:
@@ -69,7 +69,7 @@ class CheckpointWriter:
 
 
 def _share_results() -> None:
-    """Starts the process through which a writer tells its rank what it wrote. Megatron starts it too, but as one that
+    """Starts the process through which a writer reports to its rank what it wrote. Megatron would start one that
     outlives a killed rank for ever."""
     if filesystem_async._results_queue is None:
         manager = SyncManager(ctx=get_context("spawn"))
@@ -78,22 +78,22 @@ def _share_results() -> None:
 
 
 def _in_child(write: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A writer that outlived its run would write into the folder of the next attempt."""
+    """Ends the writer with its rank: one that outlived its run would write into the folder of the next attempt."""
     die_with_parent()
     return write(*args, **kwargs)
 
 
 def save(trainer: Trainer, folder: Path) -> None:
-    """Writes into `folder`, which exists and is empty, and waits. Collective."""
+    """Writes into `folder`, which must exist and be empty, and waits. Collective."""
     writer = CheckpointWriter()
     writer.start(trainer, folder, lambda: None)
     writer.finish()
 
 
 def load(trainer: Trainer, folder: Path) -> None:
-    """Restores what was written, under any layout. Collective.
+    """Restores a checkpoint under any layout. Collective.
 
-    Raises UserError where the checkpoint is another model's.
+    Raises UserError if the checkpoint is of another model.
     """
     _check_model(trainer.hf_config, folder)
     state = dist_checkpointing.load(_sharded(trainer, loading=True), str(folder))
@@ -130,11 +130,11 @@ def _check_model(hf_config: HfConfig, folder: Path) -> None:
     differ = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
     if differ:
         found = ", ".join(f"{name} = {theirs.get(name)} (expected {ours.get(name)})" for name in differ)
-        raise UserError(f"{folder} is the checkpoint of another model: {found}")
+        raise UserError(f"{folder} is a checkpoint of another model: {found}")
 
 
 def _prime_adam(trainer: Trainer) -> None:
-    """Megatron saves and restores the state of an optimizer that has one; a new one has none before its first step."""
+    """Megatron saves and restores only optimizer state that exists; a new optimizer has none before its first step."""
     fresh = [part.optimizer for part in _parts(trainer) if not part.optimizer.state]
     for optimizer in fresh:
         for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
@@ -152,7 +152,7 @@ def _set_updates(part: Any, updates: int) -> None:
     for group in state["optimizer"]["param_groups"]:
         group["step"] = updates
     part.load_state_dict(state)
-    for moments in part.optimizer.state.values():  # Megatron gives all parameters one step tensor, Adam counts each
+    for moments in part.optimizer.state.values():  # Megatron gives all parameters one step tensor, Adam updates each
         moments["step"] = moments["step"].clone()
 
 

@@ -7,7 +7,7 @@ from cascade_rl.engine.train.packing import MicroBatch
 
 
 def shard(batch: MicroBatch, size: int, rank: int) -> MicroBatch:
-    """A rank's tokens of a micro-batch. Segments, `cu_seqlens` and `max_seqlen` stay those of the whole."""
+    """A rank's tokens of a micro-batch. Segments, `cu_seqlens` and `max_seqlen` stay those of the whole batch."""
     if size == 1:
         return batch
     held = zigzag(batch.cu_seqlens, size, rank)

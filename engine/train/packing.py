@@ -1,9 +1,9 @@
-"""Sequences of different lengths laid end to end (THD) into micro-batches, and values per token laid back.
+"""Packs sequences of different lengths end to end (THD) into micro-batches, and unpacks values per token.
 
-Everything that belongs to a token rides in the same record: log-probs of other models, advantages, expert
-routes (slime#1135: teacher log-probs that were sliced on their own went out of step). A sequence's padding is the
-end of its own segment, where causal layers keep it from every real token. What pads the micro-batch is a segment
-of its own, so that cumulative lengths always end at the number of tokens (Megatron-LM#4494).
+Everything that belongs to a token is in the same record: log-probs of other models, advantages, expert
+routes (slime#1135: teacher log-probs that were sliced separately went out of step). A sequence's padding is the
+end of its own segment, where no real token sees it, because layers are causal. The padding of the micro-batch is a
+segment of its own, so that cumulative lengths always end at the number of tokens (Megatron-LM#4494).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,14 +30,14 @@ class MicroBatch:
     position_ids  int64 [1, tokens], from 0 in each segment
     targets       int64 [tokens], the next token at every real position, IGNORED (-100) at padding
     loss_mask     bool [tokens], False at padding
-    cu_seqlens    int32 [segments + 1]; the segments are the padded sequences and, last, the tail if there is one
+    cu_seqlens    int32 [segments + 1]; the segments are the padded sequences and, last, the padding if there is any
     max_seqlen    length of the longest segment
     temperature   float32 [tokens], 1 at padding
     per_token     float32 [tokens, ...] each, 0 at padding
-    routes        int64 [tokens, moe_layers, topk], NOT_CAPTURED (-1) at padding; None where routers choose
-    index         where each sequence stands in the global batch; the tail has no entry
-    kept          int64 [tokens, most kept at one], ids over which log-probs are taken, IGNORED behind a token's last;
-                  one without any has the whole vocabulary, as all have where it is None
+    routes        int64 [tokens, moe_layers, topk], NOT_CAPTURED (-1) at padding; None if routers choose
+    index         position of each sequence in the global batch; the padding segment has no entry
+    kept          int64 [tokens, most kept at one], ids over which log-probs are taken, IGNORED after a token's last.
+                  A token without ids has the whole vocabulary, as all tokens have if it is None
     """
 
     input_ids: Tensor
@@ -73,11 +73,11 @@ def pack(
 ) -> list[MicroBatch]:
     """Micro-batches of the global batch `sequences`, each given by the indices of its sequences.
 
-    Each sequence is padded to a multiple of `segment_multiple`, and each micro-batch to `padded_to` tokens where
-    that is given. One without sequences is padding alone: a pass that keeps other ranks company.
+    Each sequence is padded to a multiple of `segment_multiple`, and each micro-batch to `padded_to` tokens if
+    that is given. A micro-batch without sequences is all padding, so that ranks with less to do join every pass.
 
-    Raises UserError if `padded_to` is no multiple of `segment_multiple`; ValueError for a sequence whose arrays
-    disagree in length, or with those of the others in what they hold.
+    Raises UserError if `padded_to` is not a multiple of `segment_multiple`; ValueError for a sequence whose arrays
+    differ in length, or hold other values than those of the first sequence.
     """
     if padded_to and padded_to % segment_multiple:
         raise UserError(
@@ -92,7 +92,7 @@ def pack(
 def unpack(values: Sequence[Tensor], micro_batches: Sequence[MicroBatch]) -> dict[int, np.ndarray]:
     """The inverse of `pack`: values [tokens, ...] of each micro-batch -> index: [n - 1, ...] of each sequence.
 
-    Raises ValueError if values and micro-batches do not fit together.
+    Raises ValueError if values and micro-batches do not match.
     """
     unpacked: dict[int, np.ndarray] = {}
     for value, micro_batch in zip(values, micro_batches, strict=True):
@@ -100,7 +100,7 @@ def unpack(values: Sequence[Tensor], micro_batches: Sequence[MicroBatch]) -> dic
             raise ValueError(f"expected {list(micro_batch.targets.shape)} values, found {list(value.shape)}")
         bounds = pairwise(micro_batch.cu_seqlens.tolist())
         real = micro_batch.targets != IGNORED
-        for i, (start, end) in zip(micro_batch.index, bounds, strict=False):  # the tail has no index
+        for i, (start, end) in zip(micro_batch.index, bounds, strict=False):  # the padding segment has no index
             unpacked[i] = value[start:end][real[start:end]].detach().cpu().numpy()
     return unpacked
 
@@ -123,7 +123,7 @@ def _check(position: int, sequence: TrainSequence, first: TrainSequence) -> None
 
 
 def _layout(sequence: TrainSequence) -> tuple[list[str], tuple[int, ...] | None]:
-    """What all sequences of a batch have in common: names of the values per token, [moe_layers, topk]."""
+    """What all sequences of a batch must share: names of the values per token, [moe_layers, topk]."""
     return sorted(sequence.per_token), None if sequence.routes is None else sequence.routes.shape[1:]
 
 

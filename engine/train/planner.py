@@ -1,8 +1,8 @@
-"""Which sequences make which micro-batch, on which data-parallel rank, in which order. Free of torch.
+"""Assigns sequences to micro-batches, and these to data-parallel ranks in order. Works without torch.
 
-First as few micro-batches as the token budget allows, because each is a pass of its own; then equal cost, because
-ranks wait for each other in every pass (experts are shared by them) and pipeline stages for the slowest pass.
-Every rank plans the same from the same lengths; nothing is exchanged.
+First it makes as few micro-batches as the token budget allows, because each is a pass of its own. Then it balances
+their cost, because ranks, which share experts, wait for each other in every pass, and pipeline stages wait for the
+slowest pass. Every rank computes the same plan from the same lengths; nothing is exchanged.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.models.flops import SequenceCost
 
 Plan = list[list[list[int]]]
-"""Indices of sequences: [rank][slot] is one micro-batch. Ranks have equally many, the last ones perhaps empty."""
+"""Indices of sequences: [rank][slot] is one micro-batch. All ranks have equally many; some may be empty."""
 
 ROUNDS = 100
 
@@ -51,7 +51,7 @@ def plan_micro_batches(
 
 
 def packing_efficiency(plan: Plan, lengths: Sequence[int], token_budget: int) -> float:
-    """Real tokens divided by what the micro-batches of the plan could have held."""
+    """Real tokens divided by the tokens that the micro-batches of the plan can hold."""
     return sum(lengths) / (token_budget * sum(map(len, plan)))
 
 
@@ -68,7 +68,7 @@ def _cost(batch: Iterable[_Item]) -> float:
 
 
 def _fewest(items: list[_Item], room: int) -> list[list[_Item]]:
-    """Each micro-batch takes the longest sequence that is left and what fills the rest of it best."""
+    """Each micro-batch takes the longest sequence that is left, and those that best fill the rest of it."""
     left = sorted(items, key=lambda item: (-item.size, item.sequence))
     batches = []
     while left:
@@ -80,7 +80,7 @@ def _fewest(items: list[_Item], room: int) -> list[list[_Item]]:
 
 
 def _fill(items: list[_Item], room: int) -> list[_Item]:
-    """Subset sum: the items that fill `room` best, the first ones where there is a choice.
+    """Subset sum: the items that fill `room` best; earlier ones if there is a choice.
 
     Bit s of reachable[k] says whether some of the first k items have the total size s.
     """
@@ -98,7 +98,7 @@ def _fill(items: list[_Item], room: int) -> list[_Item]:
 
 
 def _balance(batches: list[list[_Item]], room: int) -> None:
-    """Shares out heavy and light micro-batches in pairs, other pairs in every round. In place."""
+    """Balances heavy with light micro-batches in pairs, with different pairs in every round. In place."""
     half = len(batches) // 2
     unchanged = 0
     for shift in range(ROUNDS):
@@ -113,7 +113,7 @@ def _balance(batches: list[list[_Item]], room: int) -> None:
 
 
 def _share_out(one: list[_Item], other: list[_Item], room: int) -> tuple[list[_Item], list[_Item]]:
-    """The same items, the longest first, each to the lighter side that has room; as before if that is no better."""
+    """Divides the same items, longest first, each to the lighter side with room; unchanged if that is no better."""
     sides: tuple[list[_Item], list[_Item]] = ([], [])
     free, costs = [room, room], [0.0, 0.0]
     for item in sorted(one + other, key=lambda item: (-item.size, item.sequence)):
@@ -131,7 +131,7 @@ def _share_out(one: list[_Item], other: list[_Item], room: int) -> tuple[list[_I
 def _deal(batches: list[list[_Item]], ranks: int) -> Plan:
     """Micro-batches of like cost share a slot; in each slot the heaviest goes to the rank with the least so far.
 
-    The light slots stand at both ends, where a pipeline fills and drains (as verl orders its sequences).
+    The light slots are at both ends, where a pipeline fills and drains (verl orders its sequences in the same way).
     """
     batches.sort(key=_cost, reverse=True)
     totals, slots = [0.0] * ranks, []

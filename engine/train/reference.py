@@ -1,4 +1,4 @@
-"""The policy's first weights, kept for a KL term."""
+"""A kept copy of a trainer's weights: the policy's first ones for a KL term, or the student's while teachers run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from cascade_rl.engine.train.trainer import Trainer
 
 
 class Reference:
-    """A copy of the trainer's weights and buffers as they are now, on this rank's shards."""
+    """A copy of this rank's weights and buffers as they are when it is made."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
@@ -17,7 +17,7 @@ class Reference:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """The trainer computes with the kept weights inside the block."""
+        """In the block, the trainer computes with the kept weights."""
         self._swap()
         try:
             yield
@@ -28,7 +28,7 @@ class Reference:
         return [*self.trainer.module.parameters(), *self.trainer.module.buffers()]
 
     def _swap(self) -> None:
-        """Values change places; storages stay, because the optimizer and DDP hold views of them."""
+        """Exchanges values; storages stay, because the optimizer and DDP hold views of them."""
         with torch.no_grad():
             for live, kept in zip(self._live(), self.tensors, strict=True):
                 current = live.detach().clone()

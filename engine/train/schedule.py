@@ -1,6 +1,6 @@
-"""The learning rate as a pure function of the step: the one place where it is computed, also after a resume.
+"""The learning rate as a pure function of the step, so that a resumed run computes the same.
 
-Peers that keep a counting scheduler got the rate wrong after a resume (slime#1152, prime-rl#1095) or
+Projects with a scheduler that counts got the rate wrong after a resume (slime#1152, prime-rl#1095), or
 subtracted the warm-up twice, which left the last tenth of a run at rate 0 (AReaL#1289).
 """
 
@@ -22,8 +22,8 @@ def learning_rate(step: int, optimizer: OptimizerConfig, total_steps: int) -> fl
     """The rate of update number `step`, counted from 0.
 
     Warm-up is linear: update 0 uses `warmup_init_lr`, update `warmup_steps` is the first at `lr`. Decay then
-    takes until `schedule_steps`, or else `total_steps`, where `min_lr` would be reached; the last update, one before,
-    is still above it. Steps past the end stay at `min_lr`. A constant schedule has no decay and no use for `min_lr`.
+    reaches `min_lr` at step `schedule_steps`, or `total_steps` without it; the last update, one before, is still
+    above it. Later steps stay at `min_lr`. A constant schedule has no decay and ignores `min_lr`.
 
     Raises UserError for an unknown schedule.
     """

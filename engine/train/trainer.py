@@ -1,9 +1,9 @@
 """One policy on this rank: log-probs of sequences, and one optimizer step on a global batch.
 
-The loss contract: losses return sums; the one denominator of the global batch is known before the first
-forward and divides once. Megatron's own scaling by micro-batches and by tokens is switched off, so that the
-same global batch gives the same gradient for any micro-batch, data parallel or pipeline split
-(facts/peers.md 3.5).
+The loss contract: losses return sums. The one denominator of the global batch is known before the first
+forward pass and divides once. Megatron's own scaling by micro-batches and by tokens is switched off, so that the
+same global batch gives the same gradient for any split into micro-batches, data parallel ranks or pipeline stages
+(Megatron-LM#4590 proposes this; verl#6957, prime-rl#2562 and SkyRL#1751 are losses that depended on the split).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -60,8 +60,8 @@ def _finalize_without_scaling(model: list, _num_tokens: Tensor | None, **kwargs:
 
 
 class Trainer:
-    """Needs `initialize_distributed`. `token_budget` is the number of tokens of a micro-batch; with `scalar_head` the
-    model is a reward model: its losses and readers get one number per hidden state instead of a vocabulary."""
+    """Call `initialize_distributed` first. `token_budget` is the number of tokens of a micro-batch. With `scalar_head`
+    the model is a reward model: its losses and readers get one number per hidden state instead of a vocabulary."""
 
     def __init__(
         self,
@@ -97,17 +97,17 @@ class Trainer:
             chunk.config.grad_scale_func = self.optimizer.scale_loss
 
     def load_hf(self, folder: Path) -> None:
-        """Takes the weights of a Hugging Face checkpoint. Collective. Raises UserError as `load_hf` does."""
+        """Loads the weights of a Hugging Face checkpoint. Collective. Raises UserError as `models.load_hf` does."""
         load_hf(self.module, folder)
         self.optimizer.reload_model_params()
 
     def load_scalar_head(self, folder: Path) -> None:
-        """Takes the head of an exported reward model. Collective. Raises UserError where the folder has none."""
+        """Loads the head of an exported reward model. Collective. Raises UserError if the folder has none."""
         load_scalar_head(self.chunks[-1], folder)
         self.optimizer.reload_model_params()
 
     def save_scalar_head(self, folder: Path) -> None:
-        """Writes it into an exported folder. Collective."""
+        """Writes the scalar head into an exported folder. Collective."""
         if _speaks() and (_data_rank(), parallel_state.get_context_parallel_rank()) == (0, 0):
             save_scalar_head(self.chunks[-1], folder)
         dist.barrier()
@@ -115,20 +115,20 @@ class Trainer:
     def log_probs(self, sequences: Sequence[TrainSequence]) -> list[np.ndarray]:
         """Log-prob of each token given its prefix: float32 [n - 1] per sequence, the same list on every rank.
 
-        From logits divided by the sequence's temperature, over what it kept of the vocabulary (DESIGN, contract 1).
+        As in the sampler, logits are divided by the temperature, and only kept tokens count (slime#557).
         """
         return [values["logprob"] for values in self.read(sequences, read_logprob)]
 
     def replayed_log_probs(self, sequences: Sequence[TrainSequence]) -> tuple[list[np.ndarray], float]:
-        """`log_probs`, and what share of the experts came from the sequences' routes, as in `update`."""
+        """`log_probs`, and the share of the experts that came from the sequences' routes, as in `update`."""
         self.replay.take_replayed_rows()
         logprobs = self.log_probs(sequences)
         return logprobs, self._replayed_fraction(self._held(self.local_batches(sequences)))
 
     def read(self, sequences: Sequence[TrainSequence], reader: Reader) -> list[dict[str, np.ndarray]]:
-        """What `reader` makes of the hidden states, by name: [n - 1, ...] per sequence, the same list on every rank.
+        """What `reader` computes from the hidden states, by name: [n - 1, ...] per sequence, the same on every rank.
 
-        `reader` runs on the ranks of the last stage, without gradient, and gives [tokens, ...] for each name.
+        `reader` runs on the ranks of the last stage, without gradient, and returns [tokens, ...] for each name.
         """
         batches = self.local_batches(sequences)
         with torch.no_grad():
@@ -144,9 +144,9 @@ class Trainer:
     def update(self, sequences: Sequence[TrainSequence], loss: Loss | StatesLoss, step: int) -> dict[str, float]:
         """One optimizer step on the whole batch; `step` counts from 0. Returns the metrics of the step.
 
-        Metrics are sums over the global batch by the loss's denominator; "loss" is what was optimised. How many
-        tokens each expert got is afterwards in `expert_tokens`, int64 [expert layers, experts].
-        Raises FloatingPointError where the gradient norm is not finite; the parameters are then unchanged.
+        Metrics are sums over the global batch divided by the loss's denominator; "loss" is what was optimised.
+        Afterwards `expert_tokens`, int64 [expert layers, experts], says how many tokens each expert got.
+        Raises FloatingPointError if the gradient norm is not finite; the parameters are then unchanged.
         """
         lr = learning_rate(step, self.optimizer_config, self.total_steps)
         for group in self.optimizer.param_groups:
@@ -167,14 +167,14 @@ class Trainer:
         return {**means, **balance, "grad_norm": float(grad_norm), "lr": lr, "replay_fraction": replayed}
 
     def _require_finite_gradient(self, step: int) -> None:
-        """Megatron looks for NaN only where a loss scaler does; its step would write it into the weights."""
+        """Megatron checks for NaN only with a loss scaler; without one, its step would write NaN into the weights."""
         self.optimizer.prepare_grads()
         grad_norm = float(self.optimizer.get_grad_norm())
         if not np.isfinite(grad_norm):
             raise FloatingPointError(f"gradient norm is {grad_norm} at step {step}")
 
     def local_batches(self, sequences: Sequence[TrainSequence]) -> list[MicroBatch]:
-        """Micro-batches of this data-parallel rank; each gets equally many, so that collectives pair up."""
+        """Micro-batches of this data-parallel rank. All ranks get equally many, so that collectives match."""
         multiple = token_multiple(self.parallel)
         plan = plan_micro_batches(
             [len(sequence.loss_mask) for sequence in sequences],
@@ -182,14 +182,14 @@ class Trainer:
             sequence_cost(self.hf_config),
             ranks=_data_ranks(),
             segment_multiple=multiple,
-            # interleaved stages take turns in rounds of that many
+            # interleaved stages take turns in rounds of so many micro-batches
             slot_multiple=self.parallel.pipeline if self.parallel.virtual_pipeline > 1 else 1,
         )
         padded_to = None if self.config.variable_seq_lengths else self.token_budget
         return pack(sequences, plan[_data_rank()], segment_multiple=multiple, padded_to=padded_to)
 
     def _held(self, batches: list[MicroBatch]) -> list[MicroBatch]:
-        """This context parallel rank's tokens of each."""
+        """This context parallel rank's tokens of each micro-batch."""
         rank = parallel_state.get_context_parallel_rank()
         return [shard(batch, self.parallel.context, rank) for batch in batches]
 
@@ -198,7 +198,7 @@ class Trainer:
             chunk.train(not forward_only)
         return get_forward_backward_func()(
             forward_step_func=step,
-            # each when its turn comes: all of a step's, with their routes, can be larger than the model
+            # each when its turn comes: those of a whole step, with their routes, can be larger than the model
             data_iterator=[(batch.to(backend().device) for batch in batches) for _ in self.ddp],
             model=self.ddp,
             num_microbatches=len(batches),
@@ -208,7 +208,7 @@ class Trainer:
         )
 
     def _hidden(self, batch: MicroBatch, model: Any) -> Tensor:
-        """Hidden states [1, tokens / tp if sequence parallel, hidden], or what the next stage gets."""
+        """Hidden states [1, tokens / tp if sequence parallel, hidden], or the input of the next stage."""
         padding = self._local(batch.targets == IGNORED)
         self.replay.set_target(None if batch.routes is None else self._local(batch.routes))
         return model(
@@ -220,13 +220,13 @@ class Trainer:
         )
 
     def _local(self, rows: Tensor) -> Tensor:
-        """This rank's rows [tokens, ...] under sequence parallelism."""
+        """This rank's part of the rows [tokens, ...] under sequence parallelism."""
         if not self.parallel.sequence:
             return rows
         return rows.chunk(self.parallel.tensor)[parallel_state.get_tensor_model_parallel_rank()]
 
     def head(self) -> Head:
-        """Of the last pipeline stage, with the weights that are in place now."""
+        """The head of the last pipeline stage, with the current weights."""
         group = parallel_state.get_tensor_model_parallel_group()
         return Head(head_weight(self.chunks[-1]), self.hf_config["vocab_size"], group)
 
@@ -234,7 +234,7 @@ class Trainer:
         """[tokens, hidden] on the last pipeline stage, whole under sequence parallelism."""
         rows = hidden.squeeze(0)
         if self.parallel.sequence:
-            # the kernels have summed the gradient over TP already
+            # the kernels have already summed the gradient over TP
             rows = gather_from_sequence_parallel_region(rows, tensor_parallel_output_grad=False)
         return rows
 
@@ -311,12 +311,12 @@ def _data_rank() -> int:
 
 
 def _speaks() -> bool:
-    """The ranks that hold results, each for its tokens: the first TP ranks of the last pipeline stage."""
+    """Whether this rank reports results, those of its tokens: the first TP ranks of the last pipeline stage do."""
     return parallel_state.is_pipeline_last_stage() and parallel_state.get_tensor_model_parallel_rank() == 0
 
 
 def _gather(local: Any) -> list[Any]:
-    """What the speaking ranks of each replica hold, in data, then context parallel order, on every rank."""
+    """What the reporting ranks of each replica hold, in data, then context parallel order, on every rank."""
     everyone: list[Any] = [None] * dist.get_world_size()
     place = _data_rank(), parallel_state.get_context_parallel_rank()
     dist.all_gather_object(everyone, (place, local) if _speaks() else None)

@@ -1,4 +1,4 @@
-"""What the weights are, in 64 hexadecimal digits: the same for any layout, another after any update."""
+"""A digest of the weights, 64 hexadecimal digits: the same under any layout, different after any update."""
 
 import hashlib
 from collections import Counter
@@ -16,9 +16,9 @@ WORDS = {4: torch.int32, 2: torch.int16}
 
 
 def weights_digest(trainer: Trainer) -> str:
-    """Of the sum of the bits of each tensor that a checkpoint holds, each number counted on one rank. Collective.
+    """Hash of the sum of the bits of each tensor that a checkpoint holds, each number counted on one rank. Collective.
 
-    It tells two updates apart, not two orders of the same numbers.
+    It distinguishes two updates, but not two orders of the same numbers.
     """
     parts = [
         (name, tensor.view(WORDS[tensor.element_size()]).sum(dtype=torch.int64)) for name, tensor in _tensors(trainer)
@@ -37,7 +37,7 @@ def weights_digest(trainer: Trainer) -> str:
 
 
 def _tensors(trainer: Trainer) -> Iterator[tuple[str, torch.Tensor]]:
-    """What this rank answers for: name of the whole tensor, and its part."""
+    """The parts that count on this rank: name of the whole tensor, and this rank's part of it."""
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
     state = trainer.module.sharded_state_dict(metadata={"dp_cp_group": group, "singleton_local_shards": False})
     apply_factories(state)
