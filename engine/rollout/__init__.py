@@ -1,4 +1,4 @@
-"""Rollouts: vLLM in a process of its own beside the training ranks.
+"""Rollouts: vLLM in a process of its own, next to the training ranks.
 
-`client.RolloutEngine` is what the trainer holds; everything that imports vLLM runs in the server's process.
+The trainer holds a `client.RolloutEngine`. Everything that imports vLLM runs in the server's process.
 """

@@ -230,7 +230,7 @@ class RolloutEngine:
         return None
 
     def _drain(self) -> None:
-        """Take what has arrived, and forget the ends of servers that were replaced."""
+        """Take what has arrived, and drop the end marks of replaced servers."""
         for _ in range(self._arrivals.qsize()):
             process, arrival = self._arrivals.get()
             if isinstance(arrival, Rollout):
@@ -246,7 +246,7 @@ class RolloutEngine:
             raise self._servers.death_of(dead[0])
 
     def _renewed(self, processes: Sequence[EngineProcess], version: int) -> None:
-        """They have the weights; what was pending on those that were replaced is sent again."""
+        """Records that these have the weights, and sends the pending requests of replaced ones again."""
         for process in processes:
             process.version = version
         self._send([request for process in processes for request in self._orphans.pop(process.index, ())])

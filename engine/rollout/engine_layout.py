@@ -1,4 +1,4 @@
-"""Whether vLLM can hold a model in engines of a given layout; told before anything starts. Torch-free."""
+"""Checks, before anything starts, whether vLLM can hold a model in engines of a given layout. Torch-free."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 
-# Sizes of the model that vLLM 0.32 gives its tensor parallel workers equal parts of.
+# Sizes of the model that vLLM 0.32 splits equally over its tensor parallel workers.
 CUT = (
     "num_attention_heads",
     "num_key_value_heads",
@@ -17,17 +17,17 @@ CUT = (
     "n_groups",
 )
 EXPERT_WIDTH = ("moe_intermediate_size",)
-EXPERTS = ("num_experts", "n_routed_experts")  # where expert parallel workers hold whole ones
+EXPERTS = ("num_experts", "n_routed_experts")  # of which expert parallel workers hold whole ones
 
 
 def check_rollout(hf: Mapping[str, Any], rollout: RolloutConfig) -> None:
-    """Raises UserError where `tensor` does not divide the model, or the build of vLLM lacks what is asked for."""
+    """Raises UserError as `check_cut` and `check_build` do."""
     check_cut(hf, rollout)
     check_build(rollout)
 
 
 def check_cut(hf: Mapping[str, Any], rollout: RolloutConfig) -> None:
-    """Raises UserError where `tensor` does not divide the model."""
+    """Raises UserError if `tensor` does not divide the model."""
     for key in (*CUT, *(EXPERTS if rollout.expert_parallel else EXPERT_WIDTH)):
         count = hf.get(key) or rollout.tensor
         if count % rollout.tensor and not _is_repeated(key, count, rollout.tensor):
@@ -37,22 +37,22 @@ def check_cut(hf: Mapping[str, Any], rollout: RolloutConfig) -> None:
 
 
 def check_build(rollout: RolloutConfig) -> None:
-    """Raises UserError where the vLLM of this environment lacks what is asked for."""
+    """Raises UserError if the vLLM of this environment does not support a setting."""
     for name, reason in (("sleep", "has no sleep mode"), ("expert_parallel", "crashes under expert parallelism")):
         if getattr(rollout, name) and vllm_cpu_patches.installed():
             raise UserError(f"rollout.{name}: expected False, since the CPU build of vLLM {reason}; found True.")
 
 
 def engines_per_node(engines: int, nodes: int) -> int:
-    """Raises UserError where engines cannot be spread evenly."""
+    """Raises UserError if the engines cannot be spread evenly."""
     if engines % nodes:
         raise UserError(
-            f"rollout.engines: expected a multiple of {nodes}, since each of the job's {nodes} nodes runs as many; "
+            f"rollout.engines: expected a multiple of {nodes}, since the job's {nodes} nodes run equally many; "
             f"found {engines}."
         )
     return engines // nodes
 
 
 def _is_repeated(key: str, count: int, workers: int) -> bool:
-    """Whether vLLM gives several workers the same head or group."""
+    """Whether vLLM gives the same head or group to several workers."""
     return (key == "num_key_value_heads" and workers % count == 0) or (key == "n_groups" and count == 1)

@@ -1,7 +1,7 @@
-"""The nodes of a job, on each of which engines run, and untrusted programs.
+"""The nodes of a job. Engines and untrusted programs run on each of them.
 
-The first rank of each node starts that node's processes as its own children. Rank 0 tells it to over a connection of
-their own, and then speaks to the process itself.
+The first rank of each node starts that node's processes as its own children. Rank 0 asks it to over a separate
+connection, and then talks to the process itself.
 """
 
 import os
@@ -25,7 +25,7 @@ from cascade_rl.engine.rollout.server_process import REPLY_SECONDS, end_servers
 
 
 class FirstRank(NamedTuple):
-    """What the first rank of each node tells all others. `head` is rank 0's node, as it is reached from here."""
+    """What the first rank of each node tells all others. `head` is the address of rank 0's node, resolved there."""
 
     rank: int
     host: str
@@ -33,7 +33,7 @@ class FirstRank(NamedTuple):
 
 
 class OtherNode:
-    """Rank 0's hold of another node, for any of its threads."""
+    """Rank 0's handle of another node, usable from all of its threads."""
 
     def __init__(self, first: FirstRank, control: Connection) -> None:
         self._first, self._control, self._lock = first, control, threading.Lock()
@@ -65,18 +65,18 @@ class OtherNode:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """One question after the other."""
+        """Allows one question at a time."""
         with self._lock:
             try:
                 yield
             except (EOFError, OSError) as gone:
                 raise NodeLost(
-                    f"rank {self._first.rank}, the first of node {self._first.host}, is gone, and what it started with "
-                    f"it ({gone or 'end of file'}): start the job again"
+                    f"rank {self._first.rank}, the first of node {self._first.host}, is gone, with every process that "
+                    f"it started ({gone or 'end of file'}): start the job again"
                 ) from gone
 
     def _ask(self, question: Call) -> None:
-        # Not `send`: where that fails, its BytesIO is in a cycle with the error, and freeing both crashes Python 3.12.
+        # Not `send`: if it fails, its BytesIO is in a cycle with the error, and freeing both crashes Python 3.12.
         self._control.send_bytes(pickle.dumps(question))
 
     def _answer(self) -> Any:
@@ -89,8 +89,8 @@ class OtherNode:
 def nodes_of_job(engines: int) -> Iterator[list[Node]]:
     """On rank 0 all nodes, its own first; none on other ranks. Collective.
 
-    Raises UserError on all ranks where `engines` cannot be spread evenly. Behind the block, and when rank 0 dies, the
-    engines of the other nodes are killed.
+    Raises UserError on all ranks if `engines` cannot be spread evenly. The engines of the other nodes are killed after
+    the block, or when rank 0 dies.
     """
     firsts = _first_ranks()
     engines_per_node(engines, len(firsts))
@@ -102,7 +102,7 @@ def nodes_of_job(engines: int) -> Iterator[list[Node]]:
 
 
 def _first_ranks() -> list[FirstRank]:
-    """Of all nodes, rank 0 in front."""
+    """The first ranks of all nodes, beginning with rank 0."""
     found: list[FirstRank | None] = [None] * dist.get_world_size()
     mine = None
     if int(os.environ["LOCAL_RANK"]) == 0:
@@ -113,7 +113,7 @@ def _first_ranks() -> list[FirstRank]:
 
 
 def _meet(others: Mapping[int, FirstRank]) -> dict[int, Connection]:
-    """Rank 0 opens a door to which the other first ranks come; on rank 0, what it then speaks to them over."""
+    """Rank 0 listens, and the other first ranks connect. Returns rank 0's connections by rank, empty on other ranks."""
     rank = dist.get_rank()
     with _door(others) if others and rank == 0 else nullcontext() as door:
         invitation = from_rank0(lambda: door.invitation if door else None)
@@ -138,7 +138,7 @@ def _door(others: Mapping[int, FirstRank]) -> Door:
 
 
 def _obey(control: Connection) -> None:
-    """What a node's first rank does beside its training: what rank 0 asks for, until rank 0 is gone.
+    """A thread of a node's first rank: carries out what rank 0 asks for, until rank 0 is gone.
 
     Servers die with the thread that started them, which is this one.
     """

@@ -1,4 +1,4 @@
-"""Which engine draws which sample."""
+"""Assigns requests to engines."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from cascade_rl.engine.core.rollouts import Request
 
 
 def place(requests: Sequence[Request], loads: Sequence[int]) -> list[int]:
-    """The engine of each request, where engine i still has `loads[i]` tokens to draw.
+    """The engine of each request, if engine i already has `loads[i]` tokens to process.
 
-    Requests with the same prompt go to one engine, whose prefix cache then holds the prompt once. Prompts go
-    one after the other, the most tokens first, to the engine with the least to do. Nothing but the arguments
-    decides.
+    Requests with the same prompt go to one engine, whose prefix cache then holds the prompt once. Prompts are
+    assigned in turn, those with the most tokens first, to the engine with the smallest load. The result depends on the
+    arguments alone.
     """
     costs: dict[tuple[int, ...], int] = {}
     for request in requests:
@@ -23,5 +23,5 @@ def place(requests: Sequence[Request], loads: Sequence[int]) -> list[int]:
 
 
 def tokens(request: Request) -> int:
-    """The most that a request can take."""
+    """The most tokens that a request can take."""
     return len(request.prompt_ids) + request.sampling.max_new_tokens

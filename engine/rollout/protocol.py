@@ -1,6 +1,6 @@
-"""The messages between the trainer's client and the engine's server. A `Rollout` travels back as itself.
+"""The messages between the trainer's client and the engine's server. A `Rollout` is sent back as it is.
 
-Commands are handled in the order in which they were sent, between two engine steps. Every command but
+Commands are handled in the order in which they were sent, between two engine steps. Every command except
 `Submit` is answered by exactly one `Reply`.
 """
 
@@ -25,7 +25,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class StartServer:
-    """What a node needs to start a server: its `place` there, counted from 0, says which `devices` are its own."""
+    """What a node needs to start a server: its `place` among the node's servers, from 0, and the devices of each."""
 
     place: int
     devices: int
@@ -34,8 +34,8 @@ class StartServer:
 
 @dataclass(frozen=True)
 class Call:
-    """To the first rank of another node: call a function, with a connection to where one is invited as its first
-    argument. It answers with what the function returns or raises."""
+    """To the first rank of another node: call a function. With an invitation, it connects first and passes the
+    connection as the first argument. The answer is what the function returns or raises."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -57,7 +57,7 @@ class UpdateWeights:
 
 @dataclass(frozen=True)
 class JoinRefit:
-    """Meet the trainer's ranks at a store; `first_rank` is that of this engine's first worker, behind theirs."""
+    """Meet the trainer's ranks at a store. `first_rank` is the rank of this engine's first worker, after theirs."""
 
     address: str
     port: int
@@ -67,7 +67,7 @@ class JoinRefit:
 
 @dataclass(frozen=True)
 class ReceiveWeights:
-    """Take every weight from the trainer's ranks, which send them now."""
+    """Receive every weight from the trainer's ranks, which send them now."""
 
     version: int
     check: Check
@@ -75,14 +75,14 @@ class ReceiveWeights:
 
 @dataclass(frozen=True)
 class Score:
-    """Log-probs of given sequences, in reply a list of `Scored`."""
+    """Score given sequences. Answered by a list of `Scored`."""
 
     sequences: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
 class Sleep:
-    """Give device memory back, the weights to the host; the next command that needs them brings them back."""
+    """Release device memory; weights move to the host. The next command that needs them brings them back."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class AskHealth:
 
 @dataclass(frozen=True)
 class Health:
-    """State of a live engine. `version` is None before the first weights; the counts run since its start."""
+    """State of a live engine. `version` is None before the first weights; counts are since its start."""
 
     version: int | None
     unfinished: int

@@ -2,8 +2,8 @@
 
     python -m cascade_rl.engine.rollout.server FD PARENT
 
-FD is an inherited socket on which a `Settings` comes first, PARENT the process that started this one. vLLM and torch
-are imported only after the process has its environment.
+FD is an inherited socket; the first message on it is a `Settings`. PARENT is the id of the process that started this
+one. vLLM and torch are imported only after the environment is set.
 """
 
 import os
@@ -41,7 +41,7 @@ SCORE_PREFIX = "score/"
 
 
 class Server:
-    """Steps the engine while there is something to step, and blocks on the connection otherwise."""
+    """Steps the engine while there is work, and otherwise blocks on the connection."""
 
     def __init__(self, connection: Connection, settings: Settings):
         self._connection = connection
@@ -61,7 +61,7 @@ class Server:
         self._generated_tokens = 0
 
     def run(self) -> NoReturn:
-        """Until the trainer is gone: then `EOFError`."""
+        """Runs until the trainer is gone, then raises EOFError."""
         while True:
             while self._connection.poll(0.0 if self._has_work() else None):
                 self._handle(self._connection.recv())
@@ -112,7 +112,7 @@ class Server:
 
     def _finish(self, output: "RequestOutput") -> None:
         completion = output.outputs[0]
-        first = np.asarray(completion.logprobs.start_indices)  # of each position, the drawn token
+        first = np.asarray(completion.logprobs.start_indices)  # index of the sampled token of each position
         self._generated_tokens += len(completion.token_ids)
         self._connection.send(
             Rollout(
@@ -161,8 +161,8 @@ class Server:
 
 
 def _kept(ids: np.ndarray, first: np.ndarray) -> Kept | None:
-    """`ids` are those of each position's drawn token, at `first`, and behind it of those that were kept, then padding
-    below 0 (`sampler_logprob`)."""
+    """`ids` holds, for each position, the sampled token (at `first`), then the kept tokens, then padding below 0
+    (`sampler_logprob`)."""
     kept = ids >= 0
     kept[first] = False
     return Kept(ids[kept], np.add.reduceat(kept, first, dtype=np.int32)) if kept.any() else None
@@ -186,18 +186,18 @@ def _engine_arguments(settings: Settings) -> dict[str, Any]:
         "enable_expert_parallel": config.expert_parallel,
         "distributed_executor_backend": "mp" if config.tensor > 1 else "uni",
         "enable_sleep_mode": config.sleep,
-        # What `sampler_logprob` asks for.
+        # Needed by `sampler_logprob`.
         "logprobs_mode": "processed_logits",
         "max_logprobs": -1,
         "hf_overrides": {"head_dtype": "float32"},
-        # A step in flight would straddle a weight update: old weights, counted as new.
+        # A step in flight during a weight update would use old weights and be counted as new.
         "async_scheduling": False,
         "weight_transfer_config": {"backend": "cascade"},
         "worker_extension_cls": "cascade_rl.engine.rollout.vllm_worker.extension.WorkerExtension",
         "disable_log_stats": True,
     }
     routes = config.replay_routes and EngineArgs(**arguments).create_model_config().is_moe
-    # A cached prefix is not computed again, so its experts would be unknown, and it has the bits of another batch.
+    # A cached prefix is not computed again: its experts would be unknown, and its bits are those of another batch.
     cached = not (routes or config.deterministic)
     return arguments | {"enable_return_routed_experts": routes, "enable_prefix_caching": cached}
 
@@ -221,7 +221,7 @@ def _sampling_params(request: Request) -> "SamplingParams":
         stop_token_ids=list(request.sampling.stop_token_ids),
         ignore_eos=True,
         seed=request.seed,
-        logprobs=-1 if request.sampling.top_k else 0,  # -1: of all tokens that were kept
+        logprobs=-1 if request.sampling.top_k else 0,  # -1: of all kept tokens
         flat_logprobs=True,
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,

@@ -1,4 +1,4 @@
-"""An engine's process: how it is started, spoken to, listened to and ended. It has nothing to save."""
+"""Starts, talks to and ends an engine's server process. The process is stateless: nothing has to be saved."""
 
 import os
 import pickle
@@ -29,19 +29,19 @@ ORPHAN_SECONDS = 20.0
 TAIL_LINES, TAIL_COLUMNS = 30, 300
 
 
-# A rank's own rendezvous would make vLLM join the trainer's process group.
+# With a rank's rendezvous variables, vLLM would join the trainer's process group.
 RANK_VARIABLES = (
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    "TORCHELASTIC_USE_AGENT_STORE",  # an engine would wait for a store that torchrun does not keep
+    "TORCHELASTIC_USE_AGENT_STORE",  # an engine would wait for a store that torchrun does not serve
 )
-SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # a folder `kernels/` where we stand is not the package transformers seeks
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # a `kernels/` in the working folder is not the package that transformers looks for
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 
 class EngineDied(RuntimeError):
     """An engine's process ended or went silent. `restart()` starts a new one.
 
-    `exit_code` is negative for a signal; `pending_ids` are the requests that it had not finished; `log_path` is
+    `exit_code` is negative for a signal, `pending_ids` are the requests that it had not finished, `log_path` is
     its log.
     """
 
@@ -60,14 +60,14 @@ class EngineDied(RuntimeError):
 class _Server:
     process: subprocess.Popen[bytes]
     scratch: TemporaryDirectory[str]
-    owner: int  # process id: what is forked from one that has servers has none
+    owner: int  # process id: a process forked from the owner has no servers
 
 
 _servers: dict[int, _Server] = {}
 
 
 def launch_server(theirs: Connection, order: StartServer) -> int:
-    """Process id of a server of this host that speaks over `theirs`. It is killed with the thread that started it.
+    """Starts a server on this host that talks over `theirs`; returns its process id. It is killed with this thread.
 
     Raises UserError for devices that the host does not have, OSError for a log that cannot be written.
     """
@@ -88,11 +88,11 @@ def launch_server(theirs: Connection, order: StartServer) -> int:
 
 
 def end_server(pid: int, seconds: float = 0.0) -> int:
-    """The exit code of a server, which is killed unless it ends by itself in so many seconds.
+    """Waits `seconds` for a server to end, then kills it. Returns its exit code.
 
-    On return the server and its workers are gone. The workers follow the server. The signal to the whole group is for
-    those that have only begun to start; multiprocessing's resource tracker ignores it and gives back the shared memory
-    of the dead.
+    On return the server and its workers are gone. Workers end with the server. The signal to the whole group is for
+    those that have only begun to start. multiprocessing's resource tracker ignores it, and frees the shared memory of
+    the dead processes.
     """
     server = _servers[pid]
     with suppress(subprocess.TimeoutExpired):
@@ -107,13 +107,13 @@ def end_server(pid: int, seconds: float = 0.0) -> int:
 
 
 def end_servers() -> None:
-    """On return no server of this process is left."""
+    """Kills all servers of this process; on return they are gone."""
     for pid in [pid for pid, server in _servers.items() if server.owner == os.getpid()]:
         end_server(pid)
 
 
 class EngineProcess:
-    """The trainer's hold of one running server: a process of its own session on `node`, logging to a file.
+    """The trainer's handle of one running server: a process in its own session on `node` that logs to a file.
 
     index     of this engine among those of the trainer
     place     of it among those of its node
@@ -121,7 +121,7 @@ class EngineProcess:
               expects comes there too, without a server
     version   of the weights that it was given; None before the first
 
-    The connection is at its end of file the moment either side dies. A thread of this process receives, so that the
+    The connection reaches its end of file when either side dies. A thread of this process receives, so that the
     server never waits for a busy trainer.
     """
 
@@ -138,11 +138,11 @@ class EngineProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether its end has not come here yet."""
+        """False once its end was noticed here."""
         return self._reader.is_alive()
 
     def send(self, message: Any) -> bool:
-        """Whether the server is still there to read it."""
+        """Sends a message. False if the server is gone."""
         try:
             self._connection.send(message)
         except OSError:
@@ -150,18 +150,18 @@ class EngineProcess:
         return True
 
     def reply(self) -> Reply | None:
-        """The answer to the oldest unanswered command; None from a server that died or kept silent."""
+        """The answer to the oldest unanswered command; None if the server died or did not answer in time."""
         try:
             return self._replies.get(timeout=REPLY_SECONDS)
         except Empty:
             return None
 
     def kill(self) -> None:
-        """End the server and its workers now; on return they are gone. What had arrived stays in `arrivals`."""
+        """End the server and its workers now; on return they are gone. What has arrived stays in `arrivals`."""
         self._end()
 
     def obituary(self, pending_ids: tuple[str, ...]) -> EngineDied:
-        """The error that tells of this server's end; ends it if it merely hangs."""
+        """The error that reports this server's end. Ends the server if it only hangs."""
         code = self._end(LAST_WORDS_SECONDS)
         lines = self.log_path.read_text(errors="replace").splitlines()[-TAIL_LINES:]
         tail = "\n".join(line[:TAIL_COLUMNS] for line in lines)
@@ -169,7 +169,7 @@ class EngineProcess:
 
     def _end(self, seconds: float = 0.0) -> int | None:
         code = None
-        with suppress(NodeLost):  # it ended with its node
+        with suppress(NodeLost):  # the server ended with its node
             code = self._node.call(end_server, self.pid, seconds)
         self._reader.join()
         self._connection.close()
@@ -183,7 +183,7 @@ class EngineProcess:
                     self._arrivals.put((self, message))
                 else:
                     self._replies.put(message)
-        except (EOFError, OSError, pickle.UnpicklingError):  # the last: cut off in the middle of a message
+        except (EOFError, OSError, pickle.UnpicklingError):  # the last: a message was cut off
             self._arrivals.put((self, None))
             self._replies.put(None)
 
@@ -192,7 +192,7 @@ type Arrivals = SimpleQueue[tuple[EngineProcess | None, Rollout | Future[Request
 
 
 def _await_orphans(group: int) -> None:
-    """Until the group of a dead server is empty; what outlives ORPHAN_SECONDS is killed."""
+    """Waits until the group of a dead server is empty; kills what is left after ORPHAN_SECONDS."""
     deadline = time.monotonic() + ORPHAN_SECONDS
     while orphans := _members(group):
         for pid in orphans if time.monotonic() > deadline else ():
@@ -202,7 +202,7 @@ def _await_orphans(group: int) -> None:
 
 
 def _members(group: int) -> list[int]:
-    """Processes of a process group that still run."""
+    """The processes of a process group that still run."""
     return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _runs_in(pid, group)]
 
 
@@ -215,18 +215,18 @@ def _runs_in(pid: int, group: int) -> bool:
 
 
 def environment_of_no_rank() -> dict[str, str]:
-    """This process's, for a child that is no rank of its job."""
+    """This process's environment for a child that is not a rank of its job."""
     return {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES} | SAFE_PATH
 
 
 def _environment(place: int, devices: int) -> dict[str, str]:
-    # Engine and scheduler in the server's own process: one loop, and no second and third process to wake.
+    # Engine and scheduler run in the server's own process: one loop, and no other process to wake.
     own = OFFLINE | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     return environment_of_no_rank() | own | _own_devices(place, devices)
 
 
 def _own_devices(place: int, count: int) -> dict[str, str]:
-    """CUDA devices `count * place` and those that follow, of the ones this process sees."""
+    """The `count` CUDA devices from number `count * place` on, of those that this process sees."""
     if vllm_cpu_patches.installed():
         return {}
     wanted = range(count * place, count * (place + 1))
@@ -235,7 +235,7 @@ def _own_devices(place: int, count: int) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, wanted))}
     if wanted[-1] >= len(visible):
         raise UserError(
-            f"engine {place} of a node, of {count} CUDA devices: expected at least {wanted[-1] + 1} devices, found "
+            f"engine {place} of a node, with {count} CUDA devices: expected at least {wanted[-1] + 1} devices, found "
             f"CUDA_VISIBLE_DEVICES={','.join(visible)}: change rollout.engines or rollout.tensor"
         )
     return {"CUDA_VISIBLE_DEVICES": ",".join(visible[device] for device in wanted)}

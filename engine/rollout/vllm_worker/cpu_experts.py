@@ -8,8 +8,8 @@ from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedE
 
 
 class NonGatedExperts(CPUUnquantizedExperts):
-    """Squared ReLU only, which is what Nemotron-3 has. Weights stay unpacked, w1 [experts, width, hidden] and
-    w2 [experts, hidden, width], so a reload needs nothing."""
+    """Squared ReLU only, as in Nemotron-3. Weights stay unpacked, w1 [experts, width, hidden] and
+    w2 [experts, hidden, width], so that a reload needs no packing."""
 
     @staticmethod
     def _supports_no_act_and_mul() -> bool:

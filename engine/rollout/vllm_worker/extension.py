@@ -1,4 +1,4 @@
-"""What vLLM loads into each of its workers before the model is built (`worker_extension_cls`)."""
+"""Extends vLLM's workers (`worker_extension_cls`). Each worker imports this before it builds the model."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ weight_transfer.register()
 
 
 class WorkerExtension:
-    """Methods added to vLLM's worker, called through `collective_rpc`."""
+    """Methods added to vLLM's worker. They are called through `collective_rpc`."""
 
     model_runner: Any
 
@@ -24,5 +24,5 @@ class WorkerExtension:
         return [layer.layer_id for layer in moe_layers(self.model_runner.get_model())]
 
     def use_trainer_logprob(self) -> None:
-        """From now on, log-probs are those of the trainer's function."""
+        """Makes the worker compute all log-probs with the trainer's function."""
         sampler_logprob.install(self.model_runner)

@@ -1,4 +1,4 @@
-"""Where a vLLM model routes tokens to experts."""
+"""Finds the layers of a vLLM model that route tokens to experts."""
 
 from typing import TYPE_CHECKING, Any
 

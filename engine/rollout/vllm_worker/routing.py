@@ -1,9 +1,9 @@
-"""Recording of the experts that vLLM chose, for model runners that cannot return them themselves.
+"""Records the experts that vLLM chose, for model runners that cannot return them themselves.
 
-vLLM's model runner V2 returns `routed_experts` with each sample. The CPU has only runner V1, so a
-`RouteRecorder` in the worker and a `RouteCollector` beside the scheduler take the place of vLLM's connector
-there: the same field, the same shape, the same rule that the choice made when a token was first computed
-stays, also when its keys and values are recomputed later (verl#6029, #6046).
+vLLM's model runner V2 returns `routed_experts` with each sample. The CPU has only runner V1. There a `RouteRecorder` in
+the worker and a `RouteCollector` at the scheduler replace vLLM's connector, with the same field, shape and rule: the
+choice made when a token was first computed is kept, even if its keys and values are recomputed later (verl#6029,
+verl#6046).
 """
 
 from functools import partial
@@ -23,24 +23,24 @@ class RouteCollector:
         executor.collective_rpc(record)
 
     def take_output(self, request: Any, _worker_output: Any) -> np.ndarray | None:
-        """All rows of a finished request, [prompt + generated - 1, layers, topk]; None before."""
+        """All rows of a finished request, [prompt + generated - 1, layers, topk]; None if it is not finished."""
         if not request.is_finished():
             return None
         rows = self._executor.collective_rpc(take, args=(request.request_id,))[0]
         return rows[: request.num_tokens - 1]
 
     def request_finished(self, _request: Any) -> None:
-        """The recorder is told with the next step."""
+        """Nothing to do: the recorder learns of it in the next step."""
 
     def build_connector_meta(self, *_: Any) -> None:
-        """The recorder reads the model runner."""
+        """Nothing to do: the recorder reads the model runner."""
 
     def reset(self) -> None:
-        """Rows outlive the caches: they belong to tokens."""
+        """Nothing to do: rows belong to tokens, and outlive the caches."""
 
 
 def record(worker: Any) -> None:
-    """Start recording in the first worker; the others route the same tokens to the same experts."""
+    """Starts recording in the first worker. The others route the same tokens to the same experts."""
     worker.route_recorder = RouteRecorder(worker.model_runner) if worker.rank == 0 else None
 
 
@@ -69,7 +69,7 @@ class RouteRecorder:
         model_runner.execute_model = self._execute_and_record
 
     def rows(self, request_id: str) -> np.ndarray:
-        """All that is recorded of a request, [tokens, layers, topk]."""
+        """All rows recorded for a request, [tokens, layers, topk]."""
         return np.concatenate(self._rows[request_id])
 
     def _capture(self, layer: int, topk_ids: torch.Tensor) -> None:

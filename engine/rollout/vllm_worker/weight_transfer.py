@@ -1,10 +1,10 @@
 """New weights for a running engine through vLLM's own weight-transfer registry, backend `cascade`.
 
-From the trainer it is the worker's end of a planned refit (`engine/refit/transport.py`): slices arrive from the ranks
-that hold them and are written into the layer in the layout in which vLLM loads it; a layer that is complete is packed
-and copied in place by vLLM's layerwise reload.
+With a trainer, this is the worker's end of a planned refit (`engine/refit/transport.py`). Slices arrive from the ranks
+that hold them, and are written into the layer in the layout in which vLLM loads it. vLLM's layerwise reload packs each
+complete layer and copies it in place.
 
-Without a trainer (`cascade parity`) the weights are those of a safetensors file in Hugging Face names.
+Without a trainer (`cascade parity`) the weights come from a safetensors file with Hugging Face names.
 """
 
 from collections import Counter
@@ -38,13 +38,13 @@ BACKEND = "cascade"
 
 
 def register() -> None:
-    """Make the backend known to vLLM in this process."""
+    """Register the backend with vLLM in this process."""
     WeightTransferEngineFactory.register_engine(BACKEND, CascadeTransferEngine)
 
 
 @dataclass
 class JoinInfo(WeightTransferInitInfo):
-    """`protocol.JoinRefit`; a meeting has a name of its own."""
+    """The fields of `protocol.JoinRefit`; each meeting has its own name."""
 
     address: str
     port: int
@@ -54,7 +54,7 @@ class JoinInfo(WeightTransferInitInfo):
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    """Either a file, or what the trainer's ranks send now."""
+    """The source of new weights: a file, or else the trainer's ranks, which send now."""
 
     image_path: str | None = None
     version: int = -1
@@ -62,9 +62,9 @@ class UpdateInfo(WeightTransferUpdateInfo):
 
 
 class CascadeTransferEngine(WeightTransferEngine[JoinInfo, UpdateInfo]):
-    """Worker side. Raises RefitError, which the trainer's ranks raise too.
+    """The worker's side. Raises RefitError, which the trainer's ranks raise too.
 
-    Weights that lack a tensor are an error; vLLM itself warns and keeps the old ones.
+    A missing tensor is an error; vLLM itself would warn and keep the old one.
     """
 
     init_info_cls = JoinInfo
@@ -72,7 +72,7 @@ class CascadeTransferEngine(WeightTransferEngine[JoinInfo, UpdateInfo]):
     _receiver: Receiver
 
     def init_transfer_engine(self, init_info: JoinInfo) -> None:
-        """Every worker and every trainer rank at the same time; also again, when an engine has been replaced."""
+        """Called on every worker while every trainer rank joins; again when an engine has been replaced."""
         cut = Cut(get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size())
         place = WorkerPlace(cut, cut if self.parallel_config.enable_expert_parallel else WHOLE)
         store = PrefixStore(init_info.meeting, TCPStore(init_info.address, init_info.port, wait_for_workers=False))
@@ -100,7 +100,7 @@ class CascadeTransferEngine(WeightTransferEngine[JoinInfo, UpdateInfo]):
 
 
 def _stale_layers(model: torch.nn.Module, tied: bool) -> list[str]:
-    """Layers that wait for more elements than the image had. A finished layer no longer waits."""
+    """Names of layers that still wait for elements after the update. A finished layer no longer waits."""
     return [name for name, layer in model.named_modules() if _is_stale(layer, tied)]
 
 
@@ -117,7 +117,7 @@ def _is_stale(layer: torch.nn.Module, tied: bool) -> bool:
 
 
 def as_loaded(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The parameters in the shapes in which vLLM loads them, on no device where they have been packed since."""
+    """The parameters in the shapes in which vLLM loads them; on the meta device if they have been packed since."""
     loaded = dict[str, torch.Tensor]()
     for name, parameter in model.named_parameters():
         module, _, own = name.rpartition(".")
@@ -127,7 +127,7 @@ def as_loaded(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 class LayerwiseParameters:
-    """The `Destination` in a model that is being reloaded: a layer has memory from its first slice to its last."""
+    """The `Destination` in a model that is being reloaded. A layer has memory from its first slice to its last."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
