@@ -1,18 +1,18 @@
-"""Multi-domain on-policy distillation, equations 2 to 4 of Nemotron-Cascade 2 (facts/paper.md 2).
+"""Multi-domain on-policy distillation: Nemotron-Cascade 2 (arXiv 2603.19220), section 4.4, equations 2 to 4.
 
     for each step:
         sample answers to prompts of all domains from the current weights pi
-        the teacher of each answer's domain scores the tokens that the student drew
+        the teacher of each answer's domain scores the tokens that the student sampled
         one optimizer step on  - mean over the answers of the mean over their tokens of (w a log pi)
         move the new weights into the sampler
 
-    a = log pi_teacher - log pi                        of the drawn token alone                   (2)
+    a = log pi_teacher - log pi                        of the sampled token alone                 (2)
     r = pi / pi_sampler                                                                            (3)
     w = r where 0.5 <= r <= 2, otherwise 0             a and w have no gradient                    (4)
 
 The mean of -a is an estimate of KL(student || teacher). A token that w drops still counts in its answer's mean, as in
-NeMo-RL; the paper does not say. Rewards are logged and not learned from. `stage.objective` takes the KL of the
-teacher's top k or of the whole vocabulary instead (`objectives.py`); the paper has neither.
+NeMo-RL; the paper does not say. Rewards are logged but not trained on. `stage.objective` can instead choose the KL over
+the teacher's top k or over the whole vocabulary (`objectives.py`); the paper has neither.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,10 +39,10 @@ from cascade_rl.rl_stages.tasks.prompt_blend import open_prompts
 
 
 def run(session: Session[MopdStage]) -> None:
-    """All steps that the stage still has to take."""
+    """Runs all steps that are left of the stage."""
     stage, trainer = session.stage, session.trainer
     prompts = open_prompts(stage.data, session.seed)
-    prompts.take(session.first_step * stage.prompts_per_step)  # those of the finished steps
+    prompts.take(session.first_step * stage.prompts_per_step)  # skips those of the finished steps
     teachers = _teachers(session)
     loss = loss_of(stage, teachers)
     for step in session.steps():
@@ -72,7 +72,7 @@ def run(session: Session[MopdStage]) -> None:
 
 
 def loss_of(stage: MopdStage, teachers: Teachers) -> SampledLoss | TopkLoss | ExactLoss:
-    """The loss of the stage's objective, which also says what it reads of a teacher."""
+    """The loss of the stage's objective, which also says what to read from a teacher."""
     match stage.objective:
         case "sampled":
             return SampledLoss(stage.importance_low, stage.importance_high)
@@ -83,7 +83,7 @@ def loss_of(stage: MopdStage, teachers: Teachers) -> SampledLoss | TopkLoss | Ex
 
 
 def with_teacher(sequence: TrainSequence, taught: Mapping[str, np.ndarray], student: np.ndarray) -> TrainSequence:
-    """Equation 2, each token's share in its sequence's mean, and what else the teacher told; log-probs are [n - 1]."""
+    """Adds equation 2, each token's share in its sequence's mean, and the teacher's other values, [n - 1, ...] each."""
     told = {name: values for name, values in taught.items() if name != "logprob"}
     share = np.full_like(student, 1 / sequence.loss_mask.sum())
     own = {"advantage": taught["logprob"] - student, "share": share}
@@ -107,7 +107,7 @@ def _teachers(session: Session[MopdStage]) -> Teachers:
         if AutoTokenizer.from_pretrained(folder).get_vocab() != session.tokenizer.get_vocab():
             raise UserError(
                 f"{session.stage.name}.teachers.{domain}: expected the student's tokenizer, of {session.parent}, found "
-                f"another one in {folder}. A teacher scores the student's tokens, so both need the same"
+                f"another one in {folder}. A teacher scores the student's tokens: choose one with the same tokenizer"
             )
     return Teachers(session.trainer, folders, keep_heads=session.stage.objective == "exact")
 

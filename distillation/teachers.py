@@ -1,4 +1,4 @@
-"""The teachers of a stage: frozen models of the student's architecture, one at a time in the student's place."""
+"""The teachers of a stage: frozen models of the student's architecture, one at a time in place of the student."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -18,21 +18,21 @@ PROBE_TOKENS = 17
 
 
 class TeacherChanged(RuntimeError):
-    """A teacher does not compute what it computed when it was first loaded."""
+    """A teacher no longer computes what it computed when it was first loaded."""
 
 
 @dataclass
 class Teacher:
-    """One checkpoint, however many domains it teaches; `probe` are its log-probs of a fixed text, once it has them."""
+    """One checkpoint, for any number of domains. `probe` holds its log-probs of a fixed text, once computed."""
 
     folder: Path
     probe: np.ndarray | None = None
 
 
 class Teachers:
-    """However many they are, they take the memory of one more set of weights: each is read from its checkpoint, which
-    the page cache holds, when its turn comes. The student's weights come back to the bit. Folders with the same
-    weights are one teacher, and each is probed whenever it wakes, before it scores anything.
+    """Any number of teachers in the memory of one more set of weights: each is read from its checkpoint, which the
+    page cache holds, when its turn comes. The student's weights come back bit for bit. Folders with the same
+    weights are one teacher. A teacher is probed every time before it scores anything.
 
     folders  domain -> Hugging Face folder
     heads    number of a teacher -> its head on the ranks of the last pipeline stage; kept where `keep_heads`
@@ -52,10 +52,10 @@ class Teachers:
     def read(
         self, sequences: Sequence[TrainSequence], domains: Sequence[str], reader: Reader
     ) -> list[dict[str, np.ndarray]]:
-        """What `reader` makes of each sequence with the teacher of its domain, whose routers choose, and the number of
-        that "teacher"; [n - 1, ...] each, as of `Trainer.read`.
+        """What `reader` computes for each sequence with the teacher of its domain, and the number of that "teacher":
+        [n - 1, ...] each, as from `Trainer.read`. The teacher's routers choose their own experts.
 
-        Raises UserError as `load_hf` does, TeacherChanged where a probe differs in any bit.
+        Raises UserError as `load_hf` does, TeacherChanged if a probe differs in any bit.
         """
         wanted = [self.number_of[domain] for domain in domains]
         found: dict[int, dict[str, np.ndarray]] = {}
@@ -71,7 +71,7 @@ class Teachers:
     def _wake(self, number: int) -> None:
         teacher = self.teachers[number]
         if number != self.present:
-            self.present = None  # half loaded is nobody
+            self.present = None  # a partly loaded teacher must not be reused
             load_hf(self.trainer.module, teacher.folder)
             self.present = number
         probe = self._probe()
@@ -80,9 +80,9 @@ class Teachers:
             self._keep_head(number)
         if not np.array_equal(probe, teacher.probe):
             raise TeacherChanged(
-                f"teacher {teacher.folder}: expected the log-probs of its probe to have the bits that they had when it "
-                f"was first loaded, found a gap of {np.abs(probe - teacher.probe).max():.2e}: its files were changed "
-                "during the run, or its weights in memory were. The student is unchanged; start the stage again"
+                f"teacher {teacher.folder}: expected the log-probs of its probe to have the same bits as when it was "
+                f"first loaded, found a gap of {np.abs(probe - teacher.probe).max():.2e}. Its files, or its weights in "
+                "memory, changed during the run. The student is unchanged; start the stage again"
             )
 
     def _keep_head(self, number: int) -> None:

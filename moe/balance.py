@@ -1,7 +1,7 @@
-"""How evenly the experts are used: tokens per expert, counted in the forward passes that train.
+"""How evenly the experts are used: tokens per expert, counted in the forward passes of training.
 
-Padding does not count, and each real token counts once: ranks of sequence, context and data parallelism route
-different tokens (Megatron refuses experts under tensor parallelism without sequence parallelism), ranks of pipeline
+Padding does not count, and each real token counts once. Ranks of sequence, context and data parallelism route
+different tokens (Megatron refuses experts under tensor parallelism without sequence parallelism). Ranks of pipeline
 parallelism have different layers.
 """
 
@@ -20,7 +20,7 @@ class Balance:
     """The counts of one model."""
 
     def __init__(self, model: torch.nn.Module, pattern: str, experts: int, device: torch.device) -> None:
-        """`model` is this rank's part, `pattern` the layer pattern of the whole; `experts` is 0 in a dense model."""
+        """`model` is this rank's part, `pattern` the layer pattern of the whole model; `experts` is 0 if dense."""
         self._tokens = torch.zeros(pattern.count("E"), experts, dtype=torch.int64, device=device)
         for router in routers(model):
             router.register_forward_hook(partial(_count, self._tokens[expert_layer(router, pattern)]))
@@ -38,7 +38,7 @@ class Balance:
 
 
 def _count(row: Tensor, _router: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
-    """Adds what one router decided to its row [experts] of the table."""
+    """Adds the choices of one router to its row [experts] of the table."""
     if torch.is_grad_enabled():
         (_, padding), (_, routing_map) = inputs, output  # bool, [tokens, 1] and [tokens, experts]
         row += (routing_map & ~padding.reshape(-1, 1)).sum(0)

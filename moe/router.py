@@ -1,4 +1,4 @@
-"""The routers of a Megatron model: where they are, and the fields of Megatron that say how they work."""
+"""Finds the routers of a Megatron model, and sets how they work."""
 
 from typing import Any
 
@@ -13,17 +13,17 @@ def routers(model: torch.nn.Module) -> list[Any]:
 
 
 def expert_layer(router: Any, pattern: str) -> int:
-    """Number of a router's layer among the expert layers of the whole model, whose layer pattern is `pattern`."""
+    """Index of a router's layer among the expert layers of the whole model, whose layer pattern is `pattern`."""
     return pattern[: router.layer_number - 1].count("E")
 
 
 def transformer_fields(dispatcher: str, bias_step: float) -> dict[str, Any]:
-    """TransformerConfig fields of a dispatcher and of the step of each expert's selection bias."""
+    """TransformerConfig fields for a dispatcher and for the step of each expert's selection bias."""
     lengths = {"variable_seq_lengths": False} if dispatcher == "allgather" else {}
     return {"moe_token_dispatcher_type": dispatcher, "moe_router_bias_update_rate": bias_step, **lengths}
 
 
 def freeze_gates(model: torch.nn.Module) -> None:
-    """Before DDP and the optimizer are made, which leave out what needs no gradient. The biases are no parameters."""
+    """Call this before DDP and the optimizer are made: they leave out frozen parameters. Biases are not parameters."""
     for router in routers(model):
         router.weight.requires_grad_(False)

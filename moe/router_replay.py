@@ -1,9 +1,9 @@
 """Router replay: the experts that the sampler chose are the experts that the trainer uses (R3).
 
 Without it, training and sampling disagree on some expert for most tokens, and 3 of 3 baseline 30B-A3B GRPO
-runs collapsed (Megatron-LM#4168). Each router holds one `Replay` where Megatron would hold its RouterReplay:
-Megatron's own keeps its routers in one process-wide list, which mixes the policy with a reference or a
-teacher, and cannot tell whether a target was used (prime-rl#2738). The router still weighs the replayed
+runs collapsed (Megatron-LM#4168). Each router holds one `Replay` in place of Megatron's RouterReplay. Megatron's
+own keeps its routers in one process-wide list, which mixes the policy with a reference or a teacher, and it
+cannot tell whether a target was used (prime-rl#2738). The router still computes the weights of the replayed
 experts itself and gets their gradient.
 """
 
@@ -32,7 +32,7 @@ class Replay:
         group_topk: int | None = None,
         default_compute_topk: Callable[..., tuple[Tensor, Tensor]] = torch.topk,
     ) -> tuple[Tensor, Tensor]:
-        """What Megatron's top-k routing calls: scores [tokens, experts] -> values, indices [tokens, topk]."""
+        """Called by Megatron's top-k routing: scores [tokens, experts] -> values, indices [tokens, topk]."""
         values, indices = default_compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
         if self.target is None:
             return values, indices
@@ -48,7 +48,7 @@ class RouterReplay:
     """The routers of one model (or of one pipeline stage of it)."""
 
     def __init__(self, model: torch.nn.Module, pattern: str) -> None:
-        """`pattern` is the layer pattern of the whole model: its n-th E is layer n of the captured routes."""
+        """`pattern` is the layer pattern of the whole model. Its n-th E is layer n of the captured routes."""
         self.replays: list[tuple[int, Replay]] = []
         for router in routers(model):
             router.router_replay = Replay()

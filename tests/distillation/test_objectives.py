@@ -223,5 +223,5 @@ def test_one_checkpoint_is_one_teacher_and_a_changed_one_is_refused(
     models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_memory, on_disk = run_ranks(1, same_and_changed, models, tmp_path, monkeypatch)[0]
-    assert "expected the log-probs of its probe to have the bits that they had" in in_memory
+    assert "expected the log-probs of its probe to have the same bits as when" in in_memory
     assert on_disk.startswith(f"teacher {tmp_path / 'code'}: expected")
