@@ -1,4 +1,4 @@
-"""Threads whose jobs have a deadline: one that hangs costs its own job, and no other."""
+"""A thread pool whose jobs have a deadline: a job that hangs delays no other job."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
@@ -16,9 +16,9 @@ class _Job:
 
 
 class DeadlinePool:
-    """`threads` daemon threads; a job that is not done `seconds` after it began is given up.
+    """A pool of `threads` daemon threads. A job still running `seconds` after it began is abandoned.
 
-    A thread cannot be stopped: that of a job that was given up is replaced at once, and ends when its job does.
+    A thread cannot be stopped. That of an abandoned job is replaced at once, and ends when the job returns.
     """
 
     def __init__(self, threads: int, seconds: float, name: str) -> None:
@@ -28,13 +28,13 @@ class DeadlinePool:
             self._start_thread()
 
     def submit[T](self, work: Callable[[], T]) -> Future[T]:
-        """What `work()` returns or raises; TimeoutError where it misses the deadline."""
+        """A future of what `work()` returns or raises; TimeoutError if it misses the deadline."""
         job = _Job(work, Future())
         self._jobs.put(job)
         return job.future
 
     def close(self) -> None:
-        """Threads end after the jobs that were submitted. It does not wait for them."""
+        """Lets the threads end after the submitted jobs, without waiting for them."""
         for _ in range(self.threads):
             self._jobs.put(None)
 
@@ -44,7 +44,7 @@ class DeadlinePool:
     def _run(self) -> None:
         while job := self._jobs.get():
             if not self._done_in_time(job):
-                return  # another thread has taken this one's place
+                return  # another thread has replaced this one
 
     def _done_in_time(self, job: _Job) -> bool:
         timer = Timer(self.seconds, self._give_up, [job])
@@ -54,7 +54,7 @@ class DeadlinePool:
         failure: BaseException | None = None
         try:
             outcome = job.work()
-        except Exception as error:  # the border to code that is not ours: the caller gets it from the future
+        except Exception as error:  # the job may raise anything; the caller gets it from the future
             failure = error
         timer.cancel()
         try:

@@ -1,4 +1,4 @@
-"""What a multi-turn domain is: episodes that answer the model's turns and, at their end, say what they were worth."""
+"""The interface of a multi-turn domain: episodes answer the model's turns and, at their end, score the sample."""
 
 from __future__ import annotations
 
@@ -20,43 +20,47 @@ class Observation:
 
     @classmethod
     def of_tools(cls, *contents: str) -> Observation:
-        """One message for each call of the turn. A lone surrogate, which has no ids, is shown as "?"."""
+        """One message for each call of the turn. A lone surrogate has no token ids and is shown as "?"."""
         texts = (content.encode(errors="replace").decode() for content in contents)
         return cls(tuple({"role": "tool", "content": text} for text in texts))
 
 
 @dataclass(frozen=True)
 class End:
-    """The model's turn was its last; the verdict is on the state that it leaves."""
+    """The episode is over. The verdict is on its final state."""
 
     verdict: Verdict
 
 
 class Episode(Protocol):
-    """One sample's world; used by one thread at a time, not always by the same."""
+    """The world of one sample. One thread uses it at a time, not always the same thread."""
 
     def step(self, text: str) -> Observation | End:
-        """Acts on the model's turn, decoded without its stop token. It may block. Whatever it raises makes the sample
-        an infrastructure failure: what the model did wrong is an observation or a verdict, never an exception."""
+        """Acts on the model's turn, decoded without its stop token. It may block.
+
+        An exception makes the sample an infrastructure failure. A mistake of the model is therefore an observation or a
+        verdict, never an exception.
+        """
         ...
 
     def close(self) -> None:
-        """Ends what the episode started, also when it was cut short."""
+        """Ends what the episode started. It is also called if the episode was cut short."""
         ...
 
 
 class Environment(Protocol):
     """Makes the episodes of one domain.
 
-    concurrency   steps, each in a thread of its own, that may run at once
-    step_seconds  a step that takes longer, the first with its `start`, makes its sample an infrastructure failure
+    concurrency   steps that may run at once, each in its own thread
+    step_seconds  deadline of a step; that of the first step includes `start`. A sample whose step takes longer is an
+                  infrastructure failure
     """
 
     concurrency: int
     step_seconds: float
 
     def start(self, task: Task) -> Episode:
-        """A new world for one sample of `task`; called, as the first part of its first step, after the first turn."""
+        """A new world for one sample of `task`. Called after the model's first turn, as part of the first step."""
         ...
 
     def close(self) -> None:

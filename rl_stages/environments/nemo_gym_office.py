@@ -1,7 +1,7 @@
-"""The 27 tools of NeMo-Gym's workplace assistant. Its rows do not contain their office: see `nemo_gym_tables`.
+"""The 27 tools of NeMo-Gym's workplace assistant. Its rows do not contain their tables: see `nemo_gym_tables`.
 
-Tools take the arguments of nemo-gym 0.4.0 and show what it shows. What they say to a call that cannot be done is ours,
-a query is a text and no regular expression, and times are those of ISO 8601.
+Arguments and outputs are those of nemo-gym 0.4.0, with three differences: error messages are our own, queries are
+plain text instead of regular expressions, and times follow ISO 8601.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cascade_rl.rl_stages.environments.office import Office, Record, Tool, ToolE
 
 Row = dict[str, str | None]
 
-NOW = "2023-11-30 23:59:00"  # when mail is sent; the rows' system prompt says so
+NOW = "2023-11-30 23:59:00"  # the time at which mail is sent, as in the rows' system prompt
 
 CHOICES = {
     "list_name": ("Backlog", "In Progress", "In Review", "Completed"),
@@ -46,7 +46,7 @@ CUSTOMER = (
 )
 
 
-# What tools show, and what they take.
+# Outputs and arguments of tools.
 
 
 def _shown(found: Any) -> str:
@@ -54,7 +54,7 @@ def _shown(found: Any) -> str:
 
 
 def _plain_rows(office: Office, table: str) -> list[Row]:
-    """The records with their ids; what is not there is null."""
+    """The records with their ids. An empty field is null."""
     key = FILES[table][1]
     rows: list[Row] = []
     for number, row in office.rows(table).items():
@@ -63,7 +63,7 @@ def _plain_rows(office: Office, table: str) -> list[Row]:
 
 
 def _page(many: str, found: Sequence[Any], page: str = "1", page_size: str = "5") -> str:
-    """One page of what was found; the last one where there are fewer."""
+    """One page of the results; the last page if there are fewer than `page`."""
     size, number = _whole("page_size", page_size), _whole("page", page)
     if not found:
         return _shown(f"No {many} found.")
@@ -87,7 +87,7 @@ def _time(name: str, text: str) -> datetime:
 
 
 def _checked(given: Record) -> dict[str, str]:
-    """Values as they are stored. Raises ToolError on one that its field cannot have."""
+    """The values as they are stored. Raises ToolError on a value that its field does not allow."""
     for name, value in given.items():
         if name in CHOICES and value not in CHOICES[name]:
             raise ToolError(f"expected {name} to be one of {', '.join(CHOICES[name])}; found {value}")
@@ -113,7 +113,7 @@ def _has(row: Row, given: Record) -> bool:
     return all(text.lower() in (row[name] or "").lower() for name, text in given.items())
 
 
-# Tools of all tables.
+# Tools that several tables share.
 
 
 def _getter(table: str) -> Tool:
@@ -249,11 +249,11 @@ def _within(value: str | None, side: str, limit: str) -> bool:
 
 
 def _add_customer(office: Office, **given: str) -> str:
-    return _added(office, CUSTOMERS, dict.fromkeys(CUSTOMER, "") | _stored(given))  # as in the wheel, unchecked
+    return _added(office, CUSTOMERS, dict.fromkeys(CUSTOMER, "") | _stored(given))  # unchecked, as in nemo-gym
 
 
 def _by_day(value: Callable[[list[dict[str, Any]]], float]) -> Callable[..., str]:
-    """A tool that shows `value` of the visits of each day."""
+    """A tool that shows `value` of each day's visits."""
 
     def count(office: Office, time_min: str = "", time_max: str = "") -> str:
         return _shown({day: value(visits) for day, visits in _days(office, time_min, time_max)})

@@ -1,6 +1,6 @@
-"""NVIDIA's tables of the workplace, read from the folder that CASCADE_NEMO_GYM names, else from the installed nemo-gym.
+"""NVIDIA's workplace tables, read from the folder that CASCADE_NEMO_GYM names, else from the installed nemo-gym.
 
-The folder is that of an unpacked wheel, or holds other tables in the same layout. The package is found, not imported:
+The folder is an unpacked wheel, or holds other tables in the same layout. The package is located but not imported, so
 its requirements need not be installed.
 """
 
@@ -27,18 +27,18 @@ FILES = {
     TASKS: ("processed/project_tasks.csv", "task_id"),
     CUSTOMERS: ("processed/customer_relationship_manager_data.csv", "customer_id"),
 }
-"""Table -> its file and the column of its ids."""
+"""Table -> its file and the name of its id column."""
 VISITS_FILE, DIRECTORY_FILE = "processed/analytics_data.csv", "raw/email_addresses.csv"
 
 EXPECTED = (
-    "expected NVIDIA's tables of the workplace, which a row without 'initial_state' is about, in an installed nemo-gym "
-    f"or in the folder that {VARIABLE} names"
+    "expected NVIDIA's workplace tables, which a row without 'initial_state' needs, in an installed nemo-gym or in the "
+    f"folder that {VARIABLE} names"
 )
 REMEDY = f"Run `make published` and set {VARIABLE}=build/published, or `pip install --no-deps nemo-gym==0.4.0`"
 
 
 def start() -> Tables:
-    """The tables at the start of every episode. UserError where nemo-gym is not found or lacks one of them."""
+    """The tables at the start of every episode. UserError if nemo-gym is not found or lacks a table."""
     folder = os.environ.get(VARIABLE) or _installed()
     if folder is None:
         raise UserError(f"{EXPECTED}; found neither. {REMEDY}")
@@ -46,7 +46,7 @@ def start() -> Tables:
 
 
 def _installed() -> Path | None:
-    """The folder of the package and of those that come with it."""
+    """The folder that holds the package nemo_gym and, next to it, `resources_servers`."""
     spec = find_spec("nemo_gym")
     return Path(spec.origin).parents[1] if spec and spec.origin else None
 
@@ -59,7 +59,7 @@ def _read(folder: Path) -> Tables:
 
 
 def _rows(file: Path, columns: Sequence[str] | None = None) -> list[dict[str, str]]:
-    """`columns` of a file without a line of their names."""
+    """The rows of a CSV file. `columns` names the columns of a file without a header."""
     try:
         with file.open(newline="", encoding="utf-8") as lines:
             return list(csv.DictReader(lines, columns))

@@ -1,6 +1,6 @@
-"""An office: records in tables, tools that read and change them, and when two offices are the same.
+"""An office: records in tables, tools that read and change them, and the comparison of two offices.
 
-Many episodes begin with the same tables. Each keeps what it has changed, and nothing else.
+Many episodes start with the same tables. Each stores only its own changes.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any
 
 Record = Mapping[str, str]
 Tables = Mapping[str, Mapping[str, Record]]
-"""Table -> id -> record; an id ends in a number."""
+"""Table -> id -> record. An id ends in a number."""
 
 AS_WRITTEN = ("status", "list_name", "board")
-"""Fields whose values are names: their case counts."""
+"""Fields whose values are names: they are compared exactly."""
 
 
 class ToolError(ValueError):
-    """What a tool says to a call that it cannot do. Nothing has changed."""
+    """A call that the tool cannot carry out; the text is the tool's reply. Nothing has changed."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """`act(office, **arguments)` says what it has found or done; all arguments are text, and none is empty."""
+    """`act(office, **arguments)` returns what it found or did. All arguments are non-empty text."""
 
     act: Callable[..., str]
     required: tuple[str, ...] = ()
@@ -32,14 +32,14 @@ class Tool:
 
 
 class Office:
-    """One state, changed by calls of its tools; `start` is not touched."""
+    """One state, changed by tool calls. `start` is never modified."""
 
     def __init__(self, start: Tables, tools: Mapping[str, Tool]) -> None:
         self.start, self.tools = start, tools
         self.changed: dict[str, dict[str, Record | None]] = defaultdict(dict)
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """What the tool says. Raises ToolError on an unknown tool, wrong arguments and records that are not there."""
+        """The tool's reply. Raises ToolError on an unknown tool, on wrong arguments and on a missing record."""
         if name not in self.tools:
             raise ToolError(f"there is no tool {name}")
         tool = self.tools[name]
@@ -53,8 +53,10 @@ class Office:
         return tool.act(self, **{key: str(value) for key, value in given.items()})
 
     def same_as(self, other: Office) -> bool:
-        """Whether two offices that began alike have the same records, whatever their ids, their order, and the case and
-        spaces of their texts, but for the case of AS_WRITTEN."""
+        """Whether two offices with the same start have the same records.
+
+        Ids, order, case and white space do not count, except that AS_WRITTEN fields are compared exactly.
+        """
         return self._difference() == other._difference()
 
     def rows(self, table: str) -> dict[str, Record]:
@@ -70,7 +72,7 @@ class Office:
         return found
 
     def next_number(self, table: str) -> int:
-        """One more than that of any id."""
+        """One more than the highest number of any id."""
         return max((int(key.rpartition("-")[2]) for key in self.rows(table)), default=0) + 1
 
     def add(self, table: str, key: str, record: Record) -> None:
@@ -86,7 +88,7 @@ class Office:
         self.changed[table][key] = None
 
     def _difference(self) -> Counter[tuple[str, ...]]:
-        """How many more there are of each record than at the start."""
+        """How many more of each record there are than at the start; negative for fewer."""
         more: Counter[tuple[str, ...]] = Counter()
         for table, rows in self.changed.items():
             for key, row in rows.items():
@@ -97,14 +99,14 @@ class Office:
 
 
 def field_of(record: Record, field: str) -> str:
-    """Its value. Raises ToolError where there is no such field."""
+    """The field's value. Raises ToolError if there is no such field."""
     if field not in record:
         raise ToolError(f"there is no field {field}: expected one of {', '.join(record)}")
     return record[field]
 
 
 def plain(text: str) -> str:
-    """Without what does not count in most texts: case, and how much space is where."""
+    """The text as most fields compare it: without case, and with single spaces."""
     return " ".join(text.casefold().split())
 
 
@@ -113,5 +115,5 @@ def _content(table: str, row: Record) -> tuple[str, ...]:
 
 
 def _is_text(value: object) -> bool:
-    """Or a number that stands for it."""
+    """Whether an argument is text, or a whole number that stands for text."""
     return isinstance(value, str) or (type(value) is int and value.bit_length() < 64)

@@ -1,5 +1,7 @@
-"""The office of rows that bring their own tables (`initial_state`): the tools of NeMo-Gym's workplace assistant without
-its analytics, their arguments fewer and what they show shorter, for small models."""
+"""The office of rows that bring their own tables (`initial_state`), for small models.
+
+It has the tools of NeMo-Gym's workplace assistant except analytics, with fewer arguments and shorter outputs.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ FIELDS = {
         *("product_interest", "status", "notes", "follow_up_by"),
     ),
 }
-"""The fields of each table's records; a record's id is its key, and names the table: "email-3"."""
+"""The fields of each table's records. A record's id is its key and names the table: "email-3"."""
 
 
 def _find(office: Office, table: str, query: str) -> str:
-    """JSON of the records that have `query` in one of their fields, by id."""
+    """The records that contain `query` in one of their fields, as JSON by id."""
     rows = office.rows(table).items()
     return json.dumps({key: row for key, row in rows if any(plain(query) in plain(value) for value in row.values())})
 
@@ -52,7 +54,7 @@ def _email_address(office: Office, name: str) -> str:
 
 
 def _table_tools(table: str, noun: str, many: str, create: str, required: tuple[str, ...]) -> dict[str, Tool]:
-    """The tools that every table of things has: get, search, create, update, delete."""
+    """The tools that most tables have: get, search, create, update, delete."""
     key, optional = f"{noun}_id", tuple(name for name in FIELDS[table] if name not in required)
 
     def get(office: Office, **given: str) -> str:
@@ -86,7 +88,7 @@ TOOLS: dict[str, Tool] = {
     **{
         name: tool
         for name, tool in _table_tools("email", "email", "emails", "add", ()).items()
-        if not name.startswith(("email_add", "email_update"))  # mail is sent, and what was sent stays
+        if not name.startswith(("email_add", "email_update"))  # mail is created by sending it, and never changed
     },
     "email_send_email": Tool(_send, ("recipient", "subject", "body")),
     "email_forward_email": Tool(_forward, ("email_id", "recipient")),

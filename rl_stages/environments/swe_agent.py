@@ -1,7 +1,7 @@
 """Agentic SWE: one shell command per turn in a sandboxed checkout, graded by hidden tests when the agent submits.
 
-The tools are `bash`, with a `command`, and `submit`, without arguments, in the format of verifiers/tool_text.py. Rows
-are those of executed SWE (swe/instance.py).
+The tools are `bash`, with a `command`, and `submit`, without arguments. Their format is that of
+rewards/verifiers/structured/tool_text.py. Rows are those of executed SWE (rewards/swe/instance.py).
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     "submit": {"type": "object", "properties": {}},
 }
 LIMITS = Limits(cpu_seconds=60.0)
-MAX_OUTPUT = 10_000  # characters that one command shows, half of them its first
-MAX_COMMAND = 50_000  # bytes; a longer argument is refused by the system, which would be no fault of the sandbox
+MAX_OUTPUT = 10_000  # characters shown of a command's output: half from its start, half from its end
+MAX_COMMAND = 50_000  # bytes; the kernel refuses too long an argument, which would look like a sandbox failure
 
 
 class WrongAction(ValueError):
-    """A turn that is no action; its text is shown to the agent, which may try again."""
+    """A turn that is not an action. The error's text is shown to the agent, which may try again."""
 
 
 class SweAgent:
-    """The environment, here and on the nodes `others`. `step_seconds` also holds for grading: 1200 s is NeMo-Gym's for
-    its tests."""
+    """The environment, with sandboxes on this node and on the nodes `others`.
+
+    `step_seconds` also covers grading: NeMo-Gym's `swe_agents` gives its tests 1200 s.
+    """
 
     step_seconds = 1200.0
 
@@ -73,7 +75,7 @@ class SweEpisode:
 
 
 def _action(answer: str) -> str | None:
-    """The command of the turn's one call; None for `submit`."""
+    """The command of the turn's only call; None for `submit`."""
     try:
         _, calls = split_calls(answer, SCHEMAS)
     except Malformed as error:
@@ -84,7 +86,7 @@ def _action(answer: str) -> str | None:
 
 
 def _command(call: ToolCall) -> str:
-    """What a shell can be given: a text that cannot would fail as if the sandbox had."""
+    """The command, checked: text that a shell cannot take would look like a sandbox failure."""
     command = call.arguments.get("command")
     if not isinstance(command, str) or "\0" in command:
         raise WrongAction("bash needs a command, which is text without zero bytes")

@@ -1,9 +1,9 @@
-"""Workplace assistant: tool calls on a small office, judged by the state that they leave (facts/verifiers.md 6.2).
+"""Workplace assistant: tool calls on an office, judged by its final state.
 
-A row is NeMo-Gym's `workplace_assistant` row: `responses_create_params` and `ground_truth`, a list of
-{"name": ..., "arguments": object or its JSON}. Its office is a small one of its own, `initial_state`
-{table: {id: record}}, or NeMo-Gym's, whose tables come with nemo-gym alone. The score is 1 where the office at the end
-is the one that the expected calls leave, else 0: any way there counts, and a call too many does not pay.
+Rows are those of NeMo-Gym's server `workplace_assistant`: `responses_create_params` and `ground_truth`, a list of
+{"name": ..., "arguments": object or its JSON}. The office is the row's own small one, `initial_state`
+{table: {id: record}}, or NeMo-Gym's, whose tables only nemo-gym has. The score is 1 if the final office is the one
+that the expected calls leave, else 0. Any calls that lead there are right; a change too many is not.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from cascade_rl.rl_stages.rewards.verifiers.structured.tool_text import ToolCall
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.core.task import Task
 
-MAX_OBSERVATION = 16_000  # characters of what one call shows
+MAX_OBSERVATION = 16_000  # characters shown of one call's output
 
 
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """`start`, the tables of the row's own office or None, and `calls`, which have been tried.
+    """`start`, the tables of the row's own office or None, and `calls`, which have been tried out.
 
-    UserError for a malformed row, and for one of NeMo-Gym's office where its tables are not found.
+    UserError on a malformed row, and if a row needs NeMo-Gym's tables and they are not found.
     """
     start = _tables(row["initial_state"]) if "initial_state" in row else None
     truth = row.get("ground_truth")
@@ -38,12 +38,12 @@ def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
     calls = [_call(entry) for entry in truth]
     untouched = _office(start)
     if calls and untouched.same_as(_replayed(start, calls)):
-        raise UserError("expected 'ground_truth' to change the office, as doing nothing would pass; found no change")
+        raise UserError("expected 'ground_truth' to change the office, else doing nothing would pass; found no change")
     return {"start": start, "calls": calls}
 
 
 class Workplace:
-    """The environment; what it does is too quick for more than one thread."""
+    """The environment. Its steps are too short to gain from more than one thread."""
 
     concurrency, step_seconds = 1, 30.0
 
@@ -55,7 +55,7 @@ class Workplace:
 
 
 class WorkplaceEpisode:
-    """The calls of each turn are made in their order; a turn without one is the end."""
+    """Makes the calls of each turn in their order. A turn without a call ends the episode."""
 
     def __init__(self, start: Tables | None, calls: list[ToolCall]) -> None:
         self.office, self.expected = _office(start), _replayed(start, calls)
@@ -105,7 +105,7 @@ def _replayed(start: Tables | None, calls: list[ToolCall]) -> Office:
         try:
             office.call(call.name, call.arguments)
         except ToolError as error:
-            raise UserError(f"expected 'ground_truth' calls that the office can do; found {call}: {error}") from None
+            raise UserError(f"expected 'ground_truth' calls that the tools accept; found {call}: {error}") from None
     return office
 
 

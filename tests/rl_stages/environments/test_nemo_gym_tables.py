@@ -31,7 +31,7 @@ def test_a_row_without_an_office_says_where_nvidias_tables_are_expected(tmp_path
     with pytest.raises(UserError) as error:
         load_tasks(str(file), split="train", seed=0)
     assert str(error.value) == (
-        f"{file}:1: expected NVIDIA's tables of the workplace, which a row without 'initial_state' is about, in an "
+        f"{file}:1: expected NVIDIA's workplace tables, which a row without 'initial_state' needs, in an "
         "installed nemo-gym or in the folder that CASCADE_NEMO_GYM names; found neither. Run `make published` and set "
         "CASCADE_NEMO_GYM=build/published, or `pip install --no-deps nemo-gym==0.4.0`"
     )
