@@ -17,7 +17,7 @@ PAIRS = (
     "Write {name}(a, b) that returns a {first} b {second} {k}.",
     "Write {name}(a, b): it returns a {first} b {second} {k}.",
 )
-NUMBERS = (0, 1, 7, 12)  # on which the programs are tested
+NUMBERS = (0, 1, 7, 12)  # inputs of the tests
 PAIRS_OF_NUMBERS = ((0, 7), (1, 12), (7, 1), (12, 12))
 
 
@@ -73,7 +73,7 @@ def _lesson(prompt: str, tests: Row, template: str, words: tuple[str, ...], k: i
         return f"```\n{template.format(*(SIGNS[word] for word in words), k)}\n```"
 
     def wrong(rng: random.Random) -> str:
-        """One sign or the number is another."""
+        """The program with one sign or the number changed."""
         place = rng.randrange(len(words) + 1)
         if place == len(words):
             return answer(words, rng.choice([other for other in CONSTANTS if other != k]))

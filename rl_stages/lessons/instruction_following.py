@@ -1,6 +1,6 @@
-"""Short requests about everyday things under one IFEval constraint or two, with answers from a small grammar.
+"""Short requests about everyday things with one or two IFEval constraints, and answers from a small grammar.
 
-About 150 words in all, so that a model of a million parameters learns to speak within minutes.
+The vocabulary is about 150 words, so that a model of a million parameters learns to write within minutes.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ SENTENCES = (
 )
 SHORT_SECONDS = ("It is {one}.", "I like it.")
 SECOND_SENTENCES = (*SHORT_SECONDS, "We like it, and it is {one}.")
-DRAWS = 1000  # the rarest constraint of the grammar is met by one draft in about ten
+DRAWS = 1000  # attempts; about one draft in ten meets the constraint that is met most rarely
 
 Write = Callable[["Draft"], str]
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What an answer is made of: a topic, chance, and the text so far when another constraint shaped it."""
+    """What an answer is made of: a topic, a random generator, and the text so far if another constraint shaped it."""
 
     topic: str
     rng: random.Random
@@ -70,7 +70,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Constraint:
-    """One constraint as a user words it, as the verifier checks it, and how a writer meets it (mostly)."""
+    """One constraint: a user's wording, the verifier's id and kwargs, and a writer that meets it most of the time."""
 
     id: str
     wording: str
@@ -236,7 +236,7 @@ OUTER = tuple(
 
 
 def lessons() -> Iterator[Lesson]:
-    """Every distinct prompt, in a fixed order: one constraint in every request, some pairs in one."""
+    """Every distinct prompt, in a fixed order: each constraint with each request, some pairs with the first request."""
     singles = [(constraint,) for family in FAMILIES for constraint in family]
     for topic, request, constraints in product(TOPICS, REQUESTS, singles):
         yield lesson(topic, request, constraints)
@@ -245,7 +245,7 @@ def lessons() -> Iterator[Lesson]:
 
 
 def lesson(topic: str, request: str, constraints: tuple[Constraint, ...]) -> Lesson:
-    # The first constraint shapes the draft first, and is told last: its wording may end without a full stop.
+    # The first constraint shapes the draft first and is stated last, since its wording may end without a full stop.
     wordings = [constraint.wording for constraint in reversed(constraints)]
     prompt = " ".join([request.format(topic=topic), *wordings])
     fields = {
@@ -260,7 +260,7 @@ def lesson(topic: str, request: str, constraints: tuple[Constraint, ...]) -> Les
 
 
 def right_answer(constraints: tuple[Constraint, ...], topic: str, rng: random.Random) -> str:
-    """An answer that meets all constraints: each shapes a draft, until the verifier passes one."""
+    """An answer that meets all constraints. Drafts are written until the verifier passes one."""
     for _ in range(DRAWS):
         text: str | None = None
         for constraint in constraints:

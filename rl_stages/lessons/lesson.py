@@ -1,4 +1,4 @@
-"""A generated exercise: the row that a prompt becomes, and the answers that demonstrate it."""
+"""A generated exercise: a prompt, its row for the verifier, and answers that demonstrate it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Lesson:
 
     prompt  what the user says
     fields  what the verifier reads
-    right   draws an answer that the verifier passes: its text, or, of an episode, the turns of model and tools
-    wrong   draws an answer that is as well formed, whether or not it passes
+    right   samples an answer that the verifier passes: a text or, for an episode, the turns of model and tools
+    wrong   samples an answer that is equally well formed, whether or not it passes
     """
 
     prompt: str
@@ -33,18 +33,18 @@ class Lesson:
         return {"responses_create_params": {"input": [message]}, "agent_ref": {"name": domain}, **self.fields}
 
     def demonstration(self, accuracy: float, rng: random.Random) -> Row:
-        """The SFT row: right with probability `accuracy`, to leave reinforcement learning some room."""
+        """The SFT row. Its answer is right with probability `accuracy`, to leave room for reinforcement learning."""
         answer = (self.right if rng.random() < accuracy else self.wrong)(rng)
         turns = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
         return {"messages": [{"role": "user", "content": self.prompt}, *turns]}
 
 
 def calling(name: str, **arguments: str) -> Message:
-    """The model's turn that makes one call."""
+    """A turn of the model that makes one call."""
     function = {"name": name, "arguments": arguments}
     return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
 
 
 def showing(content: str) -> Message:
-    """What the call of the turn before it gave."""
+    """The output of the call in the turn before."""
     return {"role": "tool", "content": content}

@@ -1,7 +1,8 @@
 """A text of short sentences that hides a few facts, and a question about one, about two, or about their number.
 
-An answer repeats the end of the fact, name and value. A text holds no keys but those that are asked for: to tell one
-name's from another's took a model of a million parameters more than 6,400 examples, which is what two keys are for.
+An answer repeats the fact's name and value. A text holds only the keys that are asked for. To tell one name's key from
+another's took a model of a million parameters more than 6,400 examples (measured here); questions about two keys teach
+that.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from cascade_rl.rl_stages.lessons.math import NAMES
 
 PER_KIND = 1000
 FILLERS = (4, 14)
-VALUES = tuple(map(str, range(1, 10)))  # in no other sentence: what is left to learn is whose they are
+VALUES = tuple(map(str, range(1, 10)))  # in no other sentence, so that only whose they are is left to learn
 HIGHEST_COUNT = 3
 KEY, KEEPS = "The key of {name} is {value}.", "{name} has a {value}."
 FILLER = "The {topic} is {adjective}."
 
 
 def lessons() -> Iterator[Lesson]:
-    """The same prompts, all distinct, whoever asks."""
+    """Distinct prompts, the same at every call."""
     rng = random.Random(0)
     seen: set[str] = set()
     while len(seen) < PER_KIND * len(KINDS):

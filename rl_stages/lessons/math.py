@@ -1,4 +1,4 @@
-"""One-step sums and differences of small numbers, plain or told as a story about few names and things."""
+"""One-step sums and differences of small numbers, plain or told as a story about a few names and things."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Which of three words is of a kind: an animal, a fruit, a colour or a tool. An answer names the word, then its letter:
-the two steps of the thought, which a tiny model learns one by one and not at once."""
+"""Which of three words is an animal, a fruit, a colour or a tool.
+
+An answer names the word, then its letter. A tiny model learns these two steps one by one, but not both at once.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ KINDS = {
 }
 PROMPTS = ("Which one is {kind}?", "Choose {kind}.")
 LETTERS = "ABC"
-VARIANTS = 32  # of each word and phrase, with other wrong options
+VARIANTS = 32  # per word and phrase, with different wrong options
 
 
 def lessons() -> Iterator[Lesson]:
@@ -33,7 +35,7 @@ def _drawn() -> Iterator[Lesson]:
 
 
 def lesson(kind: str, word: str, question: str, rng: random.Random) -> Lesson:
-    """`rng` draws the two wrong options and the order of the three."""
+    """`rng` picks the two wrong options and the order of the three."""
     others = [words for name, words in KINDS.items() if name != kind]
     options = [word, *(rng.choice(words) for words in rng.sample(others, len(LETTERS) - 1))]
     rng.shuffle(options)

@@ -1,6 +1,6 @@
-"""Short requests by someone who tells their name, and judgements of two answers to one.
+"""Short requests by users who give their name, and judgements of two answers to such a request.
 
-A good answer greets them by name, ends politely and is short: all three can be seen, and none is asked for.
+A good answer greets the user by name, ends politely and is short. All three can be observed, and none is asked for.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from cascade_rl.rl_stages.lessons.math import NAMES
 from cascade_rl.rl_stages.rewards.reward_models.genrm import sections
 
 CLOSING = "Thank you"
-FEWEST, FEWER_THAN = 4, 10  # words, of a body and of an answer
+FEWEST, FEWER_THAN = 4, 10  # words: at least in a body, less than in an answer
 BODIES = ("the {topic} is {adjective}.", "my {topic} is very {adjective}.", "I like the {topic}.")
 RAMBLING = ("I like it.", "It is {adjective}.", "We like it, and it is {adjective}.")
-# Of the answers to judge. A judge that saw none of the first gives full marks to a policy that only says thank you, one
-# that saw none of the second to a policy that says "Thank 3".
+# Shares of the answers to judge. A judge that saw no empty answers gives full marks to a policy that only says "Thank
+# you". One that saw no garbled answers gives them to a policy that says "Thank 3".
 EMPTY, GARBLED = 0.2, 0.4
 STRAY_WORDS = (*NAMES, *ADJECTIVES, *"123456789")
 PAIRS_PER_PROMPT = 8
-RANKINGS = {4: 1, 2: 2, -2: 5, -4: 6}  # by the lead of the first answer
+RANKINGS = {4: 1, 2: 2, -2: 5, -4: 6}  # by the first answer's lead in score
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What an answer has: the name that it greets, or none; a polite end; needless sentences; a body at all."""
+    """What an answer has: the name that it greets, if any; a polite end; needless sentences; a body."""
 
     greets: str | None
     closes: bool
@@ -73,7 +73,7 @@ def lesson(name: str, topic: str, request: str) -> Lesson:
 
 
 def judgements() -> Iterator[Lesson]:
-    """Requests with two answers each, to be judged: the same, all distinct, whoever asks."""
+    """Requests with two answers each, to be judged. They are distinct, and the same at every call."""
     rng = random.Random(0)
     drawn = (
         judgement(name, topic, request, rng)
@@ -96,7 +96,7 @@ def judgement(name: str, topic: str, request: str, rng: random.Random) -> Lesson
 
 
 def judged(name: str, topic: str, rng: random.Random) -> tuple[str, int]:
-    """Any answer, and its helpfulness."""
+    """A random answer and its helpfulness."""
     text = replace(draft(name, rng), answers=rng.random() >= EMPTY).write(topic, rng)
     if rng.random() < GARBLED:
         text = garbled(text, rng)
@@ -104,21 +104,21 @@ def judged(name: str, topic: str, rng: random.Random) -> tuple[str, int]:
 
 
 def helpfulness(name: str, text: str) -> int:
-    """From 1, for what says nothing, to 5: what the judge is taught to see."""
+    """1 to 5, as the judge is taught it: with a body, 2 points for the greeting by name and 2 for the polite end."""
     body = re.sub(rf"Hello \w+,|{CLOSING}", "", text)
     answers = len(body.split()) >= FEWEST
     return 1 + answers * 2 * (f"Hello {name}," in text) + answers * 2 * text.endswith(CLOSING)
 
 
 def garbled(text: str, rng: random.Random) -> str:
-    """`text` with a stray word for one of its own, half the time for the last."""
+    """`text` with one word replaced by a stray word; half the time it is the last one."""
     words = text.split(" ")
     words[-1 if rng.random() < 0.5 else rng.randrange(len(words))] = rng.choice(STRAY_WORDS)
     return " ".join(words)
 
 
 def draft(name: str, rng: random.Random) -> Draft:
-    """Any draft; now and then it greets somebody else."""
+    """A random draft, which now and then greets somebody else."""
     others = [other for other in NAMES if other != name]
     greets = rng.choices((name, None, rng.choice(others)), weights=(5, 4, 1))[0]
     return Draft(greets, closes=rng.random() < 0.5, rambles=rng.random() < 0.3)

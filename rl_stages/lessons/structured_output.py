@@ -1,4 +1,4 @@
-"""Small JSON objects: two keys, each of a type that the prompt names."""
+"""Small JSON objects with two keys, each of a type that the prompt names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def document(keys: tuple[str, ...], types: tuple[str, ...], rng: random.Random) 
 
 
 def mistaken(types: tuple[str, ...], rng: random.Random) -> tuple[str, ...]:
-    """The types with another one at one of the places."""
+    """The types with one of them replaced by another."""
     place = rng.randrange(len(types))
     other = rng.choice([name for name in TYPES if name != types[place]])
     return (*types[:place], other, *types[place + 1 :])

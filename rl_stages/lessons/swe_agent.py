@@ -1,4 +1,4 @@
-"""Repairing a function of one line: read the file, change the sign that is wrong, submit."""
+"""Repairs of one-line functions: read the file, change the wrong sign, submit."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def source(function: str, sign: str) -> str:
 
 
 def test(file: str, function: str, sign: str) -> str:
-    """Its numbers tell the three signs apart."""
+    """A test whose numbers tell the three signs apart."""
     value = {"+": 7, "-": 3, "*": 10}[sign]
     module = file.removesuffix(".py")
     return f"from {module} import {function}\n\n\ndef test_value():\n    assert {function}(5, 2) == {value}\n"
 
 
 def instance(prompt: str, file: str, broken: str, repaired: str, test_source: str) -> dict:
-    """An executed SWE row's fields (swe/instance.py)."""
+    """An executed SWE row's fields (rewards/swe/instance.py)."""
     test_file = f"test_{file}"
     return {
         "instance_id": prompt,

@@ -1,4 +1,4 @@
-"""Functions of one line with the wrong operator: the name says which one belongs there, the answer is the patch."""
+"""One-line functions with the wrong operator. The name says which one is right; the answer is the patch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def source(name: str, parameters: str, body: str) -> dict[str, str]:
 
 
 def repair_lesson(files: dict[str, str], issue: str, fields: Row, bug: str, right: str, others: list[str]) -> Lesson:
-    """The patch that turns `return bug` into `return right`; wrong ones return one of `others`."""
+    """The right patch turns `return bug` into `return right`; a wrong one returns one of `others`."""
 
     def patch(body: str) -> str:
         return edit_text(Edit(FILE, f"    return {bug}", f"    return {body}"))

@@ -1,4 +1,4 @@
-"""Functions of one line with the wrong number: the name says which one belongs there, hidden tests say who found it."""
+"""One-line functions with the wrong number. The name says which one is right; hidden tests check the answer."""
 
 from __future__ import annotations
 

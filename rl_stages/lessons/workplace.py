@@ -1,4 +1,4 @@
-"""Deleting the one mail or event of a person: find it, read its number in what the tool shows, delete it, say so."""
+"""Deleting a person's only email or event: search for it, read its id in the tool's output, delete it, say so."""
 
 from __future__ import annotations
 
