@@ -1,8 +1,8 @@
-"""Rows of SWE-bench and SWE-Gym, R2E-Gym and SWE-smith as rows of ours.
+"""Converts rows of SWE-bench and SWE-Gym, R2E-Gym and SWE-smith to our rows.
 
-Their repositories come as Docker images or as commits to clone. Here a local environment stands for them: a folder
-`<environments>/<instance_id>` with the checkout at the base commit, whose tests run under this Python. A row without
-one is refused by its name.
+Their repositories come as Docker images or as commits to clone. Here a local folder replaces them:
+`<environments>/<instance_id>` holds the checkout at the base commit, whose tests run under this Python. A row without
+such a folder is an error that names the row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 def import_rows(source: Path, environments: Path, domain: str) -> Iterator[Row]:
-    """The rows of `domain` for each line of a JSONL file. UserError that begins with "file:line: "."""
+    """The rows of `domain` for each line of a JSONL file. A UserError begins with "file:line: "."""
     with source.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
@@ -42,8 +42,10 @@ def _import_line(line: str, where: str, environments: Path, domain: str) -> list
 
 
 def import_row(row: Mapping[str, Any], environments: Path) -> Row:
-    """An executed SWE row's fields from one row, told apart by its own. UserError on one that is none of the three, or
-    lacks what it needs."""
+    """An executed SWE row's fields from one row, whose own fields tell which format it has.
+
+    UserError if it has none of the three formats, or lacks a field.
+    """
     if "expected_output_json" in row:
         return _r2e_gym(row, environments)
     if "test_patch" in row:
@@ -70,7 +72,7 @@ def _swe_bench(row: Mapping[str, Any], environments: Path) -> Row:
 
 
 def _swe_smith(row: Mapping[str, Any], environments: Path) -> Row:
-    """Here `patch` is the bug, on a checkout without it."""
+    """Here `patch` is the bug; the checkout does not contain it."""
     repository = Repository.of(_checkout(row, _text(row, "instance_id"), environments))
     buggy = apply_unified_diff(repository.files, _text(row, "patch"))
     bug = {path: text for path, text in buggy.items() if repository.files.get(path) != text}
@@ -84,7 +86,7 @@ def _swe_smith(row: Mapping[str, Any], environments: Path) -> Row:
 
 
 def _r2e_gym(row: Mapping[str, Any], environments: Path) -> Row:
-    """All outcomes must be the expected ones. Tests are named `Class.test`; the golden patch is in the commit."""
+    """All outcomes must be as expected. Tests are named `Class.test`, and the golden patch comes from the commit."""
     name = f"{_text(row, 'repo_name')}-{_text(row, 'commit_hash')}"
     repository = Repository.of(_checkout(row, name, environments))
     expected = json.loads(_text(row, "expected_output_json"))
@@ -125,7 +127,9 @@ def _commit_patch(row: Mapping[str, Any], files: Files) -> str:
     try:
         new = {item["header"]["file"]["path"]: item["new_file_content"] for item in commit["file_diffs"]}
     except (KeyError, TypeError):
-        raise UserError("expected 'parsed_commit_content' to hold file_diffs with new_file_content") from None
+        raise UserError(
+            f"expected 'parsed_commit_content' to hold file_diffs with new_file_content; found {str(commit)[:80]!r}"
+        ) from None
     return unified_diff(files, {**files, **{path: text for path, text in new.items() if path in files}})
 
 
@@ -139,12 +143,14 @@ def _checkout(row: Mapping[str, Any], name: str, environments: Path) -> Files:
     if not folder.is_dir():
         image = row.get("docker_image") or row.get("image_name")
         needs = f"the Docker image {image!r}" if image else f"the commit {row.get('base_commit')!r}"
-        raise UserError(f"{name} needs {needs}, which is not run here: put the checkout at {folder}")
+        raise UserError(
+            f"{name} needs {needs}, which is not run here. Expected its checkout instead; no such folder: {folder}"
+        )
     return read_folder(folder)
 
 
 def _tests(row: Mapping[str, Any], name: str) -> Any:
-    """Published as a list or as the JSON of one."""
+    """The tests, published as a list or as the JSON of a list."""
     value = row.get(name, [])
     return json.loads(value) if isinstance(value, str) else value
 

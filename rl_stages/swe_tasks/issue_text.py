@@ -1,4 +1,4 @@
-"""An issue as a user would file it, from what the failing tests say; the tests themselves stay hidden."""
+"""An issue as a user would file it, made from the failing tests' messages. The tests themselves stay hidden."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 SHOWN_FAILURES = 3
 
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # another one in every run
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # differs from run to run
 
 
 def issue_text(package: str, failures: Mapping[str, str]) -> str:
-    """`failures`: the message of each failing test by its node id. Deterministic."""
+    """The issue of `failures`, the message of each failing test by its node id. Deterministic."""
     names = sorted(failures)
     shown = [f"* {_topic(name)}: {_first_line(failures[name])}" for name in names[:SHOWN_FAILURES] if failures[name]]
     left = len(names) - SHOWN_FAILURES

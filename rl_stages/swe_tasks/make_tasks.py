@@ -1,4 +1,4 @@
-"""SWE tasks from an installed package with tests, by mutation; behind `cascade swe-tasks`."""
+"""Makes SWE tasks by mutating an installed package that has tests; used by `cascade swe-tasks`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cascade_rl.rl_stages.swe_tasks.issue_text import issue_text
 from cascade_rl.rl_stages.swe_tasks.mutation import Mutation, mutations
 from cascade_rl.rl_stages.swe_tasks.task_rows import task_rows
 
-MOST_FAILING = 10  # a bug that breaks everything is no task
+MOST_FAILING = 10  # a bug that breaks everything makes no useful task
 
 Row = dict[str, Any]
 
@@ -42,15 +42,14 @@ class Report:
         tried, kept = self.fates.total(), self.fates["kept"]
         fates = ", ".join(f"{fate} {count} ({count / tried:.0%})" for fate, count in self.fates.most_common())
         kinds = ", ".join(f"{kind} {count}" for kind, count in self.kinds.most_common())
-        rate = f"{self.seconds / tried:.2f} s a mutant, {3600 * kept / self.seconds:.0f} tasks an hour"
+        rate = f"{self.seconds / tried:.2f} s per mutant, {3600 * kept / self.seconds:.0f} tasks per hour"
         return f"{tried} mutants: {fates}\nkept by kind: {kinds or 'none'}\n{rate} on {cores()} slots"
 
 
 def write_tasks(package: str, out: Path, domain: str, count: int, seed: int) -> Report:
-    """Writes the rows of `count` bugs to `out` and the repository beside it, or of as many as the package has mutants
-    for.
+    """Writes the rows of `count` bugs to `out` and the repository next to it; fewer if the package's mutants run out.
 
-    UserError as in `installed_package`, and where the package's own tests do not run here.
+    UserError as in `installed_package`, and if none of the package's own tests passes here.
     """
     repository = installed_package(package)
     snapshot = out.with_suffix(".snapshot.json").resolve()
@@ -68,7 +67,7 @@ def write_tasks(package: str, out: Path, domain: str, count: int, seed: int) -> 
 
 
 class TaskMaker:
-    """Tries mutants of a repository whose tests are known. UserError when none of them passes."""
+    """Tries mutants of a repository. UserError if none of the repository's tests passes."""
 
     def __init__(self, package: str, repository: Repository, reference: Row, sandbox: Sandbox) -> None:
         self._package = package
@@ -76,15 +75,17 @@ class TaskMaker:
         self._reference = reference
         self._sandbox = sandbox
         run = run_tests(repository, sandbox)
-        # Many mutants never end.
+        # Many mutants never terminate.
         self._limits = replace(TEST_LIMITS, cpu_seconds=2 + 3 * run.cpu_seconds)
         self._passing = frozenset(test for test in run.outcomes if run.passed(test))
         if not self._passing:
-            raise UserError(f"{package}: expected its tests to pass here; found none that does: {run.problem}")
+            raise UserError(f"{package}: expected its tests to pass here; found none that passes: {run.problem}")
 
     def tasks(self, count: int, seed: int, report: Report) -> Iterator[Row]:
-        """Fields of executed SWE rows (swe/instance.py), verified: the bug fails tests that passed, and the golden
-        patch scores 1. The same for one seed."""
+        """Fields of executed SWE rows (rewards/swe/instance.py); the same seed gives the same ones.
+
+        Each is verified: the bug makes tests fail that passed, and the golden patch scores 1.
+        """
         sites = [
             (path, mutation)
             for path, source in sorted(self._repository.files.items())

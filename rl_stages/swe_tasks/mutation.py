@@ -1,6 +1,6 @@
-"""One small bug at a time: a range of the source is replaced, and every other character stays.
+"""Small bugs, one at a time: a range of the source is replaced, and every other character stays.
 
-`ast.unparse` of a function would drop its comments and so betray where the bug is.
+`ast.unparse` of a function would drop its comments and so reveal where the bug is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Mutation:
 
 
 def mutations(source: str) -> list[Mutation]:
-    """Every mutation inside the functions of a module, each once, in the order of the source. Raises SyntaxError."""
+    """Every mutation inside the functions of a module, each once, in source order. Raises SyntaxError."""
     module = _Module(source)
     found = {
         mutation
@@ -55,7 +55,7 @@ def mutations(source: str) -> list[Mutation]:
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """A statement's nodes, without those of functions inside it, which have their own turn, and of annotations."""
+    """A statement's nodes, without annotations, f-strings, and inner functions, which are visited on their own."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.JoinedStr):
         return
     yield node
@@ -89,7 +89,7 @@ class _Module:
             case ast.Compare(left=left, ops=[_], comparators=[right]):
                 yield from self._operator("comparison", left, right, COMPARISONS)
             case ast.BinOp(left=ast.Constant(value=str())):
-                pass  # `%` that formats
+                pass  # `%` as string formatting
             case ast.BinOp(left=left, right=right):
                 yield from self._operator("arithmetic", left, right, ARITHMETIC)
             case ast.BoolOp(values=[left, right]):

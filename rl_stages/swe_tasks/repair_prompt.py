@@ -1,4 +1,4 @@
-"""What a policy is asked: the issue; in one turn, the files at fault and how to answer; as an agent, how to act."""
+"""The prompts of repairs: the issue, with the files at fault and the answer's format, or with an agent's rules."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which files an issue is about, as far as words tell: BM25 over paths and identifiers.
+"""Finds the files that an issue is about by BM25 over paths and identifiers.
 
-Nemotron-Cascade's agentless repairs come with golden files and with retrieved ones, five at most. Its retriever is an
-embedding model (NV-Embed-Code) beside a model's own guesses.
+Nemotron-Cascade's agentless repairs show the golden files, or at most five retrieved ones (arXiv 2512.13607 and
+2603.19220). Its retriever combines an embedding model (NV-Embed-Code) with a model's own guesses.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")  # parts of snake_case a
 
 
 def retrieved(issue: str, files: Files, count: int = MOST_FILES) -> dict[str, str]:
-    """The `count` source files that fit the issue best, best first; the first by name of those that fit alike."""
-    from bm25s import BM25  # it imports numba where there is one
+    """The `count` source files that match the issue best, best first. Ties are broken by name."""
+    from bm25s import BM25  # imported here: it imports numba if that is installed
 
     paths = sorted(path for path in files if can_be_patched(path))
     index = BM25()

@@ -1,4 +1,4 @@
-"""One repair as rows of a domain: what the policy is asked, and which files it is shown."""
+"""One repair as rows of a domain, with its prompt and the files that it shows."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TOOLS = [{"type": "function", "name": name, "parameters": dict(schema)} for name
 
 
 def task_rows(domain: str, fields: Row) -> Iterator[Row]:
-    """NeMo-Gym rows of an executed SWE row's fields (swe/instance.py).
+    """NeMo-Gym rows of an executed SWE row's fields (rewards/swe/instance.py).
 
-    swe_executed   with the golden localisation, the files that the golden patch changes
-    swe_agentless  with the golden one, and with the retrieved one where that holds the golden files: without them
-                   no answer could be right
-    swe_agentic    the issue alone, and the tools
+    swe_executed   a row with the golden localisation, the files that the golden patch changes
+    swe_agentless  a row with the golden localisation, and one with the retrieved files if they contain the golden
+                   ones: without these no answer could be right
+    swe_agentic    a row with only the issue, and the tools
 
-    UserError on another domain, and on a golden patch of anything but source that is there.
+    UserError on another domain, and on a golden patch that changes anything but existing source files.
     """
     if domain not in DOMAINS:
         raise UserError(f"expected a domain among {', '.join(DOMAINS)}; found {domain!r}")
@@ -44,11 +44,11 @@ def task_rows(domain: str, fields: Row) -> Iterator[Row]:
 
 
 def golden_files(instance: Instance) -> dict[str, str]:
-    """What the golden patch changes, as it was before."""
+    """The files that the golden patch changes, before the change."""
     files, repaired = instance.repository.files, instance.repaired
     paths = sorted(path for path in files.keys() | repaired.keys() if files.get(path) != repaired.get(path))
     if outside := [path for path in paths if path not in files or path not in repaired or not can_be_patched(path)]:
-        raise UserError(f"expected a golden patch of source that is there; found one of {outside[0]}, which is not")
+        raise UserError(f"expected a golden patch of existing source files only; found one of {outside[0]}")
     return {path: files[path] for path in paths}
 
 
