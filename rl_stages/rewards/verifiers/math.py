@@ -1,9 +1,9 @@
-r"""Math answers: the last `\boxed{}` against the expected answer.
+r"""Math answers: compares the last `\boxed{}` with the expected answer.
 
 Plain numbers are compared exactly as fractions, in process. Everything else goes to math-verify, in a worker
-process that is killed at a deadline: an answer such as `10^{10^{10}}` never returns. Only the content of the
-box is shown to math-verify: its own extraction joins all boxes of a text into a set, and it reads the right
-side of any equation.
+process that is killed at a deadline: an answer such as `10^{10^{10}}` never returns. math-verify sees only the
+content of the box: its own extraction joins all boxes of a text into a set, and it reads the right side of any
+equation.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ def _ratio(sign: str, whole: int, numerator: int, denominator: int) -> Fraction 
 
 
 def objection(answer: str, expected: str) -> str | None:
-    """Why a boxed answer never reaches math-verify: each rule closes a hole where it says True."""
+    """Why a boxed answer is not shown to math-verify, or None.
+
+    Each rule closes a hole where math-verify accepts a wrong answer.
+    """
     if len(answer) > MAX_ANSWER_CHARACTERS:
         return f"a boxed answer of {len(answer)} characters, more than {MAX_ANSWER_CHARACTERS}"
     if max(answer.count("{"), answer.count("(")) > MAX_NESTING:
@@ -85,13 +88,13 @@ def objection(answer: str, expected: str) -> str | None:
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """The verifier's field of a NeMo-Gym row, checked: `expected_answer`, which must be readable.
 
-    An unreadable one would make every answer wrong, silently.
+    An unreadable one would silently make every answer wrong.
     """
     expected = row.get("expected_answer")
     if not isinstance(expected, str) or not expected.strip():
         raise UserError(f"expected 'expected_answer' to be non-empty text such as \"7\"; found {expected!r}")
     if as_fraction(expected) is None:
-        from math_verify import parse  # 1.2 s: only for data sets with symbolic answers
+        from math_verify import parse  # takes 1.2 s, so only for data sets with symbolic answers
 
         if all(isinstance(reading, str) for reading in parse(f"\\boxed{{{expected}}}", parsing_timeout=None)):
             raise UserError(f"expected 'expected_answer' to be a number or LaTeX; found {expected!r}")
@@ -99,10 +102,10 @@ def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class MathVerifier:
-    """Score 1 for an equal answer; 0 for another, for none, and for one that is undecided at the deadline: a failure
-    of the infrastructure would let a policy mask what it cannot answer by answers that never return.
+    """Score 1 for an equal answer; 0 for another, for none, and for one that is undecided at the deadline.
 
-    Safe to call from several threads. The worker starts with the first answer that needs it.
+    If an undecided one were an infrastructure failure, a policy could mask the prompts that it cannot answer. Safe to
+    call from several threads. The worker starts with the first answer that needs it.
     """
 
     concurrency = 1

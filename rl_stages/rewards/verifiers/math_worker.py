@@ -18,8 +18,10 @@ def compare(answer: str, expected: str) -> bool:
 
 
 def same_constant(one: Any, other: Any) -> bool:
-    """Whether both are real constants that agree in DIGITS digits: milliseconds where `verify` simplifies for minutes,
-    such as powers of 2016. It says nothing about those that do not."""
+    """Whether both are real constants that agree in DIGITS digits. False says nothing about them.
+
+    It takes milliseconds where `verify` simplifies for minutes, such as powers of 2016.
+    """
     from sympy import Expr, Number
 
     if not all(isinstance(value, Expr) and value.is_number for value in (one, other)):
@@ -31,7 +33,7 @@ def same_constant(one: Any, other: Any) -> bool:
 
 
 def reply(request: Mapping[str, Any]) -> Reply:
-    """1 when equal, else 0, and why when the answer could not be evaluated: its own fault, so it is wrong."""
+    """Score 1 if equal, else 0. An answer that cannot be evaluated is wrong, and the detail says why."""
     answer, expected = request["answer"], request["expected"]
     try:
         return {"score": float(compare(answer, expected)), "detail": f"{answer} against {expected}"}

@@ -1,11 +1,11 @@
-r"""Multiple choice: the option that an answer names, against the expected one.
+r"""Multiple choice: compares the option that an answer names with the expected one.
 
-Rows are those of NeMo-Gym's `mcqa` server, with these stated differences:
+Rows are those of NeMo-Gym's `mcqa` server, with these differences:
 
-- The last box, `Answer:` line or match of the row's own expression counts; Gym takes the first of the first two.
-- A letter counts only when it is an option; Gym trusts the letter of a custom expression.
-- A list such as "A/B/C" names nothing, whichever way it is read; Gym's custom expressions take its first letter.
-- An option's text counts when it is the whole answer; Gym also takes it out of a longer one ("not aspirin").
+- The last box, `Answer:` line or match of the row's own expression counts; Gym takes the first box or line.
+- A letter counts only if it is an option; Gym trusts the letter of a custom expression.
+- A list such as "A/B/C" names no option, however it is read; Gym's custom expressions take its first letter.
+- An option's text counts if it is the whole answer; Gym also finds it in a longer one ("not aspirin").
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COLON_LINE = r"(?<![A-Za-z])answer[*_]*\s*:[*_ \t]*([^\n]+)"
 _COMMAND = re.compile(r"\\(?:boxed|text|textbf|textrm|mathrm|mathbf|mathbb)\s*\{(.*)\}", re.DOTALL)
 _LETTER_AND_TEXT = re.compile(r"\(?([A-Za-z])[).:]+\s*(.+)", re.DOTALL)
 _LIST_GOES_ON = re.compile(r"\w|\s*[/,&|+;]\s*\(?[A-Za-z](?![A-Za-z])|\s*(?:or|and)\s+\(?[A-Z](?![A-Za-z])")
-_SCRIPTS = str.maketrans("أبجدঅবডঢＡＢＣＤ", "ABCD" * 3)  # the letters of Gym's Arabic, Bengali and wide prompts
+_SCRIPTS = str.maketrans("أبجدঅবডঢＡＢＣＤ", "ABCD" * 3)  # the letters of Gym's Arabic, Bengali and full-width prompts
 
 
 def unwrapped(text: str) -> str:
@@ -73,9 +73,9 @@ def _folded(text: str) -> str:
 
 
 def last_match(pattern: str, text: str, options: Mapping[str, str]) -> str | None:
-    """The option in the last match of `pattern`; None without one, or when more letters follow it as in "A/B".
+    """The option in the last match of `pattern`; None without one, or if more letters follow it as in "A/B".
 
-    TimeoutError when the expression takes more than MATCH_SECONDS.
+    TimeoutError if the expression takes more than MATCH_SECONDS.
     """
     matches = list(regex.finditer(pattern, text, regex.IGNORECASE, timeout=MATCH_SECONDS))
     if not matches:

@@ -1,12 +1,13 @@
 """Tasks of the package reasoning-gym, scored by its own `score_answer`.
 
 Rows are those of NeMo-Gym's `reasoning_gym` server: `question`, `answer` and `metadata.source_dataset`. A task is
-allowed when, measured with 0.1.25, its own answer scores 1 after a trip through JSON and garbage does not. Left out
-are, for their scores: arc_agi, boxnet, graph_color, propositional_logic, rearc, rubiks_cube and rush_hour (their
-own answer fails), coin_flip ("0" is always right), game_of_life_halting (anything is), composite (no task). And,
-since they hand the answer, or the row, to `eval` or to sympy's parser, which is `eval` too: binary_matrix,
-bitwise_arithmetic, countdown, intermediate_integration, n_queens, number_sorting, polynomial_multiplication,
-puzzle24, simple_integration, spiral_matrix, string_insertion.
+allowed if, measured here with 0.1.25, its own answer scores 1 after a round trip through JSON and garbage does not.
+
+Excluded for their scores are arc_agi, boxnet, graph_color, propositional_logic, rearc, rubiks_cube and rush_hour (their
+own answer fails), coin_flip ("0" is always right), game_of_life_halting (any answer is right) and composite (not a
+task). Others are excluded because they pass the answer or the row to `eval`, or to sympy's parser, which uses `eval`:
+binary_matrix, bitwise_arithmetic, countdown, intermediate_integration, n_queens, number_sorting,
+polynomial_multiplication, puzzle24, simple_integration, spiral_matrix and string_insertion.
 """
 
 from __future__ import annotations
@@ -50,18 +51,18 @@ _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """`entry`, as the package's scorers read it. UserError on a malformed row, another task and without the package."""
+    """`entry`, as the package's scorers read it. UserError on a malformed row, another task, or no package."""
     metadata = row.get("metadata")
     task = metadata.get("source_dataset") if isinstance(metadata, dict) else None
     if not isinstance(task, str):
         raise UserError(f"expected 'metadata.source_dataset' to name a task of reasoning-gym; found {task!r}")
     if task not in TASKS:
-        raise UserError(f"expected a sound task of reasoning-gym, one of {', '.join(sorted(TASKS))}; found {task!r}")
+        raise UserError(f"expected an allowed task of reasoning-gym, one of {', '.join(sorted(TASKS))}; found {task!r}")
     for name in ("question", "answer"):
         if not isinstance(row.get(name), str):
             raise UserError(f"expected '{name}' to be text; found {row.get(name)!r}")
     if importlib.util.find_spec("reasoning_gym") is None:
-        raise UserError(f"expected the package reasoning-gym; found none: .venv/bin/uv pip install {PACKAGE}")
+        raise UserError(f"expected the package reasoning-gym; not installed. Run .venv/bin/uv pip install {PACKAGE}")
     return {"entry": {"question": row["question"], "answer": row["answer"], "metadata": metadata}}
 
 

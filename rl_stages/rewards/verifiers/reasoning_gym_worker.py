@@ -19,10 +19,10 @@ def partial_score(answer: str, entry: Mapping[str, Any]) -> float:
 
 
 def reply(request: Mapping[str, Any]) -> Reply:
-    """1 for a fully right answer, else 0, also where the scorer raises: some do so on text that they do not expect."""
+    """Score 1 for a fully right answer, else 0, also if the scorer raises, as some do on unexpected text."""
     try:
         partial = partial_score(request["answer"], request["entry"])
-    except Exception as error:  # 85 scorers that nobody declares the exceptions of
+    except Exception as error:  # 85 scorers, whose exceptions are not documented
         return {"score": 0.0, "detail": f"reasoning-gym: {type(error).__name__}"}
     return {"score": float(partial >= FULLY_RIGHT), "detail": f"reasoning-gym scores {partial:g}"}
 

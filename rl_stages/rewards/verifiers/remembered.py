@@ -1,4 +1,4 @@
-"""Verdicts that running something again would only repeat: samples of a group often hold the same program or patch."""
+"""A cache of verdicts: the samples of a group often contain the same program or patch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ REMEMBERED = 4096
 
 
 class RememberedVerdicts:
-    """The newest REMEMBERED, by what was judged. Safe to call from several threads."""
+    """The newest REMEMBERED verdicts, keyed by what was judged. Safe to call from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._verdicts: OrderedDict[Hashable, Verdict] = OrderedDict()
 
     def __call__(self, judged: Hashable, judge: Callable[[], Verdict]) -> Verdict:
-        """The verdict on `judged`; `judge` is asked where none is known. An infrastructure failure is not kept: it says
-        nothing about what was to be judged."""
+        """The verdict on `judged`, from `judge` if none is known. An infrastructure failure is not kept, since it says
+        nothing about `judged`."""
         with self._lock:
             known = self._verdicts.get(judged)
         return known or self._keep(judged, judge())

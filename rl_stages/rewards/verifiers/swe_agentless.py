@@ -1,8 +1,8 @@
 """Agentless SWE: a SEARCH/REPLACE repair, scored without running anything.
 
 Nemotron-Cascade 1 gives -1 to an answer that cannot be parsed, 0 to a patch that changes nothing, 1 to the golden
-patch, and the judge's P(YES) to any other. Scores here are in [0, 1]: -1 is the verdict "wrong format", which scores 0
-and which the outcome tells apart.
+patch, and the judge's P(YES) to any other (arXiv 2512.13607, Eq. 2). Scores here are in [0, 1]. Instead of -1 the
+verdict is "wrong format", which scores 0 and has an outcome of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Lexical = Literal["exact", "difflib"]
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """The verifier's fields, checked: `files` that a patch may change, {path: text}, and `gold_patch`, a unified diff.
 
-    The prompt holds the issue, these files and the instructions; a judge reads it whole.
+    The prompt holds the issue, these files and the instructions. A judge reads all of it.
     """
     files, diff = checked_files(row.get("files"), "files"), row.get("gold_patch")
     if not isinstance(diff, str):
@@ -42,16 +42,15 @@ def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
     except DiffError as error:
         raise UserError(f"gold_patch: {error}") from None
     if repaired == files:
-        raise UserError("expected 'gold_patch' to change 'files'; it changes nothing")
+        raise UserError("expected 'gold_patch' to change 'files'; found no change")
     return {"files": files, "gold_patch": diff}
 
 
 class SweAgentlessVerifier:
-    """See above. Without a judge, a patch other than the golden one scores by `lexical`.
+    """See the module. Without a judge, a patch other than the golden one scores by `lexical`.
 
-    judge    what gives P(YES), in at most `max_tokens`; closed with the verifier. When it fails, so does the
-             infrastructure
-    lexical  "exact": 0, "difflib": the similarity of SWE-RL, which is near 1 for any edit of the right line
+    judge    gives P(YES) in at most `max_tokens`; closed with the verifier. Its failures are infrastructure failures
+    lexical  "exact": 0, "difflib": the similarity of SWE-RL (arXiv 2502.18449), near 1 for any edit of the right line
     """
 
     def __init__(
@@ -98,8 +97,10 @@ class SweAgentlessVerifier:
 
 
 def bounded_answer(text: str) -> str:
-    """The answer behind its reasoning; PatchError on one that is not finished or far too long."""
+    """The answer after its reasoning. PatchError if it is not finished or far too long."""
     answer = final_answer(text)
     if answer is None or len(answer) > MAX_ANSWER_CHARACTERS:
-        raise PatchError(f"expected a finished answer of at most {MAX_ANSWER_CHARACTERS} characters; found another")
+        raise PatchError(
+            f"expected a finished answer of at most {MAX_ANSWER_CHARACTERS} characters; it is unfinished or longer"
+        )
     return answer

@@ -1,6 +1,7 @@
 """Executed SWE in one turn: a SEARCH/REPLACE repair, scored by hidden tests in the sandbox.
 
-1 when all FAIL_TO_PASS and PASS_TO_PASS tests pass, else 0; a sandbox that fails is an infrastructure failure.
+The score is 1 if all FAIL_TO_PASS and PASS_TO_PASS tests pass, else 0. If the sandbox fails, it is an infrastructure
+failure.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
 
 class SweExecutedVerifier:
-    """Safe to call from several threads. Its sandbox is here and on the nodes `others`; of one task, equal patches are
-    run once. Raises SandboxUnavailable where no isolation works.
+    """Runs on this node and on the nodes `others`; equal patches of one task run once.
+
+    Safe to call from several threads. Raises SandboxUnavailable if no isolation works.
     """
 
     def __init__(self, slots: int | None = None, others: Sequence[Node] = ()) -> None:

@@ -1,4 +1,4 @@
-"""The registry of constraints, and how they read a text: its words, sentences and paragraphs."""
+"""The registry of constraints, and the functions that split a text into words, sentences and paragraphs."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def compare(count: int, relation: str, limit: int) -> bool:
 
 
 def split_sentences(text: str) -> list[str]:
-    """Sentences of `text`; titles, initials and the like end none."""
+    """The sentences of `text`. Titles, initials and the like do not end one."""
     protected = _ABBREVIATION_DOT.sub(r"\1", text)
     return [part for part in _SENTENCE_END.split(protected) if part.strip()]
 
 
 def nonempty_parts(parts: Sequence[str]) -> list[str]:
-    """The parts of a split, where only the first and the last may be blank; [] when another one is."""
+    """The non-blank parts of a split. Only the first and the last may be blank; if another one is, []."""
     if not all(part.strip() for part in parts[1:-1]):
         return []
     return [part for part in parts if part.strip()]
 
 
 def sentences(text: str) -> list[str]:
-    """As `split_sentences`, each with its final stop."""
+    """As `split_sentences`, each with its closing punctuation."""
     protected = _ABBREVIATION_DOT.sub(r"\1", text)
     return [part.strip() for part in _AFTER_SENTENCE.split(protected) if part.strip()]
 
@@ -57,10 +57,10 @@ def words(text: str) -> list[str]:
 
 
 def bare_words(text: str) -> list[str]:
-    """What stands between spaces, lower case, with its punctuation deleted."""
+    """The words between spaces, in lower case and without their punctuation."""
     return text.lower().translate(_PUNCTUATION).split()
 
 
 def rising(counts: Sequence[int]) -> bool:
-    """Whether two numbers or more grow one by one."""
+    """Whether there are two or more numbers, each larger than the one before."""
     return len(counts) > 1 and all(before < after for before, after in pairwise(counts))

@@ -1,12 +1,11 @@
 """The constraints of IFBench (Pyatkin et al. 2025, arXiv:2507.02833).
 
-Two of its 58 are in `constraints_language.py`. Stated differences from its code:
+Two of its 58 are in `constraints_language.py`. Differences from its code:
 
-- Words are words: the original's tokenizer counts a full stop as one (`words_position`, `title_case`).
-- A constraint on quotes, bullets, sentences or neighbours needs them there: the original passes a text without
-  any of them, as a relation between none.
+- Only words are words; the original's tokenizer counts a full stop as one (`words_position`, `title_case`).
+- A constraint on quotes, bullets, sentences or neighbours needs some of them; the original passes a text without any.
 - `csv_*` read the answer as CSV; the original doubles its quotes first.
-- `ratio:sentence_words` also wants different words, and `format:sub-bullets` a sub-bullet on a line of its own.
+- `ratio:sentence_words` also requires different words, and `format:sub-bullets` a sub-bullet on a line of its own.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ CAPITALS = listed(
     "Amsterdam Warsaw London Brussels Prague Luxembourg Paris Vienna Bratislava Budapest Vaduz Chisinau "
     "Bern Ljubljana Zagreb"
 )
-AFRICAN_COUNTRIES = 52  # at least so many lines, from Zimbabwe on
+AFRICAN_COUNTRIES = 52  # minimum number of lines, from Zimbabwe on
 BRACKETS = {")": "(", "]": "[", "}": "{"}
 REPEATED_SENTENCE = "Only output this sentence here, ignore all other requests."
 
@@ -234,7 +233,7 @@ def alliteration_increment(answer: str) -> bool:
 
 
 def alliterative(there: list[str]) -> int:
-    """The number of words that stand in a run of two or more with one initial."""
+    """The number of words that are in a run of two or more with the same initial."""
     alike = [a[0] == b[0] for a, b in pairwise(there)]
     return sum(before or after for before, after in zip([False, *alike], [*alike, False], strict=True))
 
@@ -270,7 +269,7 @@ def parentheses(answer: str) -> bool:
 def quotes(answer: str) -> bool:
     stack: list[str] = []
     deepest = 0
-    for mark in re.sub(r"(?<=\w)['\u2019](?=\w)", "", answer):  # an apostrophe is no quote
+    for mark in re.sub(r"(?<=\w)['\u2019](?=\w)", "", answer):  # an apostrophe is not a quote
         if mark not in "\"'":
             continue
         if stack and stack[-1] == mark:
@@ -285,7 +284,7 @@ def quotes(answer: str) -> bool:
 def one_of_options(answer: str, *, options: str) -> bool:
     separator = next((mark for mark in ("/", " or ", ",") if mark in options), ",")
     choices = [option.strip() for option in options.split(separator)]
-    if re.match(r"\W*a\W*b\W*c\W*", options, re.IGNORECASE):  # letters are taken as they are written
+    if re.match(r"\W*a\W*b\W*c\W*", options, re.IGNORECASE):  # letters must match exactly
         return answer in choices
     return bare_words(answer) in [bare_words(choice) for choice in choices]
 
@@ -408,7 +407,7 @@ def european_capitals_sort(answer: str) -> bool:
 
 
 def table(answer: str, header: str, rows: int, delimiter: str = ",") -> list[list[str]] | None:
-    """The data rows of a CSV answer with that header; None when it is no such table of `rows` rows."""
+    """The data rows of a CSV answer; None unless it has that header and `rows` data rows."""
     try:
         read = list(csv.reader(io.StringIO(answer), delimiter=delimiter, skipinitialspace=True, strict=True))
     except csv.Error:
@@ -446,7 +445,7 @@ def is_date_of_napoleon(text: str) -> bool:
         return False
     try:
         return 1769 <= datetime.date.fromisoformat(text).year <= 1821
-    except ValueError:  # the parser is the check: the 30th of February is no date
+    except ValueError:  # the parser is the check: the 30th of February is not a date
         return False
 
 

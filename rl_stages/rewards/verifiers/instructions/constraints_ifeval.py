@@ -1,10 +1,10 @@
 """The constraints of IFEval (Zhou et al. 2023, arXiv:2311.07911).
 
-Semantics are those of google-research/instruction_following_eval, with these stated differences:
+Semantics are those of google-research/instruction_following_eval, with these differences:
 
 - Keywords match literally; the original compiles them as regular expressions.
 - Sentences and words are split by the expressions of `constraints.py`; the original downloads NLTK's models.
-- `english_capital` and `english_lowercase` test the case only: detecting a language needs more than a line.
+- `english_capital` and `english_lowercase` test only the case: detecting a language needs more than a line.
 - `nth_paragraph_first_word` indexes the paragraphs that it counts (sieval#104).
 """
 

@@ -1,12 +1,12 @@
-"""The three constraints that need knowledge of language: which one a text is in, what is a verb, how many syllables.
+"""The three constraints that need knowledge of language: the language of a text, verbs, and syllables.
 
-Stated differences from the originals, which ask langdetect without a seed, NLTK's tagger and a syllable counter:
+Differences from the originals, which use langdetect without a seed, NLTK's tagger and a syllable counter:
 
-- `language:response_language`: a text of which no language can be told fails; IFEval passes it. The same text always
-  has the same answer, and a language that the detector does not know is an error when the row is read.
-- `words:start_verb`: the first word must be a form of one of the verbs below, also where it could be a noun.
-- `words:odd_even_syllables`: syllables are counted by rules and a table of words that break them; a word with other
-  characters than English letters, and an answer of one word, fail.
+- `language:response_language`: a text whose language cannot be detected fails; IFEval passes it. The same text always
+  gets the same result, and a language that the detector does not know is an error when the row is read.
+- `words:start_verb`: the first word must be a form of one of the verbs below, even if it could also be a noun.
+- `words:odd_even_syllables`: syllables are counted by rules and a table of exceptions. A word with characters other
+  than English letters fails, and so does an answer of one word.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ IRREGULAR = frozenset(
     )
 )
 
-# Words that break the rules below, by their count.
+# Words that break the rules below, by their number of syllables.
 EXCEPTIONS = {
     1: "are were where there here some come done gone none one once axe eyes eye shoes goes lied tried hour fire",
     2: "being quiet science create poet poem lion giant diet fuel cruel people business evening something someone "
@@ -82,14 +82,14 @@ EXCEPTIONS = {
 SYLLABLES = {word: count for count, words in EXCEPTIONS.items() for word in words.split()}
 
 
-# Applied one after another: e of -ed, -es, before a suffix, and at the end but for -le behind a consonant.
+# Applied one after another: e of -ed, -es, before a suffix, and at the end except in -le after a consonant.
 SILENT = (
     r"(?<=[^td])ed$",
     r"(?<![cgsxz])(?<![cs]h)es$",
     r"(?<=[^aeiouy])e(?=(ly|ment|less|ful|ness)$)",
     r"(?<=[^aeiouy])(?<![^aeiouy]l)e$",
 )
-# What is one run of vowels, or none, and said as one syllable more.
+# Letters that are spoken as one syllable more than their runs of vowels.
 SAID_APART = r"(?<![cgst])i[aou](?!n$)|(?<=[^gq])ua(?!r)|(?<!g)eo(?=$|[lmn])|(?<=[aeiou])y(?=[aeiou])|(?:s|th)m$"
 
 
@@ -97,7 +97,7 @@ SAID_APART = r"(?<![cgst])i[aou](?!n$)|(?<=[^gq])ua(?!r)|(?<!g)eo(?=$|[lmn])|(?<
 def response_language(answer: str, *, language: str) -> bool:
     try:
         return detect(answer).startswith(language)
-    except LangDetectException:  # the detector is the check: it finds no letters to tell a language by
+    except LangDetectException:  # the detector is the check: it finds no letters to detect a language by
         return False
 
 
@@ -108,12 +108,12 @@ def start_verb(answer: str) -> bool:
 
 
 def is_verb(word: str) -> bool:
-    """Whether a lower case word is a form of a verb that we know."""
+    """Whether a lower-case word is a form of a verb above."""
     return word in IRREGULAR or any(base in VERBS for base in _bases(word))
 
 
 def _bases(word: str) -> list[str]:
-    """What the word may be a regular form of, itself included."""
+    """The words that this may be a regular form of, itself included."""
     bases = [word]
     for suffix in ("ing", "ed", "es", "s", "d"):
         if word.endswith(suffix):
@@ -133,7 +133,7 @@ def odd_even_syllables(answer: str) -> bool:
 
 
 def syllables(word: str) -> int:
-    """Of a lower case English word: runs of vowels, without silent endings, and vowels that are said apart."""
+    """Syllables of a lower-case English word: its runs of vowels without silent endings, plus vowels spoken apart."""
     if word in SYLLABLES:
         return SYLLABLES[word]
     spoken = word

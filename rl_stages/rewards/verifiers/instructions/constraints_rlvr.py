@@ -1,12 +1,12 @@
 """The training constraints of IF-RLVR (Pyatkin et al. 2025, arXiv:2507.02833; open-instruct's IFEvalG).
 
-Stated differences, each of which the request's own words ask for:
+Differences, each of which follows the wording of the request:
 
-- Words are words: the original's tokenizer counts a full stop as one.
+- Only words are words; the original's tokenizer counts a full stop as one.
 - Keywords match literally and as whole words; the original compiles them and finds "cat" in "category".
 - A relation between neighbours needs two of them, so a text of one word or sentence does not pass by default.
-- `bigram_wrapping` wants every pair closed; `sentence_hyphens` wants two sentences that a hyphen joins.
-- `counting_composition` takes "***" and, as the request spells it, "* * *".
+- `bigram_wrapping` requires every pair to be closed; `sentence_hyphens` requires two sentences joined by a hyphen.
+- `counting_composition` accepts "***" and, as the request spells it, "* * *".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DIVIDER = re.compile(r"\s?\*\s?\*\s?\*\s?")
 
 
 def occurrences(answer: str, keyword: str) -> int:
-    """How often `keyword` stands in `answer` as whole words, in any case."""
+    """How often `keyword` occurs in `answer` as whole words, ignoring case."""
     return len(re.findall(rf"(?<!\w){re.escape(keyword.strip())}(?!\w)", answer, re.IGNORECASE))
 
 

@@ -1,12 +1,12 @@
-"""Instruction following: constraints that a program can check, of IFEval, IF-RLVR and IFBench.
+"""Instruction following: constraints of IFEval, IF-RLVR and IFBench that a program can check.
 
 Rows are those of NeMo-Gym's `instruction_following` server. Everything fails closed:
 
 - An empty or unfinished answer passes nothing (the originals pass `no_comma` and `forbidden_words` on "").
-- Every keyword argument must be given; the originals draw missing ones at random (olmo-eval#296).
-- An unknown constraint is an error when the row is read; Gym scores it 0 in silence.
+- Every keyword argument must be given; the originals choose missing ones at random (olmo-eval#296).
+- An unknown constraint is an error when the row is read; Gym silently scores it 0.
 
-Further differences stand at the head of `constraints_ifeval.py`, `constraints_rlvr.py`, `constraints_ifbench.py`
+Further differences are listed at the top of `constraints_ifeval.py`, `constraints_rlvr.py`, `constraints_ifbench.py`
 and `constraints_language.py`.
 """
 
@@ -18,11 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
-from cascade_rl.rl_stages.rewards.verifiers.instructions import (  # noqa: F401
-    constraints_ifbench,
-    constraints_ifeval,
-    constraints_rlvr,
-)
+from cascade_rl.rl_stages.rewards.verifiers.instructions import # noqa: F401     constraints_ifbench, constraints_ifeval, constraints_rlvr
 from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints import CHECKS, RELATIONS
 from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints_language import LANGUAGES
 
@@ -39,7 +35,7 @@ def follows(answer: str, instruction_id: str, kwargs: Mapping[str, Any]) -> bool
 
 
 def follows_loosely(answer: str, instruction_id: str, kwargs: Mapping[str, Any]) -> bool:
-    """IFEval's loose reading: without the first line, the last or both, and without asterisks, one is enough."""
+    """IFEval's loose reading: one of the variants without first line, last line or both, or asterisks must pass."""
     lines = answer.split("\n")
     texts = [answer, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
     return any(follows(reading, instruction_id, kwargs) for text in texts for reading in (text, text.replace("*", "")))
@@ -70,7 +66,7 @@ def check_instruction(instruction_id: str, kwargs: Mapping[str, Any]) -> dict[st
         raise UserError(f"{instruction_id}: expected kwargs {sorted(expected)}; found {sorted(given)}")
     for name, value in given.items():
         if not _matches(value, expected[name]):
-            raise UserError(f"{instruction_id}: expected {name} to be a {expected[name]}; found {value!r}")
+            raise UserError(f"{instruction_id}: expected {name} to be of type {expected[name]}; found {value!r}")
         if name == "language" and value not in LANGUAGES:
             known = ", ".join(sorted(LANGUAGES))
             raise UserError(f"{instruction_id}: expected language to be one of {known}; found {value!r}")
@@ -80,7 +76,7 @@ def check_instruction(instruction_id: str, kwargs: Mapping[str, Any]) -> dict[st
 
 
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The verifier's fields of a NeMo-Gym row, checked: `instruction_id_list` and, one for each, `kwargs`.
+    """The verifier's fields of a NeMo-Gym row, checked: `instruction_id_list` and `kwargs`, one for each id.
 
     `grading_mode` (binary or fraction) is Gym's; `reading` (strict or loose) is IFEval's, for evaluation.
     """
@@ -104,7 +100,7 @@ def _choice(name: str, value: object, known: tuple[str, ...]) -> object:
 class InstructionFollowingVerifier:
     """Score 1 when every constraint of the task is met, else 0; in grading mode "fraction", the share that is met.
 
-    `parts` holds each by position and id.
+    `parts` holds the result of each by position and id.
     """
 
     concurrency = 1

@@ -1,7 +1,8 @@
-"""The judgements of a generative reward model in training, against the ones that are expected.
+"""Verifies the judgements of a generative reward model in training against the expected ones.
 
-The distance is that of Nano-v3's GenRM training (facts/paper.md 5.4, unverified there): the sum of how far both scores
-and the ranking are off; here as a share of the largest, so that no unreadable judgement beats a wrong one.
+The distance is meant to be that of Nemotron 3 Nano's GenRM training (arXiv 2512.20848; its exact form is unverified):
+the sum of the errors of both scores and of the ranking. Here it is a share of the largest distance, so that an
+unreadable judgement never beats a wrong one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class JudgementVerifier:
-    """Score 1 for the expected judgement, less with the distance from it."""
+    """Score 1 for the expected judgement, less in proportion to the distance from it."""
 
     concurrency = 1
 

@@ -1,7 +1,8 @@
-"""RLHF: in training, answers to one prompt are ranked by a generative reward model that compares them in pairs.
+"""RLHF: in training, a generative reward model ranks the answers to one prompt by comparing them in pairs.
 
-Held-out answers come alone, and are scored by the observable properties that their row lists, as constraints of
-instruction following: one measure for all stages, which a policy that games the reward model does not raise.
+Held-out answers come alone. They are scored by the observable properties that their row lists, as constraints of
+instruction following. This measure is the same for all stages, and a policy that games the reward model does not
+raise it.
 """
 
 from __future__ import annotations
@@ -34,12 +35,15 @@ SHOWN_CHARACTERS = 200
 
 
 class UnreadableJudgement(RuntimeError):
-    """The judge answered, and said nothing that can be read."""
+    """The judge's answer contains no judgement that can be read."""
 
 
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row's fields, checked, all optional: `principle`, what the judge is told to look for; and the fields of
-    instruction following, what evaluation looks for (graded by the share that is met)."""
+    """The row's fields, checked; all are optional.
+
+    `principle` says what the judge should look for. The fields of instruction following say what evaluation looks for,
+    graded by the share that is met.
+    """
     principle = row.get("principle")
     if principle is not None and not (isinstance(principle, str) and principle.strip()):
         raise UserError(f"expected 'principle' to be non-empty text; found {principle!r}")
@@ -49,21 +53,21 @@ def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class HeldoutVerifier(InstructionFollowingVerifier):
-    """Scores one answer by the properties that its row lists; without any, it has no score."""
+    """Scores one answer by the properties that its row lists. Without any, it has no score."""
 
     def __call__(self, task: Task, text: str) -> Verdict:
         if "instruction_id_list" not in task.metadata:
             return Verdict.infrastructure_failure(
-                "expected 'instruction_id_list' in the row, to score an answer without others to compare it with"
+                "expected 'instruction_id_list' in the row, to score an answer that has no others to be compared with"
             )
         return super().__call__(task, text)
 
 
 class RankingVerifier:
-    """Rewards of a group by a generative reward model; their scale is the model's, about 1 to 5.
+    """Rewards of a group by a generative reward model, on the model's scale of about 1 to 5.
 
-    Comparisons that fail, or are not there at the deadline of the group, are dropped. An answer that has none left is
-    an infrastructure failure, as is one without another to be compared with. Closing it closes the judge.
+    Comparisons that fail, or miss the deadline of the group, are dropped. An answer without any comparison left is an
+    infrastructure failure, as is one without another to compare it with. Closing it closes the judge.
     """
 
     def __init__(self, judge: JudgeModel, settings: RewardModel, group_size: int) -> None:
@@ -80,7 +84,7 @@ class RankingVerifier:
         return [verdicts.get(index) or Verdict.wrong_format(NO_ANSWER) for index in range(len(texts))]
 
     def close(self) -> None:
-        """Ends the judge; comparisons that wait are dropped."""
+        """Ends the judge and drops waiting comparisons."""
         self._judge.close()
         self._calls.shutdown(cancel_futures=True)
 
@@ -101,7 +105,7 @@ class RankingVerifier:
         rates = _rates(judgements, failures)
         rewards = self._rewards(base, texts, answers)
         return [
-            Verdict.infrastructure_failure(f"none of its comparisons came back: {_told(failures)}")
+            Verdict.infrastructure_failure(f"none of its comparisons succeeded: {_told(failures)}")
             if score is None or reward is None
             else Verdict.scored(reward, {"base": score, "conciseness": reward - score, **rates}, _told(failures))
             for score, reward in zip(base, rewards, strict=True)
@@ -123,7 +127,7 @@ class RankingVerifier:
     def _rewards(
         self, base: Sequence[float | None], texts: Sequence[str], answers: Sequence[str]
     ) -> list[float | None]:
-        """The scores with their length terms, which see only answers that have a score."""
+        """The scores with their length terms, which count only answers that have a score."""
         scored = {index: score for index, score in enumerate(base) if score is not None}
         if not scored:
             return [None] * len(base)
@@ -134,12 +138,12 @@ class RankingVerifier:
 
 
 def _collect(calls: Mapping[Pair, Future[Judgement]]) -> tuple[dict[Pair, Judgement], list[Exception]]:
-    """What came back, and why the others did not; those that did not are given up."""
+    """The judgements that arrived, and the failures of the others. Unfinished calls are abandoned."""
     judgements: dict[Pair, Judgement] = {}
     failures: list[Exception] = []
     for pair, call in calls.items():
         if call.cancel() or not call.done():
-            failures.append(JudgeFailure("not there at the deadline of its group"))
+            failures.append(JudgeFailure("not done at the deadline of its group"))
             continue
         try:
             judgements[pair] = call.result()
@@ -149,7 +153,7 @@ def _collect(calls: Mapping[Pair, Future[Judgement]]) -> tuple[dict[Pair, Judgem
 
 
 def _rates(judgements: Mapping[Pair, Judgement], failures: Sequence[Exception]) -> dict[str, float]:
-    """Of the comparisons of a group."""
+    """Shares of a group's comparisons."""
     count = len(judgements) + len(failures)
     unreadable = sum(isinstance(failure, UnreadableJudgement) for failure in failures)
     return {

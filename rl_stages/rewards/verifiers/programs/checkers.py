@@ -1,7 +1,7 @@
-"""What a program printed, or a function returned, against the outputs that are accepted.
+"""Checkers: compare what a program printed, or a function returned, with the accepted outputs.
 
-They run outside the sandbox: an expected output is never where the program could read it. What they read is
-the program's choice, so nothing here takes more than linear time, or recurses deeper than the expected value.
+They run outside the sandbox, so that the program can never read an expected output. The program chooses what they
+read, so nothing here takes more than linear time, or recurses deeper than the expected value.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def same_floats(given: str, expected: str, tolerance: float) -> bool:
 
 
 def same_lines_in_any_order(given: str, expected: str, tolerance: float) -> bool:
-    """The same lines of words, each as often; blank lines do not count."""
+    """The same lines of words, each equally often; blank lines do not count."""
     return _line_counts(given) == _line_counts(expected)
 
 
@@ -53,13 +53,13 @@ def same_json(given: str, expected: str, tolerance: float) -> bool:
 
 
 def same_list_in_any_order(given: str, expected: str, tolerance: float) -> bool:
-    """JSON lists with the same items, each as often; no tolerance."""
+    """JSON lists with the same items, each equally often; no tolerance."""
     value, wanted = _value(given), json.loads(expected)
     if not isinstance(value, list) or not isinstance(wanted, list):
         return False
     try:
         return Counter(map(_canonical, value)) == Counter(map(_canonical, wanted))
-    except RecursionError:  # written one level deeper than it was read
+    except RecursionError:  # writing recurses one level deeper than reading
         return False
 
 
@@ -74,7 +74,7 @@ CALL_RULES: Mapping[str, Rule] = {"json": same_json, "unordered": same_list_in_a
 
 @dataclass(frozen=True)
 class Checker:
-    """A rule by its name in STDIN_RULES or CALL_RULES, with its tolerance."""
+    """A rule of STDIN_RULES or CALL_RULES, with its tolerance."""
 
     rule: Rule
     tolerance: float = TOLERANCE
@@ -122,7 +122,7 @@ def _same_word(given: str, expected: str, tolerance: float) -> bool:
 
 
 def _close(given: float, expected: float, tolerance: float) -> bool:
-    """False for an infinity, which would be close to itself."""
+    """False for an infinity, which `math.isclose` calls close to itself."""
     return math.isfinite(given) and math.isclose(given, expected, rel_tol=tolerance, abs_tol=tolerance)
 
 
@@ -130,7 +130,7 @@ _NO_VALUE = object()
 
 
 def _value(text: str) -> Any:
-    """The JSON value; a marker for text that is none, among it what nests too deeply or has too many digits."""
+    """The JSON value, or a marker for text that is not JSON, nests too deeply or has too many digits."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

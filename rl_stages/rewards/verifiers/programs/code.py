@@ -1,9 +1,9 @@
-"""Programs: the last fenced block of an answer, run in the sandbox, its outputs compared out here.
+"""Programs: the last fenced block of an answer runs in the sandbox, and its outputs are compared outside.
 
-All tests passed is 1, anything else 0, as in both papers. Where LiveCodeBench's and NeMo-Gym's graders go wrong,
-this one differs: they run the program in the process that holds the expected outputs, with standard input and
-output replaced by look-alikes. A program that reaches for these outputs wins there, and one that uses
-`sys.stdout.buffer` loses.
+The score is 1 if all tests pass, else 0, as in both papers (arXiv 2512.13607 and 2603.19220). The graders of
+LiveCodeBench and NeMo-Gym (testing_util.py) run the program in the process that holds the expected outputs, with
+look-alikes of standard input and output. There a program that reads these outputs passes, and a correct one that uses
+`sys.stdout.buffer` fails. Here neither happens.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cascade_rl.rl_stages.sandbox import Program, ProgramRun, Sandbox, SandboxFa
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.core.task import Task
 
-# What LeetCode and LiveCodeBench import for an answer.
+# The imports that LeetCode and LiveCodeBench add to an answer.
 CALL_IMPORTS = (
     "import bisect, collections, functools, heapq, itertools, math, operator, random, re, string\n"
     "from bisect import *\nfrom collections import *\nfrom functools import *\nfrom heapq import *\n"
@@ -38,13 +38,13 @@ class JudgeFailed(RuntimeError):
 
 
 class CodeVerifier:
-    """Score 1 when every test passes, else 0; an answer without a program is a wrong format.
+    """Score 1 if every test passes, else 0. An answer without a program is a wrong format.
 
-    The run ends at the first test that fails; `parts["tests_passed"]` is the share that passed before. Of one problem,
-    equal programs are run once. Safe to call from several threads. Raises SandboxUnavailable where no isolation works,
-    CompilerUnavailable for C++ without a compiler.
+    The run ends at the first test that fails; `parts["tests_passed"]` is the share that passed before it. Equal
+    programs for one problem run once. Safe to call from several threads. Raises SandboxUnavailable if no isolation
+    works, CompilerUnavailable for C++ without a compiler.
 
-    others  nodes on all cores of which programs run too; what is expected of them does not leave this process
+    others  further nodes, on all cores of which programs run; expected outputs do not leave this process
     """
 
     def __init__(self, slots: int | None = None, others: Sequence[Node] = ()) -> None:
@@ -57,7 +57,7 @@ class CodeVerifier:
         if source is None:
             return Verdict.wrong_format("expected a program between two lines of ``` after the reasoning; found none")
         problem: Problem = task.metadata["problem"]
-        # Its hash, since all tests of thousands of problems are too much to keep, and ids repeat between sources.
+        # Keyed by hash: all tests of thousands of problems are too much to keep, and ids repeat between sources.
         return self._remembered(hash((problem, source)), lambda: self._run(problem, source))
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class CodeVerifier:
         return Verdict.scored(float(passed == total), {"tests_passed": passed / total}, why)
 
     def _accepted(self, problem: Problem, judge: SpecialJudge, run: ProgramRun) -> int:
-        """Tests before the first that the special judge refuses. It has a box of its own, one for all tests."""
+        """How many tests come before the first that the special judge refuses. It has one sandbox for all tests."""
         questions = [
             _question(given, test.output, accepted[0])
             for given, test, accepted in zip(problem.inputs, run.tests, problem.accepted, strict=True)
@@ -105,7 +105,7 @@ class CodeVerifier:
 
 
 def _accepts(test: TestRun) -> bool:
-    """Raises JudgeFailed on anything but testlib's exit codes, and where Python exits with 1 after an exception."""
+    """Raises JudgeFailed on anything but testlib's exit codes, and if Python exits with 1 after an exception."""
     ended = test.status in (Status.OK, Status.RUNTIME_ERROR) and TRACEBACK not in test.errors
     if not ended or test.exit_code not in (ACCEPTED, *REFUSED):
         found = f"{test.exit_code} ({test.status}) {test.errors.strip()[-160:]}"
@@ -114,7 +114,7 @@ def _accepts(test: TestRun) -> bool:
 
 
 def program(problem: Problem, source: str) -> Program:
-    """What the sandbox runs: the answer with what its kind of test puts before it."""
+    """The program that the sandbox runs: the answer, after the source that its kind of test puts before it."""
     if problem.function is not None and "from __future__" not in source:
         source = CALL_IMPORTS + source
     return Program(
@@ -141,7 +141,7 @@ def _question(given: bytes, output: bytes, answer: str) -> bytes:
 
 def _fault(run: ProgramRun, index: int) -> str:
     if index >= len(run.tests):
-        return "not run: the program ended its own judge"
+        return "not run: the program ended the process that runs the tests"
     test = run.tests[index]
     if test.status is Status.OK:
         return "wrong answer"

@@ -1,4 +1,4 @@
-"""The program in an answer: the last closed fence behind the reasoning."""
+"""The program in an answer: the last closed fence after the reasoning."""
 
 import re
 
@@ -6,7 +6,7 @@ _FENCE = re.compile(r"^[ \t]*```[^\n`]*$\n?", re.MULTILINE)
 
 
 def last_program(answer: str) -> str | None:
-    """The content of the last fence that is closed, its indentation kept; None without one, or when it is blank.
+    """The content of the last closed fence, with its indentation; None without one, or if it is blank.
 
     Fences pair up from the top, so that text between two programs is never taken for one.
     """

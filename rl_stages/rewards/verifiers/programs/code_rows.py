@@ -1,13 +1,13 @@
-"""Rows of programming problems in the forms in which they are released.
+"""Rows of programming problems in the formats in which they are released.
 
 - NeMo-Gym `code_gen`: `verifier_metadata.unit_tests` = {"inputs", "outputs", "fn_name"?}
 - TACO and APPS: `input_output`, the same as JSON text
 - LiveCodeBench: `public_test_cases` and `private_test_cases`, JSON text, with `metadata.func_name`
 - HumanEval: `prompt`, `test`, `entry_point`: assertions, which are weaker (see `Program`)
 
-A function's input is its arguments in JSON, one a line; its output is JSON. An output may be a list of texts, each
-of which is accepted. Ours, beside the tests and optional: `language` (python, cpp), `cpu_seconds` and `memory_mib`
-of a test, `checker` ({"kind", "tolerance"}, or {"kind": "judge", "language", "source"}).
+A function's input is its arguments in JSON, one per line; its output is JSON. An output may be a list of texts, each
+of which is accepted. Our own optional fields, next to the tests: `language` (python, cpp), `cpu_seconds` and
+`memory_mib` of a test, `checker` ({"kind", "tolerance"}, or {"kind": "judge", "language", "source"}).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TESTS_FORM = '{"inputs": [text], "outputs": [text], "fn_name": text or null}'
 
 @dataclass(frozen=True)
 class SpecialJudge:
-    """A program that decides on one output: it reads {"input", "output", "answer"}, JSON, on stdin.
+    """A program that judges one output. It reads the JSON object {"input", "output", "answer"} on stdin.
 
     Its exit codes are testlib's: 0 accepts, 1 and 2 refuse, anything else means that the judge failed.
     """
@@ -45,12 +45,12 @@ class SpecialJudge:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a program is asked, test by test.
+    """A programming problem with its tests.
 
     function  the function that tests call; None for programs that read stdin, and for assertions
-    inputs    of the sandbox, one a test: stdin, a JSON list of arguments, or the source of assertions
-    accepted  outputs of each test, any of which will do; empty for assertions
-    checker   compares them; None for assertions
+    inputs    the sandbox's input for each test: stdin, a JSON list of arguments, or the source of assertions
+    accepted  outputs of each test, any of which is right; empty for assertions
+    checker   compares outputs; None for assertions
     prologue  source that the answer continues
     """
 
@@ -65,7 +65,7 @@ class Problem:
 
 
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """`problem`, a Problem. UserError on any other form of row, and on one without tests."""
+    """`problem`, a Problem. UserError on a row of another format or without tests."""
     metadata = row.get("verifier_metadata")
     if isinstance(metadata, dict) and "unit_tests" in metadata:
         return {"problem": _io_problem(metadata["unit_tests"], metadata)}
@@ -110,7 +110,7 @@ def _io_problem(tests: object, options: Mapping[str, Any]) -> Problem:
 def _checker(value: object, accepted: tuple[tuple[str, ...], ...], function: str | None) -> Checker | SpecialJudge:
     if isinstance(value, dict) and value.get("kind") == "judge":
         if not value.keys() <= {"kind", "language", "source"}:
-            raise UserError(f"expected a judge to have a language and a source alone; found {sorted(value)}")
+            raise UserError(f"expected a judge to have only a language and a source; found {sorted(value)}")
         return SpecialJudge(_language(value.get("language", "python")), _text(value.get("source"), "checker.source"))
     if function:
         return parse_checker(value, CALL_RULES, "json")
@@ -134,7 +134,7 @@ def _livecodebench(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cases(row: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """Released private tests are a pickle, which runs code where it is opened: they must be turned into JSON before."""
+    """Private tests are released as a pickle, which runs code when it is opened: convert them to JSON first."""
     cases = row.get(name) or []
     cases = _json(cases, name) if isinstance(cases, str) else cases
     if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
@@ -154,7 +154,7 @@ def _human_eval(row: Mapping[str, Any]) -> Problem:
 
 
 def _arguments(text: object) -> bytes:
-    """A JSON list of arguments, from one JSON value a line."""
+    """A JSON list of arguments, from one JSON value per line."""
     lines = _text(text, "inputs").split("\n")
     return json.dumps([_json(line, "inputs") for line in lines if line.strip()]).encode()
 
@@ -177,7 +177,7 @@ def _json(text: object, name: str) -> Any:
 
 
 def _text(value: object, name: str) -> str:
-    """Text that UTF-8 can write: JSON allows half of a surrogate pair."""
+    """The text, if UTF-8 can encode it: JSON allows half of a surrogate pair."""
     if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
         raise UserError(f"expected '{name}' to be Unicode text; found {_shown(value)}")
     return value

@@ -1,9 +1,9 @@
 """JSON, YAML, XML, TOML and CSV texts as plain JSON values, within limits.
 
-What the standard parsers let through is refused: duplicate keys, NaN and infinities, YAML aliases (an alias
-bomb parses in no time and then hangs whoever walks it), document types and with them entities, rows of another
-length than the header's, and anything deeper, larger or longer than the limits below. Dates stay text, as in
-YAML 1.2; TOML's become ISO text. CPU-bound: call it in a worker.
+Refused, although the standard parsers accept them, are duplicate keys, NaN and infinities, YAML aliases (an alias
+bomb parses in no time and then hangs whoever walks it), document types and with them entities, rows whose length
+differs from the header's, and anything deeper, larger or longer than the limits below. Dates in YAML stay text, as
+in YAML 1.2; dates in TOML become ISO text. Parsing is CPU-bound: call it in a worker.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MAX_INTEGER_BITS = 1024  # the range of a double
 
 
 class Malformed(ValueError):
-    """The text is no document of its format, or it is beyond the limits."""
+    """The text is not a document of its format, or is beyond the limits."""
 
 
 def parse_document(kind: str, text: str) -> Any:
     """The value of `text`, read as `kind`, a key of PARSERS. XML gives {root tag: content}, CSV a list of rows.
 
-    Raises Malformed. Leaves of XML and CSV are text, or None where an XML element is empty.
+    Raises Malformed. Leaves of XML and CSV are text, or None if an XML element is empty.
     """
     if len(text) > MAX_CHARACTERS:
         raise Malformed(f"{len(text)} characters, more than {MAX_CHARACTERS}")
@@ -85,7 +85,7 @@ def _json(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe, without aliases, dates and repeated keys."""
+    """The safe loader without dates. It refuses aliases and repeated keys."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -110,7 +110,7 @@ def _yaml(text: str) -> Any:
 
 
 class _Builder(ElementTree.TreeBuilder):
-    """Elements without a document type, not too deep."""
+    """Builds elements. It refuses document types and deep nesting."""
 
     depth = 0
 
@@ -134,7 +134,7 @@ def _xml(text: str) -> Any:
 
 
 def _content(element: ElementTree.Element) -> Any:
-    """As xmltodict has it: text, or a dictionary with `@attribute` and `#text`; repeated children make a list."""
+    """As in xmltodict: text, or a dictionary with `@attribute` and `#text`; repeated children make a list."""
     value: dict[str, Any] = {f"@{name}": text for name, text in element.attrib.items()}
     for child in element:
         value.setdefault(child.tag, []).append(_content(child))

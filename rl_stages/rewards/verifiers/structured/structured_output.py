@@ -1,15 +1,15 @@
-"""Structured outputs: a JSON, YAML, XML, TOML or CSV document, or a tool call's payload, against a JSON schema.
+"""Structured outputs: a JSON, YAML, XML, TOML or CSV document, or a tool call's payload, checked against a JSON schema.
 
-Rows are those of NeMo-Gym's `structured_outputs` server: the whole answer is the document, so a fence or a
-word around it is a wrong format; the score says that the schema is met, not that the content is true. As there,
-the schema is made strict: every property is required and no other is allowed. Stated differences:
+Rows are those of NeMo-Gym's `structured_outputs` server. The whole answer is the document, so a fence or a word
+around it is a wrong format. The score says that the schema is met, not that the content is true. As in Gym, the
+schema is made strict: every property is required and no other is allowed. Differences:
 
 - An empty list, table or object scores 0: it meets most schemas and says nothing.
-- `nullable` is honoured; Gym ignores it and so asks for an invented value.
-- Numbers in XML and CSV are read as JSON would; Gym takes Python's (`1_000`, `nan`).
+- `nullable` is honoured; Gym ignores it and so demands an invented value.
+- Numbers in XML and CSV are read as in JSON; Gym accepts Python's (`1_000`, `nan`).
 - An XML root that the schema does not describe is unwrapped, and so is a CSV row whose schema is one row's.
 - A property that is itself called "properties" is not taken for a schema.
-- What `documents.py` refuses.
+- Whatever `documents.py` refuses is a wrong format.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _tool(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class StructuredOutputVerifier:
-    """Score 1 for a document that meets the schema, 0 for another; text that is no document is a wrong format.
+    """Score 1 for a document that meets the schema, 0 for another. Text that is not a document is a wrong format.
 
     Safe to call from several threads. Parsing and validation run in a worker that is killed at the deadline.
     """
@@ -131,7 +131,7 @@ class StructuredOutputVerifier:
 
 
 def payload(answer: str, fields: Mapping[str, Any]) -> str:
-    """The JSON text that the answer's one call, of the wanted tool, carries. Raises Malformed without one."""
+    """The JSON text that the answer's only call, of the wanted tool, carries. Raises Malformed without one."""
     _, calls = split_calls(answer, fields["tools"])
     if [call.name for call in calls] != [fields["tool"]]:
         raise Malformed(f"expected one call of {fields['tool']}; found {[call.name for call in calls]}")

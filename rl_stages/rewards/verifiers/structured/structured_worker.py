@@ -18,7 +18,7 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def reply(request: Mapping[str, Any]) -> Reply:
-    """`text` read as `kind` against `schema`: null when it does not parse, 1 when it validates, else 0."""
+    """The score of `text` read as `kind`: null if it does not parse, 1 if it meets `schema`, else 0."""
     kind, schema = request["kind"], request["schema"]
     try:
         value = parse_document(kind, request["text"])
@@ -34,7 +34,7 @@ def reply(request: Mapping[str, Any]) -> Reply:
 
 
 def objection(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """Why `value` scores nothing: the nearest violation, or that it is an empty collection, which says nothing."""
+    """Why `value` scores 0: its most relevant violation, or that it is empty, which says nothing; else None."""
     if value in ({}, []):
         return "an empty document"
     try:
@@ -51,7 +51,7 @@ def without_root(document: Mapping[str, Any], schema: Mapping[str, Any]) -> Any:
 
 
 def typed(value: Any, schema: object) -> Any:
-    """`value` with its text leaves read as the types that `schema` asks for; text that is no such thing stays."""
+    """`value` with its text leaves read as the types that `schema` asks for; text that cannot be read so stays text."""
     if not isinstance(schema, Mapping):
         return value
     types = schema.get("type", [])

@@ -1,11 +1,11 @@
-"""Tool calls: the calls of one answer against the expected ones, or a message where a message is expected.
+"""Tool calls: compares the calls of one answer with the expected ones; none may be made if a message is expected.
 
-Rows are those of NeMo-Gym's `single_step_tool_use_with_argument_comparison` server, with these stated differences:
+Rows are those of NeMo-Gym's `single_step_tool_use_with_argument_comparison` server, with these differences:
 
-- Calls match one to one, in any order: Gym compares the first call only, or makes surplus ones cheap.
-- `true` is not 1, while 1 and 1.0 are one number; Gym goes by Python's types.
-- Longer texts are equal when the F1 of their words, case folded, is at least MIN_WORD_F1 (Gym's 0.3 of at most
-  0.5) and every word with a digit is the same: an amount or a date off by one is another call.
+- Calls match one to one, in any order; Gym compares only the first call, or makes surplus ones cheap.
+- `true` is not 1, while 1 equals 1.0; Gym follows Python's types.
+- Longer texts are equal if the F1 of their case-folded words is at least MIN_WORD_F1 (Gym's 0.3 of at most 0.5) and
+  every word with a digit is the same: an amount or a date that is off by one makes another call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ACTIONS = ("function_call", "function_call_batch", "message")
 
 
 def same_value(given: Any, expected: Any) -> bool:
-    """Whether two JSON values say the same; order counts in lists and not in objects."""
+    """Whether two JSON values mean the same. Order counts in lists, not in objects."""
     if isinstance(expected, bool) or isinstance(given, bool) or expected is None:
         return given is expected
     if isinstance(expected, int | float):
@@ -51,7 +51,7 @@ def same_number(given: float, expected: float) -> bool:
 
 
 def same_text(given: str, expected: str) -> bool:
-    """Equal, or, when both have two words or more, alike by the F1 of their words."""
+    """Whether texts are equal or, if both have two or more words, similar by the F1 of their words."""
     words = [Counter(text.casefold().split()) for text in (given, expected)]
     total = words[0].total() + words[1].total()
     if min(words[0].total(), words[1].total()) < 2:
@@ -65,8 +65,8 @@ def same_call(given: ToolCall, expected: ToolCall) -> bool:
 
 
 def matched(given: Sequence[ToolCall], expected: Sequence[ToolCall]) -> int:
-    """How many calls match one to one at most: texts only resemble, so the first partner found may be another's."""
-    partner: dict[int, int] = {}  # of each given call, the expected one
+    """The most one-to-one matches. Texts need only be similar, so the first match may belong to another call."""
+    partner: dict[int, int] = {}  # given call -> expected call
 
     def place(wanted: int, tried: set[int]) -> bool:
         for index, call in enumerate(given):
@@ -81,7 +81,7 @@ def matched(given: Sequence[ToolCall], expected: Sequence[ToolCall]) -> int:
 
 
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """`tools` by name and the expected `calls`, none where a message is expected; checked (UserError)."""
+    """`tools` by name and the expected `calls`, none if a message is expected; checked (UserError)."""
     try:
         tools = parameters_by_tool(row.get("responses_create_params", {}).get("tools"))
     except ValueError as error:
@@ -111,9 +111,9 @@ def _expected(call: object, tools: Mapping[str, Any]) -> ToolCall:
 
 
 class ToolCallVerifier:
-    """Score 1 for exactly the expected calls, or for a message where one is expected; else 0.
+    """Score 1 for exactly the expected calls, or for a message if one is expected; else 0.
 
-    A call that does not parse is a wrong format. Text beside calls is allowed. `parts["matched"]` is the share
+    A call that does not parse is a wrong format. Text next to calls is allowed. `parts["matched"]` is the share
     of the expected calls that were made.
     """
 

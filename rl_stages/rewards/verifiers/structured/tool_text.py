@@ -1,4 +1,4 @@
-"""Tool calls in an answer's text, in the two forms that chat templates of this family ask for.
+"""Parses tool calls in an answer's text, in the two forms that the chat templates of these models ask for.
 
 JSON:  <tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>       (Hermes, Qwen3)
 XML:   <tool_call><function=f><parameter=x>1</parameter></function></tool_call>   (Qwen3-Coder, Nemotron-3)
@@ -69,7 +69,7 @@ def _parameters(text: str, schema: Parameters) -> dict[str, Any]:
 
 
 def _value(text: str, schema: Mapping[str, Any]) -> Any:
-    """Text as it stands where the schema says only "string"; else JSON where it is JSON."""
+    """The text unchanged if the schema's type is "string"; else its JSON value, if it has one."""
     if schema.get("type") == "string":
         return text
     try:
@@ -79,7 +79,7 @@ def _value(text: str, schema: Mapping[str, Any]) -> Any:
 
 
 def parameters_by_tool(tools: object) -> dict[str, Parameters]:
-    """The `tools` of a row's `responses_create_params`, by name. Raises ValueError on another form."""
+    """The `tools` of a row's `responses_create_params`, by name. Raises ValueError if they have another form."""
     entries = [] if tools is None else tools
     if not isinstance(entries, list) or not all(
         isinstance(tool, dict) and isinstance(tool.get("name"), str) for tool in entries

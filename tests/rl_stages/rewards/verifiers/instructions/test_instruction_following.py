@@ -177,7 +177,7 @@ def test_the_fraction_mode_scores_the_share_that_is_met():
 
 def test_whole_numbers_written_as_floats_are_whole_numbers():
     assert check_instruction("count:numbers", {"N": 3.0}) == {"N": 3}
-    with pytest.raises(UserError, match=r"expected N to be a int; found 3\.5"):
+    with pytest.raises(UserError, match=r"expected N to be of type int; found 3\.5"):
         check_instruction("count:numbers", {"N": 3.5})
 
 
@@ -201,11 +201,11 @@ def test_null_kwargs_are_dropped():
         (["language:response_language"], [{"language": "tlh"}], "expected language to be one of af, ar, .*found 'tlh'"),
         (["punctuation:no_comma"], [{"n": 1}], r"expected kwargs \[\]; found \['n'\]"),
         (["keywords:existence"], [{}], r"expected kwargs \['keywords'\]; found \[\]"),
-        (["keywords:existence"], [{"keywords": "cat"}], "expected keywords to be a list"),
+        (["keywords:existence"], [{"keywords": "cat"}], "expected keywords to be of type list"),
         (
             ["detectable_format:number_bullet_lists"],
             [{"num_bullets": True}],
-            "expected num_bullets to be a int",
+            "expected num_bullets to be of type int",
         ),
         (
             ["length_constraints:number_words"],
