@@ -1,7 +1,7 @@
-"""A process for checks that may never return: killed at a deadline, started again for the next check.
+"""A worker process for checks that may never return. It is killed at a deadline and restarted for the next check.
 
 Neither a thread nor a cancelled future stops such a check (verl#5839, AReaL#1426). The process reads one JSON
-request a line on stdin and writes one JSON reply a line on stdout: `score`, or null for a wrong format, and
+request per line on stdin and writes one JSON reply per line on stdout, with `score`, null for a wrong format, and
 `detail`.
 """
 
@@ -29,23 +29,26 @@ READY = b"ready\n"
 MEMORY_BYTES = 3 << 30
 START_SECONDS = 120.0  # importing sympy on a loaded machine
 STARTS = 3
-STARVED = 0.25  # share of the deadline with a processor, below which a check that would still run is not to blame
+STARVED = 0.25  # a check that could run but had a CPU for less than this share of its deadline is not to blame
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 Reply = dict[str, Any]
 
 
 class WorkerDied(RuntimeError):
-    """The worker process is gone, for a reason that no deadline explains."""
+    """The worker process is gone, for a reason other than a deadline."""
 
 
 class WorkerKilled(WorkerDied):
-    """By a signal, that is by somebody else."""
+    """The worker process was killed by a signal, so by somebody else."""
 
 
 def asked_twice[T](ask: Callable[[], T], close: Callable[[], None]) -> T:
-    """What `ask()` says; where its worker is gone, `close()` and once more with a new one. A worker that was killed
-    says nothing about the check, one that died of it dies again: then WorkerDied or OSError, and all is closed."""
+    """The reply of `ask()`. If its worker is gone, calls `close()` and asks once more, with a new worker.
+
+    A worker killed by somebody else says nothing about the check, but one that died of the check dies again. Then it
+    raises WorkerDied or OSError, after `close()`.
+    """
     try:
         return ask()
     except (WorkerDied, OSError):
@@ -58,7 +61,7 @@ def asked_twice[T](ask: Callable[[], T], close: Callable[[], None]) -> T:
 
 
 class Worker:
-    """A process that keeps to the protocol above. Raises WorkerDied, or OSError, when it is gone."""
+    """A process that follows the protocol above. Raises WorkerDied or OSError if it is gone."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -70,7 +73,7 @@ class Worker:
 
     @classmethod
     def started(cls, command: Sequence[str]) -> Worker:
-        """A worker that is ready. One that is killed before was asked nothing, and another is started in its place."""
+        """A worker that is ready. One that is killed during its start was not asked anything yet, so it is replaced."""
         for _ in range(STARTS - 1):
             with suppress(WorkerKilled):
                 return cls(command)
@@ -81,12 +84,12 @@ class Worker:
         return self._process.pid
 
     def state(self) -> tuple[str, float]:
-        """As the kernel names it, such as R for ready to run; and the seconds of processor time so far."""
+        """The process state in the kernel's letters, such as R for runnable, and the CPU seconds used so far."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
         return fields[0], sum(map(int, fields[11:13])) / _TICKS
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> Reply | None:
-        """The reply, or None when there is none in time; the worker is then of no further use."""
+        """The reply, or None if there is none in time. The worker cannot be used after that."""
         self._requests.write(json.dumps(request).encode() + b"\n")
         self._requests.flush()
         line = self._read_line(seconds)
@@ -97,7 +100,7 @@ class Worker:
         self._process.communicate()
 
     def _read_line(self, seconds: float) -> bytes | None:
-        """The next line, or None at the deadline. A line is one small write: the pipe holds all of it."""
+        """The next line, or None at the deadline. A line is one small write, so the pipe holds all of it."""
         if not select.select([self._replies], [], [], seconds)[0]:
             return None
         line = self._replies.readline()
@@ -108,10 +111,10 @@ class Worker:
 
 
 class DeadlineCheck:
-    """Verdicts from a worker: score 0 when undecided at the deadline; an infrastructure failure when it died twice, or
-    waited for a processor most of that time.
+    """Verdicts from a worker. A check that is undecided at the deadline scores 0.
 
-    Safe to call from several threads. The worker starts with the first request.
+    It is an infrastructure failure if the worker died twice, or waited for a CPU most of the time. Safe to call from
+    several threads. The worker starts with the first request.
     """
 
     def __init__(self, module: str, deadline_seconds: float) -> None:
@@ -148,18 +151,18 @@ class DeadlineCheck:
         self.close()
         why = f"undecided after {self._deadline:g} s"
         if state in "RD" and cpu_seconds < STARVED * self._deadline:
-            return Verdict.infrastructure_failure(f"{why}, with a processor for {cpu_seconds:.2f} s of them")
+            return Verdict.infrastructure_failure(f"{why}, of which {cpu_seconds:.2f} s on a CPU")
         return Verdict.scored(0.0, detail=why)
 
 
 def serve(reply: Callable[[Mapping[str, Any]], Reply], package: str | None = None) -> None:
-    """The worker's side: answers until stdin ends. `package` is imported before, so that no answer pays for it.
+    """The worker's loop: replies until stdin ends. `package` is imported first, so that no reply pays for the import.
 
-    Should the parent die while a check hangs, the kernel kills this process: no interpreter lock can delay that.
+    If the parent dies while a check hangs, the kernel kills this process. The interpreter lock cannot delay that.
     """
     die_with_parent()
     if select.select([sys.stdin], [], [], 0)[0]:
-        return  # nothing is asked before READY: this is the end of stdin, and the parent was gone before the line above
+        return  # nothing is asked before READY, so stdin has ended: the parent died before the line above
     if package is not None:
         importlib.import_module(package)
     logging.disable(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Other people's rewards as verifiers, named in a row's `agent_ref`: `kind:target`."""
+"""Third-party rewards as verifiers. A row's `agent_ref` names them as `kind:target`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from cascade_rl.rl_stages.rewards.adapters import nemo_gym, python_function, ver
 
 @dataclass(frozen=True)
 class Adapter:
-    """`check` raises UserError on a target that it cannot reach; `verifier` makes one that the caller closes."""
+    """`check` raises UserError on an invalid target; `verifier` makes a verifier that the caller closes."""
 
     check: Callable[[str], None]
     verifier: Callable[[str], Verifier]

@@ -1,7 +1,7 @@
-"""`nemo-gym:http://HOST:PORT`: a resources server of NeMo-Gym, asked over HTTP.
+"""`nemo-gym:http://HOST:PORT`: a resources server of NeMo-Gym, called over HTTP.
 
-Each answer is a session: POST /seed_session with the row, then, with its cookies, POST /verify with the row and the
-answer as a Responses object. Multi-turn tools are not called here.
+Each answer is one session: POST /seed_session with the row, then, with the same cookies, POST /verify with the row
+and the answer as a Responses object. Multi-turn tools are not called.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_REPLY_BYTES = 64 << 20
 
 
 class ServerFailed(RuntimeError):
-    """The server's reply is no verdict."""
+    """The server's reply is not a verdict."""
 
 
 def check(target: str) -> None:
@@ -40,7 +40,7 @@ def check(target: str) -> None:
 
 
 class NemoGymVerifier:
-    """The server's `reward`, its other numbers as parts.
+    """Scores with the server's `reward`. The other numbers of its reply become parts.
 
     An HTTP error, a timeout, a reply without a finite reward and a `mask_sample` are infrastructure failures. Safe to
     call from several threads.
@@ -57,7 +57,7 @@ class NemoGymVerifier:
         if not answer:
             return Verdict.wrong_format("expected an answer after the reasoning; found none")
         reasoning = request(task, text, answer)["reasoning"]
-        # Environment servers are part of the run: a proxy for the internet does not know them.
+        # Environment servers are part of the run, where an internet proxy cannot reach them.
         session = build_opener(ProxyHandler({}), HTTPCookieProcessor(CookieJar()))
         try:
             self._post(session, "/seed_session", task.metadata)

@@ -13,14 +13,12 @@ _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def check(target: str) -> None:
-    """UserError unless `target` is pkg.mod:function with a module that this interpreter finds. Runs none of it."""
+    """UserError unless `target` is pkg.mod:function and this interpreter finds the package. Runs none of its code."""
     if not _TARGET.fullmatch(target):
         raise UserError(f"expected python:package.module:function; found 'python:{target}'")
     package = target.partition(":")[0].partition(".")[0]
     if importlib.util.find_spec(package) is None:
-        raise UserError(
-            f"expected {package!r}, of 'python:{target}', to be installed or on PYTHONPATH; found it in neither"
-        )
+        raise UserError(f"expected {package!r}, of 'python:{target}', to be installed or on PYTHONPATH; it is neither")
 
 
 def verifier(target: str) -> ProcessVerifier:

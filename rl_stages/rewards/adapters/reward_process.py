@@ -1,4 +1,4 @@
-"""Verdicts of reward code that runs behind `shim.py`, in a process that is killed at a deadline."""
+"""Verdicts of reward code that `shim.py` runs in a separate process, which is killed at a deadline."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SHIM = Path(__file__).with_name("shim.py")
 
 
 class ProcessVerifier:
-    """The score, of any range, that the code gives to the text behind the reasoning.
+    """The score that the code gives to the text after the reasoning. It may have any range.
 
-    A `None`, an exception, a silence beyond the deadline and a second death say nothing about the answer:
-    infrastructure failures, so that the sample is masked. Safe to call from several threads; the process starts with
-    the first.
+    `None`, an exception, no reply within the deadline and a second death of the process say nothing about the answer.
+    They are infrastructure failures, so that the sample is masked. Safe to call from several threads. The process
+    starts with the first call.
     """
 
     concurrency = 1
@@ -67,7 +67,7 @@ class ProcessVerifier:
 
 
 def request(task: Task, text: str, answer: str) -> dict[str, Any]:
-    """What the shim reads: the row's fields beside the prompt and the agent are `columns`."""
+    """The request to the shim. `columns` are the row's fields other than the prompt and the agent."""
     columns = {
         name: value for name, value in task.metadata.items() if name not in ("responses_create_params", "agent_ref")
     }

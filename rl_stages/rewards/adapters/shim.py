@@ -1,10 +1,10 @@
-"""Runs other people's reward code in a process of its own, with an interpreter that may lack this package.
+"""Runs third-party reward code in its own process, with an interpreter that may lack this package.
 
     python shim.py function PKG.MODULE:FUNCTION     a reward function with TRL's or verl's signature
     python shim.py verifiers PACKAGE                a taskset of the package `verifiers` (v1, 0.4.0)
 
-One JSON request a line on stdin: `messages`, `reasoning`, `answer`, `columns` (the row's other fields). One JSON
-reply a line on stdout: `score`, a number or null, with `parts`; or `error`. What the code itself prints goes to
+One JSON request per line on stdin: `messages`, `reasoning`, `answer`, `columns` (the row's other fields). One JSON
+reply per line on stdout: `score`, a number or null, with `parts`; or `error`. What the code itself prints goes to
 stderr.
 """
 
@@ -56,7 +56,7 @@ def trl_arguments(request: Mapping[str, Any], names: Mapping[str, inspect.Parame
 
 
 def verl_arguments(request: Mapping[str, Any]) -> dict[str, Any]:
-    """`ground_truth` is the row's, or that of its `reward_model`, where verl's own rows have it."""
+    """`ground_truth` is the row's, or that of its `reward_model`, where verl's own rows keep it."""
     columns = request["columns"]
     truth = columns["ground_truth"] if "ground_truth" in columns else columns["reward_model"]["ground_truth"]
     return {
@@ -81,7 +81,7 @@ def one(rewards: Any) -> Any:
 
 
 def reply_of(value: Any) -> dict[str, Any]:
-    """A number, null, or a dict with `score`, whose other numbers become parts."""
+    """The reply for a number, null, or a dict with `score`, whose other numbers become parts."""
     if not isinstance(value, dict):
         return {"score": number(value), "parts": {}}
     parts = {name: float(item) for name, item in value.items() if name != "score" and is_number(item)}
@@ -101,7 +101,7 @@ def is_number(value: object) -> bool:
 
 
 def verifiers_taskset(package: str) -> Score:
-    """Scores through the rewards of the taskset's Task; those that need a runtime are skipped, as it does itself."""
+    """Scores with the rewards of the taskset's Task. Those that need a runtime are skipped, as it does itself."""
     import verifiers.v1 as vf
     from verifiers.v1.configs.agent import AgentConfig
     from verifiers.v1.graph import MessageNode
@@ -136,7 +136,7 @@ KINDS = {"function": function, "verifiers": verifiers_taskset}
 
 
 def main() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a reward that hangs does not outlive who asked for it
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a reward that hangs must not outlive its parent
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     score = KINDS[sys.argv[1]](sys.argv[2])
@@ -145,7 +145,7 @@ def main() -> None:
         request = json.loads(line)
         try:
             reply = score(request)
-        except Exception as error:  # other people's code: whatever it raises is the reply
+        except Exception as error:  # third-party code may raise anything; the error is the reply
             reply = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(reply), file=replies, flush=True)
 

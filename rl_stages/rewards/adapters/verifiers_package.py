@@ -1,7 +1,7 @@
 """`verifiers:PACKAGE`: a taskset of the package `verifiers` (v1 API), whose rows carry its TaskData as `task`.
 
-Its pins clash with the trainer's, so it is installed in an environment of its own, together with PACKAGE, whose
-interpreter CASCADE_VERIFIERS_PYTHON names.
+Its pins clash with the trainer's, so it is installed in a separate environment, together with PACKAGE.
+CASCADE_VERIFIERS_PYTHON names the interpreter of that environment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""From comparisons of pairs of answers to one reward each (facts/paper.md 5.4: NeMo-Gym's `genrm_compare`)."""
+"""Turns comparisons of pairs of answers into one reward for each answer.
+
+The original is NeMo-Gym's `genrm_compare` (NVIDIA-NeMo/Gym, resources_servers/genrm_compare/utils.py at 07d6b0d0).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a judge says of two answers.
+    """A judge's judgement of two answers.
 
     score_1, score_2  helpfulness of each, 1 to 5
     ranking           1 (the first is much better) to 6 (the second is much better)
@@ -30,28 +33,28 @@ class Judgement:
         return self.score_1 == self.score_2
 
     def scores(self) -> tuple[float, float]:
-        """Both scores; of a tie, moved apart by the ranking."""
+        """Both scores. Those of a tie are moved apart by the ranking."""
         lead = RANKING_MIDPOINT - self.ranking if self.is_tie else 0.0
         return self.score_1 + lead, self.score_2 - lead
 
 
 def all_pairs(count: int) -> list[Pair]:
-    """Each pair once. Every answer comes first in half of its pairs, give or take one: judges prefer a place.
+    """Each pair once. Every answer comes first in half of its pairs, give or take one, as judges have a position bias.
 
-    The original puts the lower index first, always.
+    The original always puts the lower index first.
     """
     return [(i, j) if (i + j) % 2 else (j, i) for i, j in combinations(range(count), 2)]
 
 
 def circular_pairs(count: int, offsets: Sequence[int]) -> list[Pair]:
-    """Each answer against the ones `offsets` places further, in a circle: once first and once second for each."""
+    """Each answer against those `offsets` positions further, in a circle: per offset once first and once second."""
     return [(i, (i + offset) % count) for offset in offsets if offset % count for i in range(count)]
 
 
 def mean_scores(count: int, judgements: Mapping[Pair, Judgement]) -> list[float | None]:
-    """Mean of each answer's scores over its comparisons; None for an answer that has none.
+    """Mean of each answer's scores over its comparisons; None for an answer without comparisons.
 
-    The original counts a comparison that failed as 3 : 3.
+    The original counts a failed comparison as 3 : 3.
     """
     found: list[list[float]] = [[] for _ in range(count)]
     for pair, judgement in judgements.items():
@@ -63,10 +66,12 @@ def mean_scores(count: int, judgements: Mapping[Pair, Judgement]) -> list[float 
 def with_length_terms(
     scores: Sequence[float], reasoning: Sequence[int], answers: Sequence[int], terms: LengthTerms
 ) -> list[float]:
-    """Scores of a group plus the bonuses, in this order, and the group-relative terms.
+    """Scores of a group plus the bonuses, reasoning first, and the group-relative length terms.
 
-    The gate of the bonuses is that of the code: the shortest of all gets one, if its score reaches that of the
-    last of the best. The papers' words fit the shortest among the best too.
+    reasoning, answers  lengths in characters; 0 if there is none
+
+    The gate of the bonuses is that of the original's code: the shortest of all gets a bonus if its score reaches the
+    lowest score of the top fraction. The papers' wording also fits the shortest within the top fraction.
     """
     best = max(1, int(len(scores) * terms.top_fraction))
     threshold = sorted(scores, reverse=True)[best - 1]
@@ -83,12 +88,12 @@ def with_length_terms(
 
 
 def _shortest(lengths: Sequence[int]) -> int | None:
-    """Index of the first of the shortest that are not empty."""
+    """Index of the shortest one that is not empty, the first of several."""
     return min((index for index, length in enumerate(lengths) if length), key=lengths.__getitem__, default=None)
 
 
 def _brevity(lengths: Sequence[int]) -> list[float]:
-    """1 for the shortest to 0 for the longest, less the mean of the group; 0 where all are alike."""
+    """1 for the shortest to 0 for the longest, minus the mean of the group; 0 if all are equal."""
     low, high = min(lengths), max(lengths)
     raw = [(high - length) / (high - low) if high > low else 0.0 for length in lengths]
     return [weight - sum(raw) / len(raw) for weight in raw]

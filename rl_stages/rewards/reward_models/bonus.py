@@ -1,6 +1,7 @@
-"""IF-RL of Cascade 1's thinking models (facts/paper.md 1.4): the rules decide, and among right answers people's taste.
+"""The IF-RL reward of Cascade 1's thinking models: rules decide, and a reward model ranks right answers.
 
-R = 1 + sigmoid(z) where the verifier of the domain gives 1, z being the model's score normalised in the group; else 0.
+R = 1 + sigmoid(z) if the verifier of the domain gives 1, else 0. z is the reward model's score, normalised over the
+group (arXiv 2512.13607, section 4).
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from cascade_rl.rl_stages.rewards.reward_models.shaping import z_scores
 
 
 class BonusVerifier:
-    """A `GroupVerifier`. The group whose mean and deviation count is all that was asked of it, wrong answers too: the
-    paper does not say. Closing it closes both."""
+    """A `GroupVerifier`. Mean and deviation are over all answers of the call, wrong ones too; the paper does not say.
+
+    Closing it closes the verifier and the scorer.
+    """
 
     concurrency = 1
 
@@ -25,7 +28,7 @@ class BonusVerifier:
         self.verifier, self.scorer = verifier, scorer
 
     def rank(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
-        """A verdict for each text; infrastructure failures where the scorer is gone."""
+        """A verdict for each text; infrastructure failures if the scorer is gone."""
         verdicts = [self.verifier(task, text) for text in texts]
         try:
             scores = self.scorer.score([(task.messages, text) for text in texts])
@@ -40,7 +43,7 @@ class BonusVerifier:
 
 
 def with_bonus(verdict: Verdict, score: float, z: float) -> Verdict:
-    """Of one answer, what `verdict` becomes; without a score it stays what it is."""
+    """The verdict with the bonus. A wrong format or an infrastructure failure stays as it is."""
     if verdict.outcome is not Outcome.COMPLETED:
         return verdict
     reward = 1 + 1 / (1 + math.exp(-z)) if verdict.score == 1 else 0.0

@@ -1,4 +1,4 @@
-"""Conversations and answers as sequences whose last hidden state a Bradley-Terry head scores."""
+"""Encodes conversations with their answers as sequences, whose last hidden state a Bradley-Terry head scores."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +21,9 @@ TOKEN_BUDGET = 8192
 
 
 def encode_answer(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], answer: str) -> TrainSequence:
-    """Prompt, answer and stop token, which is the one loss token: its hidden state is the last, and is scored.
+    """Prompt, answer and stop token. The stop token is the only loss token: its hidden state is the one that is scored.
 
-    A position holds a token and predicts the next, so one more stop token stands behind. UserError as `encode_prompt`.
+    A position holds a token and predicts the next, so a second stop token follows. UserError as in `encode_prompt`.
     """
     ids = encode_prompt(tokenizer, messages) + tokenizer.encode(answer, add_special_tokens=False)
     ids += [tokenizer.eos_token_id] * 2
@@ -32,7 +32,7 @@ def encode_answer(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message
 
 
 def rewards(trainer: Trainer, sequences: Sequence[TrainSequence]) -> np.ndarray:
-    """Float32 [sequences], of a trainer with a scalar head, on every rank."""
+    """One reward per sequence, float32 [sequences], on every rank. The trainer needs a scalar head."""
     return np.array([values["reward"][-1] for values in trainer.read(sequences, _read)], np.float32)
 
 
@@ -41,7 +41,7 @@ def _read(states: Tensor, head: Head, _batch: MicroBatch) -> dict[str, Tensor]:
 
 
 def load(folder: Path) -> Trainer:
-    """The reward model on this one rank. UserError where the folder holds none."""
+    """The reward model on this single rank. UserError if the folder holds none."""
     initialize_distributed(ParallelConfig(), seed=0)
     trainer = Trainer(
         read_config(folder),

@@ -1,5 +1,8 @@
-"""Rewards of a model that a `reward_model` stage has trained, from a process of its own: the trainer's process has its
-policy's layout, and Megatron takes one. One rank scores, on the device that is there."""
+"""Rewards of a model that a `reward_model` stage has trained, computed on one rank in a separate process.
+
+The trainer's process has the policy's parallel layout, and Megatron takes one layout per process. The scorer uses the
+device that is available.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,13 @@ SERVER = "cascade_rl.rl_stages.rewards.reward_models.bradley_terry_server"
 
 
 class ScorerDied(RuntimeError):
-    """The scoring process is gone; its own words are on the trainer's stderr."""
+    """The scoring process is gone. Its error message is on the trainer's stderr."""
 
 
 class BradleyTerryScorer:
-    """Safe to call from several threads. The process starts with the object and ends with `close`, or with the thread
-    that made it. Of an answer, what stands behind its reasoning is scored (`scored_text`).
+    """Scores answers without their reasoning (`scored_text`). Safe to call from several threads.
+
+    The process starts with the object. It ends with `close`, or with the thread that made it.
 
     folder  export of a `reward_model` stage
     """
@@ -40,9 +44,9 @@ class BradleyTerryScorer:
         self._folder, self._lock = folder, threading.Lock()
 
     def score(self, prompts_and_answers: Sequence[tuple[Sequence[Message], str]]) -> list[float]:
-        """One reward for each conversation and answer, in their order, on the scale of the model: any real number.
+        """One reward for each conversation and answer, in their order. It may be any real number.
 
-        Raises ScorerDied where the process is gone, also where it never came up.
+        Raises ScorerDied if the process is gone or never came up.
         """
         request = json.dumps([[list(messages), answer] for messages, answer in prompts_and_answers])
         with self._lock:
@@ -64,8 +68,11 @@ class BradleyTerryScorer:
 
 
 class BradleyTerryVerifier:
-    """A `GroupVerifier`: the rewards of a group, as the model has them or, `shaped`, as tanh of their z-scores, which
-    Cascade 1 needs for weak reward models alone (facts/paper.md 4.2). Closing it closes the scorer."""
+    """A `GroupVerifier`: the model's rewards or, if `shaped`, tanh of their z-scores over the group.
+
+    Cascade 1 needs the shaping only for weak reward models (arXiv 2512.13607, ablation of RLHF). Closing it closes the
+    scorer.
+    """
 
     concurrency = 1
 
@@ -73,7 +80,7 @@ class BradleyTerryVerifier:
         self.scorer, self.shaped = scorer, shaped
 
     def rank(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
-        """A verdict for each text; infrastructure failures where the scorer is gone."""
+        """A verdict for each text; infrastructure failures if the scorer is gone."""
         try:
             raw = self.scorer.score([(task.messages, text) for text in texts])
         except ScorerDied as death:

@@ -1,22 +1,24 @@
-"""How probable each of a few words was where a judge had to choose between them."""
+"""The probability of each of a few words where a judge had to choose between them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
-ALTERNATIVES = 20  # of each token that a server tells; no more in vLLM, unless it is set
-LEAST_MASS = 0.5  # of all the words together: below, the judge chose none of them
+ALTERNATIVES = 20  # log-probs that a server returns per token; vLLM's default maximum
+LEAST_MASS = 0.5  # least total probability of the words; below it, the judge chose none of them
 CONTEXT_CHARACTERS = 64
 
 
 def word_probabilities(
     top_logprobs: Sequence[Mapping[str, float]], words: Sequence[str], behind: str
 ) -> tuple[float, ...] | None:
-    """Of each of `words` (upper case; the answer's case does not count) at the token that decides: the first behind the
-    last `behind`, a tag. None where nothing is behind it that the words together have LEAST_MASS at.
+    """The probability of each of `words` at the deciding token, the first one after the last `behind`, a tag.
 
-    top_logprobs  of a greedy answer, for each token those of the most probable ones, by text, in that order
+    None if the words together never have LEAST_MASS after a `behind`.
+
+    words         in upper case; the answer's case does not count
+    top_logprobs  of a greedy answer: for each token the log-probs of the most probable ones by text, in that order
     """
     found, before = None, ""
     for tokens in top_logprobs:
@@ -28,7 +30,7 @@ def word_probabilities(
 
 
 def _mass(before: str, tokens: Mapping[str, float], word: str, behind: str) -> float:
-    """Probability of the tokens that begin `word` right behind an open tag."""
+    """Probability of the tokens that begin `word` right after an open tag."""
     if _said(before, behind):
         return 0.0
     begun = {token: _said(before + token, behind) for token in tokens}

@@ -1,4 +1,7 @@
-"""A generative reward model: what it is asked about two answers, and what its reply says (facts/paper.md 5.4)."""
+"""A generative reward model: the prompt that compares two answers, and the parser of its reply.
+
+The reply's scores and ranking are those of NeMo-Gym (NVIDIA-NeMo/Gym, resources_servers/genrm_compare/utils.py).
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ End with one JSON object and nothing after it:
 where ranking 1 says that response 1 is much better, 2 better, 3 slightly better, and 4, 5 and 6 that response 2 is \
 slightly better, better and much better."""
 
-READ = 4096  # characters; nested braces take time that grows with the square of their number
+READ = 4096  # characters; nested braces take time quadratic in their number
 
-# Our own tags, and the control tokens of chat templates: an answer that held them could speak outside its place.
+# Our own tags and the control tokens of chat templates: an answer that held them could pose as another part.
 _MARKUP = re.compile(r"<(\|[^<>|]*\||/?(?:conversation|principle|response_1|response_2))>")
 
 
@@ -40,7 +43,7 @@ def comparison(
 
 
 def sections(conversation: Sequence[Mapping[str, Any]], principle: str | None, first: str, second: str) -> str:
-    """Everything that is judged, each part between tags of its own. A lone user turn goes without its role."""
+    """Everything that is judged, each part between its own tags. A single turn is shown without its role."""
     alone = len(conversation) == 1
     history = "\n\n".join(turn["content"] if alone else f"{turn['role']}: {turn['content']}" for turn in conversation)
     parts = {"conversation": history, "principle": principle, "response_1": first, "response_2": second}
@@ -48,13 +51,15 @@ def sections(conversation: Sequence[Mapping[str, Any]], principle: str | None, f
 
 
 def quoted(text: str) -> str:
-    """The text with its markup in round brackets."""
+    """The text with round brackets in place of the angle brackets of its markup."""
     return _MARKUP.sub(r"(\1)", text)
 
 
 def parse_judgement(reply: str) -> Judgement | None:
-    """The last JSON object behind the reasoning that is a judgement: of several, such as a candidate's own that the
-    judge quotes, the last is the judge's. None without one among the last READ characters."""
+    """The last JSON object after the reasoning that is a judgement; None if the last READ characters hold none.
+
+    Of several, such as one that the judge quotes from an answer, the last is the judge's own.
+    """
     found = [judgement for judgement in map(_judgement, _objects((final_answer(reply) or "")[-READ:])) if judgement]
     return found[-1] if found else None
 

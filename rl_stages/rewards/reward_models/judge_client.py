@@ -1,4 +1,4 @@
-"""A judge model behind an OpenAI-compatible server (vLLM, SGLang, NIM): one chat completion a call."""
+"""A judge model behind an OpenAI-compatible server (vLLM, SGLang, NIM): one chat completion per call."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class JudgeFailure(RuntimeError):
 class Completion:
     """What a judge wrote.
 
-    top_logprobs  for each generated token, log-probs by token text of the most probable ones, in that order; empty
-                  where none were asked for
+    top_logprobs  for each generated token, the log-probs of the most probable ones by token text, in that order;
+                  empty if none were requested
     """
 
     text: str
@@ -40,9 +40,9 @@ class Completion:
 
 
 class JudgeModel(Protocol):
-    """What answers as a judge: a server (`JudgeClient`) or an engine of our own (`ServedModel`).
+    """A judge: a server (`JudgeClient`) or our own engine (`ServedModel`).
 
-    concurrency  calls, each from a thread of its own, that it works on at once; more of them wait
+    concurrency  calls that it works on at once, each from its own thread; further calls wait
     """
 
     concurrency: int
@@ -61,9 +61,9 @@ class JudgeModel(Protocol):
     def choose(
         self, messages: Sequence[Message], words: Sequence[str], *, behind: str, max_tokens: int
     ) -> tuple[float, ...]:
-        """Of a greedy completion, the probability of each of `words` right behind its last `behind`.
+        """The probability of each of `words` right after the last `behind` of a greedy completion.
 
-        Raises JudgeFailure, also where the completion has no `behind`.
+        Raises JudgeFailure, also if the completion has no `behind`.
         """
         ...
 
@@ -75,10 +75,10 @@ class JudgeModel(Protocol):
 class JudgeClient:
     """A chat model at `url`, such as "http://judge:8000/v1"; safe to call from many threads.
 
-    A call takes at most `deadline_seconds`, waiting for one of `concurrency` places and retries included. Refused
-    connections, 5xx, 429 and replies that are no completion are tried again `retries` times.
+    A call takes at most `deadline_seconds`, including retries and the wait for one of `concurrency` slots. Refused
+    connections, 5xx, 429 and replies that are not a completion are retried up to `retries` times.
 
-    api_key_env  environment variable that holds the bearer token; UserError where it is named and not set
+    api_key_env  environment variable that holds the bearer token; UserError if it is named but not set
 
     The server is reached directly: proxies and .netrc files of the environment are not read.
     """
@@ -117,7 +117,7 @@ class JudgeClient:
         top_p: float = 1.0,
         logprobs: int = 0,
     ) -> Completion:
-        """See `JudgeModel`; `logprobs` alternatives are told for each token."""
+        """See `JudgeModel`. `logprobs` is the number of alternatives to return for each token."""
         body: dict[str, Any] = {
             "model": self._model,
             "messages": [dict(message) for message in messages],
@@ -127,7 +127,7 @@ class JudgeClient:
         }
         if logprobs:
             body |= {"logprobs": True, "top_logprobs": logprobs}
-        with self._lock:  # or a call could be lost between the last look at the loop and its end
+        with self._lock:  # else a call could be lost while the loop ends
             if self._closed:
                 raise JudgeFailure(f"{self._url}: the client is closed")
             call = asyncio.run_coroutine_threadsafe(self._ask(body), self._loop)
@@ -139,7 +139,7 @@ class JudgeClient:
     def choose(
         self, messages: Sequence[Message], words: Sequence[str], *, behind: str, max_tokens: int
     ) -> tuple[float, ...]:
-        """See `JudgeModel`; as far as the words are among the likeliest tokens that the server tells."""
+        """See `JudgeModel`. Words count only if they are among the most probable tokens that the server returns."""
         completion = self.complete(messages, max_tokens=max_tokens, logprobs=ALTERNATIVES)
         probabilities = word_probabilities(completion.top_logprobs, words, behind)
         if probabilities is None:
@@ -189,11 +189,11 @@ class JudgeClient:
 
 
 class _Passing(JudgeFailure):
-    """A failure that another try may not meet."""
+    """A failure that a retry may not meet."""
 
 
 def _http(api_key_env: str | None) -> httpx.AsyncClient:
-    # A quarter of a second: not for those who only read the configuration.
+    # Imported here: it takes a quarter of a second, which reading a configuration should not pay.
     from httpx import AsyncClient, Limits
 
     headers = {}
@@ -201,8 +201,8 @@ def _http(api_key_env: str | None) -> httpx.AsyncClient:
         if api_key_env not in os.environ:
             raise UserError(f"api_key_env: expected an environment variable that is set, found {api_key_env!r}")
         headers["Authorization"] = f"Bearer {os.environ[api_key_env]}"
-    # The calls have their own deadline and places. A connection each: a kept one may be closed by the server
-    # just as it is used again.
+    # The calls have their own deadline and limit. Each has its own connection: the server may close a kept one just
+    # as it is used again.
     limits = Limits(max_connections=None, max_keepalive_connections=0)
     return AsyncClient(headers=headers, timeout=None, limits=limits, trust_env=False)
 
@@ -220,7 +220,7 @@ def _completion(reply: bytes, url: str, expects_logprobs: bool) -> Completion:
 
 
 def _by_text(alternatives: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Most probable first; of those with one text, such as halves of characters, the most probable."""
+    """Most probable first. Of tokens with the same text, such as parts of characters, the most probable one."""
     found: dict[str, float] = {}
     for item in sorted(alternatives, key=lambda item: -item["logprob"]):
         found.setdefault(item["token"], float(item["logprob"]))

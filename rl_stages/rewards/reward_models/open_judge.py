@@ -8,9 +8,9 @@ from cascade_rl.rl_stages.rewards.reward_models.judge_client import JudgeClient,
 
 
 def open_judge(settings: RewardModel, folder: Path | None, rollout: RolloutConfig, log_path: Path) -> JudgeModel:
-    """A client, or an engine with the weights in `folder`, made like the trainer's. The caller closes it."""
+    """A client, or an engine with the weights in `folder`, configured like the trainer's. The caller closes it."""
     if folder is not None:
-        # not above: with it comes transformers, which was 1.2 s of a launcher's start
+        # imported here: it imports transformers, which took 1.2 s of a launcher's start
         from cascade_rl.rl_stages.rewards.reward_models.served_model import ServedModel
 
         return ServedModel(

@@ -1,6 +1,6 @@
-"""A judge model on a vLLM engine of our own, in its own process, for a model that no server holds.
+"""A judge model on our own vLLM engine, in its own process, for a model that no server hosts.
 
-An OpenAI-compatible server of the same vLLM would take three processes and three times the memory and the start.
+An OpenAI-compatible server of the same vLLM would take three processes, and three times the memory and start-up time.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ WEIGHTS = "model.safetensors"
 VERSION = 0
 
 Sequences = tuple[tuple[int, ...], ...]
-"""Token ids that are to be scored."""
+"""Token ids to score."""
 
 
 class ServedModel:
     """The Hugging Face model in `folder` on one engine, as a `JudgeModel`.
 
-    The constructor waits for the start, and raises what ends it. Answers depend on the prompt alone, not on what else
-    is asked. A call takes at most `deadline_seconds`. An engine that dies is started again and asked again.
+    The constructor waits for the engine's start, and raises what makes it fail. Answers depend only on the prompt, not
+    on other calls. A call takes at most `deadline_seconds`. An engine that dies is restarted and gets its requests
+    again.
 
-    config  of the trainer's engines; one engine is made of it
+    config  settings of the trainer's engines; one engine is made from them
     """
 
     def __init__(
@@ -51,7 +52,10 @@ class ServedModel:
         from transformers import AutoTokenizer
 
         if not (folder / WEIGHTS).is_file():
-            raise UserError(f"expected {folder} to have its weights in one {WEIGHTS}: serve a larger model apart")
+            raise UserError(
+                f"expected the judge's weights in one file; no such file: {folder / WEIGHTS}. Serve a larger model on "
+                "a server of its own and set its url"
+            )
         self.concurrency = concurrency
         self._folder, self._log_path = folder, log_path
         self._config = replace(config, engines=1)
@@ -63,7 +67,7 @@ class ServedModel:
         self._scoring: list[tuple[Sequences, Future[Any]]] = []
         self._closed = False
         self._started: Future[RolloutEngine] = Future()
-        # The engine dies with the thread that makes it, so that thread is our own.
+        # The engine ends with the thread that makes it, so that thread is our own.
         self._thread = threading.Thread(target=self._run, name="served model", daemon=True)
         self._thread.start()
         self._engine = self._started.result()
@@ -84,7 +88,7 @@ class ServedModel:
     def choose(
         self, messages: Sequence[Message], words: Sequence[str], *, behind: str, max_tokens: int
     ) -> tuple[float, ...]:
-        """See `JudgeModel`: the greedy completion up to there, scored with each word behind it, all of its tokens."""
+        """See `JudgeModel`. Scores each word, with all of its tokens, after the greedy completion up to `behind`."""
         until = time.monotonic() + self._deadline
         request = self._request(messages, max_tokens, temperature=0.0, top_p=1.0)
         rollout: Rollout = self._asked(request, until)
@@ -96,7 +100,7 @@ class ServedModel:
         return tuple(math.exp(scored.logprobs[-len(tail) :].sum()) for scored, tail in zip(scores, tails, strict=True))
 
     def close(self) -> None:
-        """See `JudgeModel`; on return the process is gone."""
+        """See `JudgeModel`. On return the process is gone."""
         self._closed = True
         self._calls.put(None)
         for pid in self._engine.pids:
@@ -116,7 +120,7 @@ class ServedModel:
             raise JudgeFailure(f"expected a prompt and an answer of at most {limit} tokens together, found {length}")
 
     def _before(self, answer: list[int], behind: str) -> tuple[list[int], str]:
-        """The tokens of an answer that end no later than its last `behind`, and what they leave of it."""
+        """The tokens that end no later than the answer's last `behind`, and the text from there to its end."""
         text = self._tokenizer.decode(answer)
         end = text.rfind(behind) + len(behind)
         if behind not in text:
@@ -155,24 +159,24 @@ class ServedModel:
         while not self._closed:
             try:
                 if engine.version is None:
-                    engine.update_weights(self._folder / WEIGHTS, VERSION)  # and sends again what was pending
+                    engine.update_weights(self._folder / WEIGHTS, VERSION)  # this also resubmits what was pending
                 self._work(engine)
             except EngineDied:
                 if not self._closed:
-                    with suppress(EngineDied):  # of its start; the next round tries again
+                    with suppress(EngineDied):  # during its start; the next iteration tries again
                         engine.restart()
         for answer in (*self._drawing.values(), *(answer for _, answer in self._scoring)):
             answer.set_exception(JudgeFailure(f"{self._folder}: closed before it answered"))
 
     def _work(self, engine: RolloutEngine) -> None:
-        """Until nothing is asked for any more; what is asked meanwhile joins in as answers come."""
+        """Works until no request is left. New requests join as answers arrive."""
         self._submit(engine)
         for rollout in engine.results():
             self._drawing.pop(rollout.id).set_result(rollout)
             self._submit(engine)
 
     def _submit(self, engine: RolloutEngine) -> None:
-        """What waits; where nothing runs, the next call is waited for. Scores are there when it returns."""
+        """Submits the waiting calls; waits for the next one if nothing runs. On return scores are complete."""
         calls = [] if self._drawing or self._scoring else [self._calls.get()]
         while not self._calls.empty():
             calls.append(self._calls.get())

@@ -150,7 +150,7 @@ def test_no_answer_takes_longer_than_the_deadline_and_the_next_one_is_served():
             started = time.monotonic()
             result = verdict(verifier, rf"\boxed{{{answer}}}", "1")
             took[answer] = time.monotonic() - started
-            assert result.score == 0.0 or "with a processor for" in result.detail
+            assert result.score == 0.0 or "s on a CPU" in result.detail
     undecided = [answer for answer, seconds in took.items() if seconds >= 0.5]
     assert len(undecided) >= 3, took  # the others are refused before any worker
     assert max(took.values()) < 5.0, took  # without a deadline: for ever
@@ -158,7 +158,6 @@ def test_no_answer_takes_longer_than_the_deadline_and_the_next_one_is_served():
 
 STAND_IN = """
 import os, time
-from cascade_rl.rl_stages.rewards.deadline_worker import serve
 
 def reply(request):
     if request["answer"] == "x^2":
@@ -198,7 +197,7 @@ def test_a_check_that_waits_for_a_processor_masks_the_sample():
             busy.kill()
             busy.communicate()
     assert (result.outcome, result.score) == (Outcome.INFRASTRUCTURE_FAILURE, None)
-    assert "undecided after 0.5 s, with a processor for 0." in result.detail
+    assert "undecided after 0.5 s, of which 0." in result.detail
 
 
 def test_a_worker_that_is_killed_is_replaced_and_one_that_keeps_dying_masks_the_sample(monkeypatch):
