@@ -18,7 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
-from cascade_rl.rl_stages.rewards.verifiers.instructions import # noqa: F401     constraints_ifbench, constraints_ifeval, constraints_rlvr
+from cascade_rl.rl_stages.rewards.verifiers.instructions import (  # noqa: F401
+    constraints_ifbench,
+    constraints_ifeval,
+    constraints_rlvr,
+)
 from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints import CHECKS, RELATIONS
 from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints_language import LANGUAGES
 
