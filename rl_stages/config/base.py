@@ -12,10 +12,10 @@ class BaseModel(Node):
     """What the first stage starts from: exactly one of
 
     hf         folder of a Hugging Face checkpoint (config.json, safetensors, tokenizer)
-    hf_config  content of a config.json: a random model of that shape is made on the spot
+    hf_config  content of a config.json; the run makes a random model of that shape
 
-    published  name in engine/models/published of the config.json that `hf` has: what a dry run and a plan read where
-               the checkpoint is not at hand
+    published  file name in engine/models/published that equals the config.json of `hf`. A dry run and a plan read it
+               where the checkpoint is not available
     """
 
     hf: str | None = None
@@ -31,7 +31,8 @@ class BaseModel(Node):
 class Evaluation(Node):
     """Held-out scores of all domains, taken before and after each stage. Temperature 0 is greedy.
 
-    unmeasured   domains that stages may train without a held-out score, since none of their answers has one alone
+    unmeasured   domains that stages may train without a held-out score, because an answer is scored only relative to
+                 other answers or by a judge model
     max_infrastructure_failures   largest share of a domain's answers that may stay without a score
     """
 
@@ -49,9 +50,9 @@ class Evaluation(Node):
         require(self.temperature >= 0, "evaluation.temperature", "0 or more", self.temperature)
 
 
-BASE, BEST = "base", "best"  # the names that no stage can have
+BASE, BEST = "base", "best"  # reserved: no stage can have these names
 
 
 def is_folder(teacher: str) -> bool:
-    """Whether a model that a stage reads is a Hugging Face folder, and not the name of a stage."""
+    """Whether the name means a Hugging Face folder rather than a stage."""
     return "/" in teacher

@@ -1,9 +1,9 @@
 """The cascade as data: a tree of frozen dataclasses that a launcher file fills in.
 
 Guarantees: an unknown key is a UserError that names the nearest known one, here as in an override or a YAML
-file (`rl_stages/config/text.py`); values that cannot work together are refused when the tree is built, before
-anything is written. Defaults are Nemotron-Cascade 2's numbers (facts/paper.md); what no paper states has no
-default, or says where its value comes from. Torch-free.
+file (`rl_stages/config/text.py`). Values that cannot work together are refused when the tree is built, before
+anything is written. Defaults are the numbers of Nemotron-Cascade 2 (arXiv 2603.19220). A setting that no paper states
+has no default, or its docstring says where the default comes from. Torch-free.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ STAGE_KINDS: dict[str, type[Stage]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where a stage runs: training ranks, how they divide the model, and the engines."""
+    """Where a stage runs: training ranks, how they shard the model, and the rollout engines."""
 
     nproc: int
     parallel: ParallelConfig
@@ -37,9 +37,9 @@ class Layout:
 class Cascade(Node):
     """The whole run: stages in order, each starting from the weights of its parent.
 
-    nproc     training ranks; data parallelism is what `parallel` leaves of them
-    layouts   kind of GPU -> stage -> where it runs there, instead of on the cascade's nproc, parallel and rollout
-    hardware  which of `layouts` holds; a cluster's profile sets it
+    nproc     training ranks; the data-parallel size is nproc divided by the sizes in `parallel`
+    layouts   kind of GPU -> stage -> its layout there, instead of the cascade's nproc, parallel and rollout
+    hardware  key of `layouts` that applies; a cluster's profile sets it
     """
 
     name: str
@@ -66,7 +66,7 @@ class Cascade(Node):
 
     @property
     def scored_domains(self) -> tuple[str, ...]:
-        """Whatever a stage has a held-out score in: every policy in evaluation.domains, a reward model in its own."""
+        """All domains with held-out scores: evaluation.domains for policies, and the domain of each reward model."""
         own = [stage.domain for stage in self.stages if not stage.trains_policy]
         return tuple(dict.fromkeys((*self.evaluation.domains, *own)))
 
@@ -78,7 +78,7 @@ class Cascade(Node):
         return self.stages[names.index(name)]
 
     def earlier(self, stage: Stage) -> tuple[Stage, ...]:
-        """The stages that are listed before it."""
+        """The stages listed before `stage`."""
         return self.stages[: self.stages.index(stage)]
 
     def parent(self, stage: Stage) -> Stage | None:
@@ -89,7 +89,7 @@ class Cascade(Node):
         return None if stage.parent == BASE else self.stage(stage.parent)
 
     def layout(self, stage: Stage) -> Layout:
-        """The stage's own, where it has one, then that of its hardware, and the cascade's."""
+        """The layout of a stage. Each value is the stage's own, else that of its hardware, else the cascade's."""
         shared = self.layouts.get(self.hardware, {}).get(stage.name, self)
         return Layout(
             nproc=stage.nproc or shared.nproc,
@@ -102,7 +102,7 @@ class Cascade(Node):
         require(len(names) > 0, "stages", "at least one stage", self.stages)
         require(len(set(names)) == len(names), "stages", "different names", names)
         taken = ({item.name for item in fields(self)} | {BASE, BEST}) & set(names)
-        require(not taken, "stages", "names that are no key of the cascade itself", sorted(taken))
+        require(not taken, "stages", "names that are not keys of the cascade itself", sorted(taken))
 
     def _check_parents(self) -> None:
         for stage in self.stages:
@@ -148,7 +148,7 @@ class Cascade(Node):
         for stage in self.stages:
             policies = isinstance(stage, MopdStage)
             names = [other.name for other in self.earlier(stage) if other.trains_policy or not policies]
-            earlier, best = ", ".join(names) or "none there is", f", {BEST}" if isinstance(stage, MopdStage) else ""
+            earlier, best = ", ".join(names) or "there is none", f", {BEST}" if isinstance(stage, MopdStage) else ""
             expected = f'the name of an earlier stage ({earlier}){best} or a Hugging Face folder, written with a "/"'
             known = [*names, BEST] if best and names else names
             for key, model in stage.models_read.items():

@@ -17,15 +17,18 @@ MOPD_SAMPLING = Sampling(max_new_tokens=98_304, temperature=1.0, top_p=1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class MopdStage(OnPolicyStage):
-    """Multi-domain on-policy distillation: the student's samples, scored by the teacher of their domain. Defaults:
-    Cascade 2, section 4.4 and Table 8 (facts/paper.md 2); of its two learning rates, the one that has a warm-up.
+    """Multi-domain on-policy distillation: the teacher of a sample's domain scores the student's tokens.
 
-    teachers   domain -> name of an earlier stage, whose export it is; "best", the earlier stage with the best held-out
-               score there; or a Hugging Face folder, written with a "/". One for each domain of the data; same
-               architecture and tokenizer as the student
-    importance_low, importance_high   tokens outside are dropped, of the objective "sampled"
-    objective  what is learned of the teacher: "sampled", the paper's, its log-prob of the drawn token; "topk", reverse
-               KL of its `topk` likeliest tokens and a bucket for the rest; "exact", of the whole vocabulary
+    Defaults: arXiv 2603.19220, section 4.4 and Table 8. The text and the table give two learning rates; the default is
+    the text's, which comes with a warm-up.
+
+    teachers   domain -> one of: the name of an earlier stage, whose export is the teacher; "best", the earlier stage
+               with the best held-out score in that domain; a Hugging Face folder, written with a "/". Each domain of
+               the data needs one. It has the student's architecture and tokenizer
+    importance_low, importance_high   objective "sampled": tokens with a ratio outside the band are dropped
+    objective  "sampled": the teacher's log-prob of the sampled token, as in the paper (equations 2 to 4). "topk":
+               reverse KL over the teacher's `topk` likeliest tokens and one bucket for the rest. "exact": reverse KL
+               over the whole vocabulary
     """
 
     kind: ClassVar[str] = "mopd"
@@ -48,7 +51,7 @@ class MopdStage(OnPolicyStage):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, self.name, self, "topk")
-        # a teacher's log-probs over what the student kept would be blind to what it would have said instead
+        # over the student's kept tokens alone, a teacher could not favour a token that the student left out
         top_k = self.sampling.top_k
         require(top_k == 0, f"{self.name}.sampling.top_k", "0: distillation is over the whole vocabulary", top_k)
         require(len(self.teachers) > 0, f"{self.name}.teachers", "at least one teacher", dict(self.teachers))

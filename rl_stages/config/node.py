@@ -1,4 +1,4 @@
-"""A node of the configuration, and the checks that it is written with."""
+"""The base class of configuration nodes, and the checks that they share."""
 
 import re
 from collections.abc import Collection
@@ -12,13 +12,13 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def nearest(key: str, known: Collection[str]) -> str:
-    """The known key that `key` was probably meant to be; one with the same last part goes first."""
+    """The known key closest to `key`. Keys with the same last part take precedence."""
     same_end = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
     return get_close_matches(key, same_end or list(known), n=1, cutoff=0.0)[0]
 
 
 class Node:
-    """A node of the tree: refuses an unknown key with the nearest known one."""
+    """A node of the tree. An unknown key is a UserError that names the nearest known key."""
 
     def __new__(cls, *_values: Any, **keys: Any) -> Self:
         known = [item.name for item in fields(cls)]  # type: ignore[arg-type]

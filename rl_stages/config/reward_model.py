@@ -12,12 +12,14 @@ from cascade_rl.rl_stages.config.node import Node, at_least, require
 class LengthTerms:
     """Weights of what conciseness adds to a score; 0 turns a term off. Lengths are characters.
 
-    Defaults: Nano-v3's report, which Cascade 2 says that it follows ("the same as Nano-v3"). Super's released
-    configuration has .3, .35, .5, .5, and a style term, which is not built; no released one is Cascade 2's.
+    Defaults: the report of Nemotron-3-Nano (arXiv 2512.20848). Cascade 2 says that it uses "the same as Nano-v3"
+    (arXiv 2603.19220). The released configuration of Nemotron-3-Super has .3, .35, .5, .5 and a style term, which is
+    not implemented (NVIDIA-NeMo/RL, examples/nemo_gym/nemotron-3-super/stage3_rlhf.yaml). None of the released
+    configurations is that of Cascade 2.
 
-    reasoning, answer              of the group-relative terms
+    reasoning, answer              weights of the group-relative terms
     reasoning_bonus, answer_bonus  for the shortest of the group, if its score is among the best
-    top_fraction                   how much of the group the best are
+    top_fraction                   share of the group that counts as the best
     """
 
     reasoning: float = 0.5
@@ -28,17 +30,18 @@ class LengthTerms:
 
 
 PromptForm = Literal["instructed", "plain", "roles"]
-"""How the model is asked: "instructed", one that was not trained for it; "plain", one trained on the same sections
-without the instructions (`generate:genrm`); "roles", one whose chat template has the roles `response_1`, `response_2`
-and `principle`, such as nvidia/Qwen3-Nemotron-235B-A22B-GenRM."""
+"""How the model is asked. "instructed": with instructions, for a model that was not trained to judge. "plain": the same
+sections without the instructions, for a model trained on them (`generate:genrm`). "roles": for a model whose chat
+template has the roles `response_1`, `response_2` and `principle`, such as nvidia/Qwen3-Nemotron-235B-A22B-GenRM."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenRm(Node):
-    """How a generative reward model compares the answers of a group (facts/paper.md 5.4).
+    """How a generative reward model compares the answers of a group, as in NVIDIA-NeMo/Gym,
+    resources_servers/genrm_compare.
 
     prompt   "instructed", "plain" or "roles": see rl_stages/rewards/reward_models/genrm.py
-    offsets  of circular pairs, such as 1 (Nano-v3) or 1,2; None: all pairs, as in Cascade 2
+    offsets  of circular pairs, such as 1 (Nano-v3) or 1,2; None: all pairs, as in Cascade 2 (arXiv 2603.19220)
     terms    what conciseness adds
     """
 
@@ -49,17 +52,20 @@ class GenRm(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class RewardModel(Node):
-    """The model that judges the answers of a stage. Sampling: that of the GenRM in NeMo-Gym (facts/paper.md 5.4).
+    """The model that judges the answers of a stage. Default sampling: that of the GenRM in NVIDIA-NeMo/Gym
+    (resources_servers/genrm_compare).
 
-    kind     "server": OpenAI-compatible, at `url`; "engine": one vLLM engine of our own on rank 0's node, beside the
-             trainer's; "bradley_terry": what a reward_model stage trained, in a process of its own
+    kind     "server": OpenAI-compatible, at `url`. "engine": a vLLM engine of its own on rank 0's node, in addition to
+             the rollout engines. "bradley_terry": the export of a reward_model stage, in a process of its own
     model    the name by which the server knows it; otherwise an earlier stage, or a folder, written with a "/"
-    shaped   of "bradley_terry": tanh of the z-scores in a group, which Cascade 1 needs for weak reward models
-    bonus    of "bradley_terry": the domain's verifier scores, and a right answer gets the sigmoid of its z-score beside
-             its 1, as in IF-RL of Cascade 1's thinking models; otherwise the model scores alone
-    api_key_env       environment variable that holds the server's key; None: it takes none
-    deadline_seconds  of all that is asked about one group, and of each question
-    retries           of a server that fails
+    shaped   "bradley_terry" only: tanh of the z-scores in a group. Cascade 1 needs it for weak reward models only
+             (arXiv 2512.13607)
+    bonus    "bradley_terry" only: the domain's verifier scores, and a correct answer gets 1 plus the sigmoid of its
+             z-score, as in IF-RL of Cascade 1's thinking models (arXiv 2512.13607, section 4). False: the reward model
+             alone scores
+    api_key_env       environment variable that holds the server's key; None: the server takes no key
+    deadline_seconds  for all questions about one group, and for each single question
+    retries           of a failed request to the server
     concurrency       questions asked at once
     """
 
@@ -79,17 +85,17 @@ class RewardModel(Node):
 
     @property
     def folder_or_stage(self) -> str | None:
-        """Where its weights are found; None for a server."""
+        """The stage or folder with its weights; None for a server."""
         return None if self.kind == "server" else self.model
 
     def __post_init__(self) -> None:
         right = (self.url is not None) == (self.kind == "server")
-        require(right, "reward_model.url", "one for a server, and for nothing else", self.url)
+        require(right, "reward_model.url", "a URL for a server and none for any other kind", self.url)
         alone = not self.bonus or (self.kind == "bradley_terry" and not self.shaped)
-        require(alone, "reward_model.bonus", "it with bradley_terry alone, and not shaped", self.bonus)
+        require(alone, "reward_model.bonus", "false, or kind bradley_terry without shaped", self.bonus)
         at_least(1, "reward_model", self, "concurrency", "max_tokens")
         at_least(0, "reward_model", self, "retries", "temperature")
         require(self.deadline_seconds > 0, "reward_model.deadline_seconds", "more than 0", self.deadline_seconds)
         offsets = self.genrm.offsets
         wide = offsets is None or (len(offsets) > 0 and min(offsets) > 0)
-        require(wide, "reward_model.genrm.offsets", "numbers above 0, or none for all pairs", offsets)
+        require(wide, "reward_model.genrm.offsets", "numbers above 0, or null for all pairs", offsets)

@@ -1,4 +1,4 @@
-"""The settings of a reward model's training."""
+"""The settings of reward-model training."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,11 +12,13 @@ REWARD_MODEL_OPTIMIZER = OptimizerConfig(lr=2e-6, betas=(0.9, 0.95))
 
 @dataclass(frozen=True, kw_only=True)
 class RewardModelStage(Stage):
-    """Bradley-Terry training of a reward model of the policy's architecture, which no stage starts from. Defaults:
-    Cascade 1 (facts/paper.md 1.4), whose 82K pairs are 320 steps, one epoch; the betas are those of its RL stages.
+    """Bradley-Terry training of a reward model with the policy's architecture. No stage starts from its weights.
+
+    Defaults: Cascade 1 (arXiv 2512.13607, section 4): one epoch over 82K pairs is 320 steps. The betas are those of its
+    RL stages.
 
     data    preference pairs (rl_stages/tasks/pairs.py)
-    domain  name of its score, the share of held-out pairs whose chosen answer has the higher reward
+    domain  name of its score: the share of held-out pairs whose chosen answer has the higher reward
     """
 
     kind: ClassVar[str] = "reward_model"
@@ -37,4 +39,4 @@ class RewardModelStage(Stage):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, self.name, self, "pairs_per_step")
-        require(not self.gate, f"{self.name}.gate", "none: a reward model answers nothing", dict(self.gate))
+        require(not self.gate, f"{self.name}.gate", "no gate: a reward model generates no answers", dict(self.gate))

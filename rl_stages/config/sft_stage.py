@@ -14,11 +14,12 @@ SFT_OPTIMIZER = OptimizerConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class SftStage(Stage):
-    """Supervised fine-tuning. Defaults: Cascade 2, Table 7 (facts/paper.md 3.1); the clip is not stated.
+    """Supervised fine-tuning. Defaults: arXiv 2603.19220, Table 7. The paper does not state the gradient clip.
 
-    sequences_per_step   demonstrations; the paper counts packed sequences of 256K tokens, 64 a step
-    learned_turns        of a conversation, every turn of the assistant or the last; not in the paper, every in Nano-3's
-    overlong             a sequence longer than token_budget ends the run ("error") or is left out and counted ("drop")
+    sequences_per_step   demonstrations per step. The paper counts packed sequences of 256K tokens, 64 per step
+    learned_turns        which assistant turns of a conversation are learned: "every" or the "last". The paper does not
+                         say; NVIDIA-NeMo/Nemotron's SFT recipe for Nano-3 learns every turn
+    overlong             a sequence longer than token_budget ends the run ("error") or is dropped and counted ("drop")
     """
 
     kind: ClassVar[str] = "sft"

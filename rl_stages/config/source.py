@@ -1,7 +1,7 @@
 """One entry of a stage's `data`: `PATH`, `PATH[:COUNT]`, `PATH*WEIGHT` or `PATH[:COUNT]*WEIGHT`. Torch-free.
 
-("a.jsonl*0.55", "b.jsonl*0.3", "c.parquet*0.15")   shares of the draws
-("a.jsonl[:1853]", "b.jsonl[:927]")                 exactly so many of the rows, drawn by the seed, and all of them
+("a.jsonl*0.55", "b.jsonl*0.3", "c.parquet*0.15")   shares of the samples
+("a.jsonl[:1853]", "b.jsonl[:927]")                 exactly that many rows of each, chosen by the seed
 """
 
 import re
@@ -17,7 +17,7 @@ _ENTRY = re.compile(r"(?P<path>[^*\[\]]+)(?:\[:(?P<count>[^\]]*)\])?(?:\*(?P<wei
 
 @dataclass(frozen=True)
 class Source:
-    """Where rows come from; `count` and `weight` are None where they are not given."""
+    """Where rows come from. `count` and `weight` are None if not given."""
 
     path: str
     count: int | None = None
@@ -25,7 +25,7 @@ class Source:
 
     @classmethod
     def parse(cls, text: str) -> "Source":
-        """UserError for another form, and for a count or a weight that is not above 0."""
+        """Raises UserError for any other form, and for a count or a weight that is not above 0."""
         match = _ENTRY.fullmatch(text)
         try:
             if match is None:
@@ -45,9 +45,9 @@ class Source:
 
 
 def parse_sources(texts: Iterable[str]) -> list[Source]:
-    """UserError as for one, and where some have a weight and others none."""
+    """Raises UserError as `Source.parse` does, and if only some of the sources have a weight."""
     sources = [Source.parse(text) for text in texts]
     if len({source.weight is None for source in sources}) > 1:
         bare = next(source.path for source in sources if source.weight is None)
-        raise UserError(f"expected a weight for each source or for none; found none for {bare!r}")
+        raise UserError(f"expected a weight for every source or for none; found {bare!r} without a weight")
     return sources

@@ -1,4 +1,4 @@
-"""What all stages have in common, and what those that learn from their own samples do."""
+"""The settings that all stages share, and those of the stages that learn from their own samples."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ RL_OPTIMIZER = OptimizerConfig(lr=3e-6, betas=(0.9, 0.95))
 
 
 def check_kept(owner: str, sampling: Sampling) -> None:
-    """What was kept at each position is recorded for the trainer; top_k bounds it. One token alone teaches nothing."""
+    """Tokens kept at a position are recorded for the trainer, so top_k bounds them. One token alone teaches nothing."""
     top_p, top_k = sampling.top_p, sampling.top_k
     require(0 < top_p <= 1, f"{owner}.top_p", "more than 0 and at most 1", top_p)
     expected = f"2 to {MAX_TOP_K}, since all tokens that are kept are recorded for the trainer, or 0 with top_p = 1"
@@ -22,17 +22,17 @@ def check_kept(owner: str, sampling: Sampling) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage(Node):
-    """What every stage has.
+    """The settings that every stage has.
 
-    parent        name of the earlier stage whose weights it starts from, or "base"; the one before where it is None
-    data          sources: files, folders, `hf:` or `generate:` (rl_stages/data/rows.py, rl_stages/tasks/), each with a
-                  count or a weight where it says so (rl_stages/config/source.py). Without weights the sources of
-                  RL are joined, and those of SFT take turns
+    parent        name of the earlier stage whose weights it starts from, or "base"; None: the previous policy stage
+    data          sources: files, folders, `hf:` or `generate:` (rl_stages/data/rows.py, rl_stages/tasks/), each with an
+                  optional count or weight (rl_stages/config/source.py). Without weights the sources of RL are
+                  concatenated, and those of SFT alternate
     token_budget  tokens per packed micro-batch; the longest sequence must fit
-    router        what trains in the routers of a mixture of experts
+    router        which parts of the MoE routers are trained
     checkpoint_every, keep_checkpoints   steps between checkpoints, and how many complete ones stay on disk
     gate          domain -> how much of its held-out score the stage may lose; a stage that loses more stops the cascade
-    nproc, parallel, rollout   where they differ from the cascade's
+    nproc, parallel, rollout   instead of the cascade's; None: as there
     """
 
     kind: ClassVar[str]
@@ -55,12 +55,12 @@ class Stage(Node):
 
     @property
     def batch_terms(self) -> str:
-        """What a step and the whole stage take, with units."""
+        """The size of a step and of the whole stage, with units."""
         raise NotImplementedError
 
     @property
     def models_read(self) -> Mapping[str, str]:
-        """Beside its parent, by the key that names them: earlier stages, or folders, written with a "/"."""
+        """Models besides the parent, by configuration key: earlier stages, or folders, written with a "/"."""
         return {}
 
     def __post_init__(self) -> None:
@@ -74,11 +74,12 @@ class Stage(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Plateau(Node):
-    """A metric that gets no better: its mean over the last `window` steps is not better than that of the `window` steps
-    before by at least `gain`. MOPD of Cascade 2 converges after 40 to 50 steps, judged by eye (facts/paper.md 2).
+    """Ends a stage when a metric stops improving: its mean over the last `window` steps is not better, by at least
+    `gain`, than its mean over the `window` steps before. Not in the papers: arXiv 2603.19220, section 4.4, says only
+    that MOPD converges within 40 to 50 steps.
 
     metric  a key of metrics.jsonl
-    better  which way it gets better; "lower" for reverse_kl
+    better  the direction of improvement; "lower" for reverse_kl
     """
 
     window: int
@@ -92,8 +93,8 @@ class Plateau(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class LengthClip(Node):
-    """A share of truncated answers that was above `rate` in each of the last `window` steps, or below it: Math RL of
-    Cascade 1 goes on to longer answers when it has come down to about 0.1 (facts/paper.md 1.4)."""
+    """Ends a stage when the share of truncated answers was above (or below) `rate` in each of the last `window` steps.
+    Math RL of Cascade 1 moves on to longer answers at a share of about 0.1 (arXiv 2512.13607, section 4)."""
 
     rate: float
     window: int
@@ -106,12 +107,12 @@ class LengthClip(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyStage(Stage):
-    """What the stages have in common that learn from their own samples: one update per rollout batch.
+    """The settings of stages that learn from their own samples, with one update per rollout batch.
 
-    importance_low, importance_high   the band of the train/rollout ratio, see the stage's loss
+    importance_low, importance_high   band of the train/rollout probability ratio, see the stage's loss
     tme_bound                         largest allowed mean of exp|log p_train - log p_rollout|; 1.001 suits float32
-    max_infrastructure_failures       largest share of a step's samples that may stay without a score
-    stop_at_plateau, stop_at_length_clip   what ends the stage before its last step (rl_stages/run/stop_rule.py)
+    max_infrastructure_failures       largest share of a step's samples that may have no score
+    stop_at_plateau, stop_at_length_clip   rules that end the stage early (rl_stages/run/stop_rule.py)
     """
 
     prompts_per_step: int = 128
@@ -136,12 +137,12 @@ class OnPolicyStage(Stage):
 
     @property
     def max_new_tokens(self) -> int:
-        """Of the longest answer in any of its steps."""
+        """The longest answer that any of its steps allows."""
         return self.sampling.max_new_tokens
 
     @property
     def trained_domains(self) -> Collection[str]:
-        """The domains whose held-out scores the stage means to raise."""
+        """The domains whose held-out scores the stage is meant to raise."""
         raise NotImplementedError
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
 """The configuration tree as text: YAML, and `key=value` settings of a command line.
 
-Everything is read against the types of `rl_stages/config/cascade.py`: an unknown key, a missing key and a value of
-another type are UserErrors that name the key. A stage carries its `kind` in the plain form, and is addressed
-by its name.
+Values are checked against the types of `rl_stages/config/cascade.py`: an unknown key, a missing key and a value of the
+wrong type are UserErrors that name the key. In the plain form a stage has a `kind` key, and settings address it by
+its name.
 """
 
 import math
@@ -33,12 +33,12 @@ def to_plain(node: Any) -> Any:
 
 
 def to_yaml(node: Any) -> str:
-    """YAML text of a tree or of a part of one."""
+    """A tree, or a part of one, as YAML text."""
     return yaml.safe_dump(to_plain(node), sort_keys=False, width=110)
 
 
 def from_plain(plain: Any) -> Cascade:
-    """The typed tree. Raises UserError for an unknown or missing key and for a value of another type."""
+    """The typed tree. Raises UserError for an unknown or missing key and for a value of the wrong type."""
     return _read(plain, Cascade, "cascade")
 
 
@@ -81,8 +81,8 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[st
 def override(cascade: Cascade, settings: Sequence[str]) -> Cascade:
     """The tree with `key=value` settings applied, all at once: `seed=2`, `rollout.max_num_seqs=32`,
     `if_rl.optimizer.lr=1e-3`, `evaluation.domains=math,instruction_following` (a tuple is comma-separated),
-    `base.hf=null`. In a node that is null, `if_rl.parallel.tensor=2`, the other keys are those that hold for the stage
-    otherwise, of its hardware's layout or of the cascade, or the defaults."""
+    `base.hf=null`. Setting a key of a node that is null, such as `if_rl.parallel.tensor=2`, fills its other keys with
+    the values that the stage would use otherwise: those of its hardware's layout, of the cascade, or the defaults."""
     plain = to_plain(cascade)
     known, stages = leaves(plain), {stage.name for stage in cascade.stages}
     for setting in sorted(settings, key=lambda text: text.partition(".")[0] in stages):  # they may need the cascade's
@@ -97,7 +97,7 @@ def override(cascade: Cascade, settings: Sequence[str]) -> Cascade:
 
 
 def _hint(node: Any, path: Sequence[str]) -> Any:
-    """Type of the value at `path`, or None where there is no such key."""
+    """Type of the value at `path`; None if there is no such key."""
     head, *rest = path
     children = _children(node)
     if head not in children:
@@ -113,7 +113,7 @@ def split_null(hint: Any) -> tuple[Any, bool]:
 
 
 def _children(node: Any) -> dict[str, tuple[Any, Any]]:
-    """Of a node, or of the class of one that is not there: the keys, with value and type."""
+    """Keys of a node with value and type; for a null node, those of its class."""
     if isinstance(node, Mapping):
         return {key: (value, type(value)) for key, value in node.items()}
     if not is_dataclass(node):
@@ -145,7 +145,7 @@ def _expected(where: str, expected: str, found: object) -> UserError:
 
 
 def _name(hint: Any) -> str:
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(hint, str(hint))
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint, str(hint))
 
 
 def _parse(text: str, hint: Any, where: str) -> Any:

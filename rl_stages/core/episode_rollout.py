@@ -10,6 +10,6 @@ from cascade_rl.rl_stages.core.verdict import Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeRollout(Rollout):
-    """A whole episode and what its environment says about it."""
+    """A whole episode with the verdict of its environment."""
 
     verdict: Verdict

@@ -1,4 +1,4 @@
-"""Messages of a conversation: chat messages and NeMo-Gym's history items, checked, in the one form that templates read.
+"""Conversations, checked: chat messages and NeMo-Gym's history items in the one form that chat templates read.
 
 {"role": "system" | "user", "content": text}
 {"role": "assistant", "content": text, "reasoning_content"?: text, "tool_calls"?: [call]}
@@ -21,14 +21,14 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 ITEMS = ("message", "reasoning", "function_call", "function_call_output")  # of OpenAI's Responses API
 PARTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
 TOOL_FORM = '{"type": "function", "name": text, "parameters": schema}'
-SHOWN = 300  # characters of a bad value that an error repeats
+SHOWN = 300  # characters of a bad value that an error quotes
 
 
 def parse_messages(value: object, where: str) -> tuple[Message, ...]:
-    """The conversation in `value`, a text being one user turn.
+    """The conversation in `value`. A plain text is one user turn.
 
-    Reasoning and calls that come as items of their own become parts of one assistant turn. UserError, beginning with
-    `where`, on another form and on a tool's output whose call nobody made.
+    Reasoning and calls that are separate items become parts of one assistant turn. Raises UserError, prefixed with
+    `where`, for any other form and for a tool's output without an earlier call.
     """
     items = [{"role": "user", "content": value}] if isinstance(value, str) else value
     if not isinstance(items, list) or not items:
@@ -51,7 +51,7 @@ def parse_messages(value: object, where: str) -> tuple[Message, ...]:
 
 
 def parse_tools(value: object, where: str) -> tuple[Tool, ...]:
-    """Tools, flat (NeMo-Gym) or nested (chat), in the nested form of chat templates. UserError."""
+    """Tools, flat (NeMo-Gym) or nested (chat), in the nested form of chat templates. Raises UserError otherwise."""
     tools = [] if value is None else value
     if not isinstance(tools, list):
         raise UserError(f"expected '{where}' to be a list of {TOOL_FORM}; found {shown(value)}")
@@ -112,7 +112,7 @@ def _add_assistant(messages: list[Message], item: Mapping[str, Any]) -> None:
 
 
 def _open_turn(messages: list[Message], *, reasoned: bool) -> Message:
-    """The assistant's turn that still goes on, where `reasoned` says that reasoning does not begin another."""
+    """The assistant turn to extend: the last message if it is one and `reasoned`, otherwise a new turn."""
     if not (messages and messages[-1]["role"] == "assistant" and reasoned):
         messages.append({"role": "assistant", "content": ""})
     return messages[-1]
@@ -130,11 +130,11 @@ def _add_output(messages: list[Message], output: object, call_id: object) -> Non
         message = {"role": "tool", "content": _text(output, "output")}
         messages.append(message if call_id is None else {**message, "tool_call_id": call_id})
         return
-    raise UserError(f"expected the output of an earlier call; found one of {shown(call_id)}, which nobody made")
+    raise UserError(f"expected the output of an earlier call; found id {shown(call_id)}, which no earlier call has")
 
 
 def _split_reasoning(content: str) -> tuple[str, str]:
-    """Reasoning and answer of a content that holds both."""
+    """Splits a content that holds both reasoning and answer."""
     before, closed, after = content.partition("</think>")
     if not closed:
         if "<think>" in content:

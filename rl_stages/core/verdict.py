@@ -17,7 +17,7 @@ class Verdict:
     """One of three: a score in [0, 1], a wrong format (score 0), or an infrastructure failure (score None).
 
     parts   partial scores by name, for metrics only; never added to the score
-    detail  one line for a person who asks why
+    detail  one line that explains the verdict
     """
 
     outcome: Outcome
@@ -39,9 +39,9 @@ class Verdict:
 
 
 class Verifier(Protocol):
-    """Scores finished answers of one domain. Truncation is the caller's to decide, from the finish reason.
+    """Scores finished answers of one domain. Truncated answers are the caller's to handle, by their finish reason.
 
-    concurrency  calls, each from a thread of its own, that it may be given at once; what is CPU-bound runs in processes
+    concurrency  calls that it takes at once, each from its own thread; CPU-bound work runs in processes
     """
 
     concurrency: int
@@ -51,7 +51,7 @@ class Verifier(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends what the verifier started. It can be called more than once."""
+        """Stops what the verifier started. It may be called more than once."""
         ...
 
 
@@ -66,12 +66,12 @@ class GroupVerifier(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends what the verifier started. It can be called more than once."""
+        """Stops what the verifier started. It may be called more than once."""
         ...
 
 
 def final_answer(text: str) -> str | None:
-    """The part of `text` behind its reasoning, stripped; None when a `<think>` was never finished.
+    """The part of `text` after its reasoning, stripped; None if a `<think>` was never closed.
 
     Only this part is verified: a constraint met, or a number boxed, while thinking counts for nothing.
     """
