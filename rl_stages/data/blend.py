@@ -1,4 +1,4 @@
-"""Sources drawn in given shares: who comes at a place of the stream is a function of the shares and the place alone."""
+"""Mixes sources in given shares. Which source a position of the stream has depends on shares and position alone."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -6,9 +6,9 @@ from math import lcm
 
 
 class Blend:
-    """Draw n of a source of share w is due at (n + 1/2) / w; the draws come in the order in which they are due.
+    """Item n of a source with share w is due at (n + 1/2) / w. The stream has the items in the order of these times.
 
-    So among the first N draws a source has w N of them, to within the number of sources, and nothing is stored.
+    So a source has w N of the first N items, to within the number of sources, and no state is stored.
     """
 
     def __init__(self, weights: Sequence[Fraction]) -> None:
@@ -17,7 +17,7 @@ class Blend:
         self.total = sum(self.weights)
 
     def at(self, position: int) -> tuple[int, int]:
-        """The source of the draw at `position` and how many of its draws came before, both counting from 0."""
+        """The source of the item at `position`, and the item's index in that source. All count from 0."""
         taken = self._taken(max(0, position - len(self.weights)))
         while sum(taken) < position:
             taken[self._next(taken)] += 1
@@ -25,7 +25,7 @@ class Blend:
         return source, taken[source]
 
     def _taken(self, time: int) -> list[int]:
-        """Draws of each source that are due until `time`, which is at most that many draws and as many as sources."""
+        """Items of each source that are due by `time`: in all at most `time` plus the number of sources."""
         return [(2 * time * weight + self.total) // (2 * self.total) for weight in self.weights]
 
     def _next(self, taken: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""Duplicates: rows whose conversations say the same but for case and white space. Of each the first is kept."""
+"""Deduplication: of rows whose conversations differ only in case and white space, the first is kept."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cascade_rl.rl_stages.data.rows import Row
 
 
 class Deduplicator:
-    """Demonstrations are compared with their answers, tasks by their prompts; 16 bytes of each stay in memory."""
+    """Compares demonstrations by prompt and answer, and tasks by prompt. Keeps a digest of 16 bytes per row."""
 
     def __init__(self) -> None:
         self.seen: set[bytes] = set()
 
     def __call__(self, row: Row) -> str | None:
-        """Why the row is dropped, None where it is kept. UserError on a row without messages."""
+        """Why the row is dropped; None if it is kept. Raises UserError for a row without messages."""
         turns = [
             (message["role"], " ".join(message["content"].casefold().split()), message.get("tool_calls"))
             for message in row_messages(row)

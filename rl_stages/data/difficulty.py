@@ -1,4 +1,4 @@
-"""Difficulty filter: rows by the share of a model's answers that was right, which the row has as `pass_rate`."""
+"""Difficulty filter on a row's `pass_rate`, the share of a model's answers that were correct."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PassRateFilter:
             raise UserError(f"expected pass rates 0 <= LOW <= HIGH <= 1; found {self.low} and {self.high}")
 
     def __call__(self, row: Row) -> str | None:
-        """Why the row is dropped, None where it is kept. UserError on a row without a pass rate in [0, 1]."""
+        """Why the row is dropped; None if it is kept. Raises UserError for a row without a pass rate in [0, 1]."""
         rate = row.get("pass_rate")
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
             raise UserError(f"expected 'pass_rate' to be a number in [0, 1]; found {shown(rate)}")

@@ -1,7 +1,7 @@
-"""Rows by number, whatever the size of the source: what stays in memory is 16 bytes a row.
+"""Random access to the rows of a source of any size, with 16 bytes of memory per row.
 
-Lines of plain `.jsonl` files are found again by their offsets. Sources in another form are first written out as such
-lines, to a file in the temporary folder (TMPDIR) that goes with the process.
+Lines of plain `.jsonl` files are found by their offsets. Other sources are first written as such lines to a file in the
+temporary folder (TMPDIR), which is deleted when the process ends.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from cascade_rl.rl_stages.data.rows import HUB, Row, data_files, parse_line, rea
 
 
 class RowIndex:
-    """The rows of one source, in its order; reading one is a seek.
+    """The rows of one source, in its order. Reading one is a seek.
 
-    `wheres` and `[...]` name rows as `read_rows` does. UserError as there; lines are parsed when they are asked for.
+    `[number]` returns the location and the row, as `read_rows` does, and raises UserError as it does. A line is parsed
+    only when it is read.
     """
 
     def __init__(self, source: str) -> None:
         self.files: list[IO[bytes]] = []
         self.names: list[str] = []
-        self.starts, self.places = array("q"), array("q")  # offset; file << 40 | number in it
+        self.starts, self.places = array("q"), array("q")  # byte offset; file << 40 | line number in the file
         files = [] if source.startswith(HUB) else data_files(source)
         if files and all(path.suffix == ".jsonl" for path in files):
             for path in files:
@@ -53,7 +54,7 @@ class RowIndex:
         self.names.append(str(path))
 
     def _write_out(self, source: str) -> None:
-        lines = tempfile.TemporaryFile(prefix="cascade-rows-")  # noqa: SIM115 (it lives as long as the index)
+        lines = tempfile.TemporaryFile(prefix="cascade-rows-")  # noqa: SIM115 (open as long as the index)
         for where, row in read_rows(source):
             name, _, number = where.rpartition(":")
             if name not in self.names[-1:]:

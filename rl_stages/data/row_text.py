@@ -1,4 +1,4 @@
-"""The text of a row by which rows are compared."""
+"""The text by which rows are compared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cascade_rl.rl_stages.data.rows import Row
 
 
 def row_messages(row: Row) -> tuple[Message, ...]:
-    """The messages of a demonstration or of a task's prompt. UserError where the row has neither."""
+    """The messages of a demonstration or of a task's prompt. Raises UserError if the row has neither."""
     if "messages" in row:
         return parse_messages(row["messages"], "messages")
     params = row.get("responses_create_params")
@@ -18,5 +18,5 @@ def row_messages(row: Row) -> tuple[Message, ...]:
 
 
 def asked(row: Row) -> str:
-    """What the users of the row say."""
+    """The text of all user messages of the row."""
     return "\n".join(message["content"] for message in row_messages(row) if message["role"] == "user")

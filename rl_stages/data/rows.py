@@ -1,8 +1,8 @@
-"""Rows of data, streamed: memory does not grow with the source, and every row knows its file and its line.
+"""Streams the rows of a source: memory does not grow with its size, and every row comes with its file and line.
 
-A source is a file (`.jsonl`, with `.gz` or `.zst`, or `.parquet`), a folder of such files, a folder that
-`datasets` saved to disk, or `hf:<owner>/<name>[/<configuration>][:<split>]`, a data set of the hub (split train).
-In Arrow's columnar forms a key that a row lacks is null, so nulls are read as absent.
+A source is a file (`.jsonl`, also with `.gz` or `.zst`, or `.parquet`), a folder of such files, a folder that
+`datasets` saved to disk, or `hf:<owner>/<name>[/<configuration>][:<split>]`, a data set of the Hub (default split:
+train). Arrow's columnar formats store null for a key that a row lacks, so nulls are read as absent keys.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ FORMS = (
 
 
 def read_rows(source: str) -> Iterator[tuple[str, Row]]:
-    """Each row with where it is: `file:line`, or `file:number` in a columnar file, from 1; empty lines are none.
+    """Each row with its location: `file:line`, or `file:number` in a columnar file, from 1. Empty lines are skipped.
 
-    UserError on a source that is not there and, with where it is, on a line that is no JSON object.
+    Raises UserError for a missing source, and, with the location, for a line that is not a JSON object.
     """
     for where, row in scan_rows(source):
         if isinstance(row, UserError):
@@ -40,7 +40,7 @@ def read_rows(source: str) -> Iterator[tuple[str, Row]]:
 
 
 def scan_rows(source: str) -> Iterator[tuple[str, Row | UserError]]:
-    """As `read_rows`, but a line that is no JSON object is its error, and the lines behind it follow."""
+    """As `read_rows`, but yields the error of a line that is not a JSON object, and goes on with the next line."""
     if source.startswith(HUB):
         yield from _numbered(source, _hub(source))
         return
@@ -54,7 +54,7 @@ def scan_rows(source: str) -> Iterator[tuple[str, Row | UserError]]:
 
 
 def data_files(source: str) -> list[Path]:
-    """The files of a source that is on this machine, in a fixed order; a saved data set is its folder."""
+    """The files of a local source, in a fixed order. For a saved data set this is its folder."""
     path = Path(source)
     if path.is_file() and _form(path):
         return [path]
@@ -65,12 +65,13 @@ def data_files(source: str) -> list[Path]:
         return [path]
     files = sorted(file for file in path.rglob("*") if file.is_file() and _form(file)) if path.is_dir() else []
     if not files:
-        raise UserError(f"expected data ({FORMS}); found {source!r}, which is none")
+        found = f"found {source!r}, which has none of these formats" if path.exists() else f"no such file: {source}"
+        raise UserError(f"expected data ({FORMS}); {found}")
     return files
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, bytes]]:
-    """The lines of a JSONL file that are not empty, each with where it is."""
+    """The lines of a JSONL file that are not empty, each with its location."""
     try:
         with open_lines(path) as lines:
             for number, line in enumerate(lines, start=1):
@@ -87,11 +88,11 @@ def open_lines(path: Path) -> IO[bytes]:
 
 
 def parse_line(line: bytes, where: str) -> Row:
-    """The JSON object of a line. UserError on another value, a key twice, NaN and infinity, and on half a character."""
+    """The JSON object of a line. UserError for any other value, a repeated key, NaN, infinity and a lone surrogate."""
     try:
         row = _decode(line)
         if b"\\u" in line:
-            json.dumps(row, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+            json.dumps(row, ensure_ascii=False).encode()  # fails on a lone surrogate
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: expected one JSON object a line; found text that is not JSON ({error})") from None
     if not isinstance(row, dict):
@@ -113,12 +114,12 @@ def _decode(line: bytes) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError(f"a key twice among {[key for key, _ in pairs]}")
+        raise ValueError(f"a repeated key among {[key for key, _ in pairs]}")
     return found
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _form(path: Path) -> bool:
@@ -133,11 +134,11 @@ def _numbered(source: str, rows: Iterable[Row]) -> Iterator[tuple[str, Row | Use
 
 
 def _plain_or_error(row: Row, where: str) -> Row | UserError:
-    """Arrow's columns may hold NaN, dates and bytes, which no line of JSON can say."""
+    """Arrow's columns may hold NaN, dates and bytes, which JSON cannot represent."""
     try:
         json.dumps(row, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
-        return UserError(f"{where}: expected a row that JSON can hold; found one that it cannot ({error})")
+        return UserError(f"{where}: expected a row that JSON can represent; found one that it cannot ({error})")
     return row
 
 

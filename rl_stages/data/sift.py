@@ -1,4 +1,4 @@
-"""Rows that pass a rule, written as one JSONL file; what was dropped, why, and examples of it."""
+"""Writes the rows that pass a rule to one JSONL file, and reports what was dropped and why, with examples."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.data.rows import Row
 from cascade_rl.rl_stages.run.durable_file import sync_folder
 
-Rule = Callable[[Row], str | None]  # why a row is dropped; None where it is kept
+Rule = Callable[[Row], str | None]  # why a row is dropped; None if it is kept
 EXAMPLES = 3  # of each reason
 
 
 @dataclass
 class Report:
-    """kept by source or domain, dropped by reason, and where the first rows of each reason are."""
+    """Rows kept by source or domain, rows dropped by reason, and the first rows dropped for each reason."""
 
     kept: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
@@ -35,7 +35,7 @@ class Report:
 
 
 def sift(rows: Iterable[tuple[str, Row]], rule: Rule, out: Path) -> Report:
-    """Writes the rows that `rule` keeps. UserError, with file and line, where it cannot judge one; then nothing is."""
+    """Writes the rows that `rule` keeps. If it cannot judge one: UserError with file and line, and no file."""
     report = Report()
     with replacing(out) as file:
         for where, row in rows:
@@ -53,7 +53,7 @@ def sift(rows: Iterable[tuple[str, Row]], rule: Rule, out: Path) -> Report:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of `path`, as a whole, when the block ends without an error."""
+    """A temporary file that replaces `path` atomically when the block ends without an error."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:

@@ -1,4 +1,4 @@
-"""A tiny byte-level tokenizer with a ChatML template, and the two ways in which text becomes token ids."""
+"""A tiny byte-level tokenizer with a ChatML template, and the encoding of prompts, replies and demonstrations."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ CHAT_TEMPLATE = (
 def train_tokenizer(conversations: Iterable[Sequence[Message]], vocab_size: int = 512) -> PreTrainedTokenizerFast:
     """Special tokens, the 243 bytes of UTF-8, then the most frequent words, up to `vocab_size` tokens.
 
-    Such a word, the space before it included, is one token, and other text is bytes: every text round-trips.
-    There are no merges: those that a BPE needs on the way to a word would fill so small a vocabulary.
+    Each of these words, with its leading space, is one token. All other text becomes bytes, so every text round-trips.
+    There are no merges: the intermediate tokens that BPE needs to reach a word would fill so small a vocabulary.
     """
     splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
     counts: Counter[str] = Counter()
@@ -61,7 +61,7 @@ def train_tokenizer(conversations: Iterable[Sequence[Message]], vocab_size: int 
 
 
 def utf8_alphabet() -> list[str]:
-    """The byte-level characters of all bytes that UTF-8 text can hold; 13 values never occur in it."""
+    """The byte-level characters of all bytes that can occur in UTF-8 text; 13 byte values never do."""
     splitter = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     leads = "".join(chr(point) for point in (*range(0x800), *range(0x800, 0xD800, 0x100), 0xE000, 0xFF00))
     planes = "".join(chr(point) for point in range(0x10000, 0x110000, 0x10000))
@@ -74,10 +74,11 @@ def encode_prompt(
     tools: Sequence[Tool] = (),
     thinking: bool | None = None,
 ) -> list[int]:
-    """Ids of the conversation up to where the assistant speaks, with the tools that the template shows it, in the mode
-    that its `enable_thinking` asks for; None leaves the mode to the template.
+    """Ids of the conversation with its tools, up to the start of the assistant's answer. `thinking` sets the template's
+    `enable_thinking`; None leaves the mode to the template.
 
-    UserError without a chat template, on tools that the template does not show, and on a mode where it has only one.
+    Raises UserError without a chat template, for tools that the template does not show, and for a mode if the template
+    has only one.
     """
     if thinking is not None:
         _require_switch(tokenizer, messages)
@@ -87,10 +88,10 @@ def encode_prompt(
 def encode_reply(
     tokenizer: PreTrainedTokenizerBase, reply: Sequence[Message], thinking: bool | None = None
 ) -> list[int]:
-    """Ids between the stop token of an assistant's turn and its next one: `reply`, which is the outputs of its calls or
-    a user's turn, and where the assistant speaks. For loops that append ids and never render what was sampled.
+    """Ids between the stop token of an assistant turn and the next one: `reply`, which is the outputs of its calls or a
+    user turn, and the start of the assistant's answer. For loops that append ids and never re-render sampled text.
 
-    UserError as in `encode_prompt`.
+    Raises UserError as `encode_prompt` does.
     """
     if thinking is not None:
         _require_switch(tokenizer, _OPENING[:1])
@@ -104,7 +105,7 @@ def encode_reply(
 
 
 def answer_text(tokenizer: PreTrainedTokenizerBase, rollout: Rollout) -> str:
-    """What was sampled, as text, without its stop token."""
+    """The sampled text without its stop token."""
     ended = rollout.finish == "stop"
     return str(tokenizer.decode(rollout.token_ids[:-1] if ended else rollout.token_ids))
 
@@ -115,16 +116,16 @@ def encode_demonstration(
     tools: Sequence[Tool] = (),
     turns: Literal["every", "last"] = "every",
 ) -> list[tuple[list[int], list[bool]]]:
-    """The sequences that teach the assistant's turns: ids, and for each whether it is learned. An answer with its
-    reasoning, its calls and its stop token is, in the mode that it was written in; all else is not.
+    """The sequences that teach the assistant turns: ids, and for each id whether it is learned. Learned are the answers
+    with reasoning, calls and stop token, in the mode in which they were written, and nothing else.
 
-    The ids before a learned turn are `encode_prompt`'s, which the sampler sees. So a turn joins the sequence of those
-    before it only where the template shows them as they were learned: where it drops their reasoning, a turn begins
-    another sequence, and no turn is learned twice. UserError where the template shows an answer or its reasoning in
-    another form than that in which it is sampled.
+    The ids before a learned turn are those of `encode_prompt`, which the sampler sees. A turn therefore extends the
+    sequence of the turns before it only if the template shows these as they were learned. Where the template drops
+    their reasoning, a new sequence begins. No turn is learned twice. Raises UserError if the template shows an answer
+    or its reasoning in another form than the sampled one.
     """
     sequences: list[tuple[list[int], list[bool]]] = []
-    learned: str | None = None  # all that the newest sequence says, where a next turn may join it
+    learned: str | None = None  # text of the newest sequence, if the next turn may extend it
     for end, message in enumerate(messages, start=1):
         if message["role"] != "assistant" or (turns == "last" and end < len(messages)):
             continue
@@ -144,7 +145,7 @@ def encode_demonstration(
 
 
 def _turn(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[str, str]:
-    """The text up to where the last message speaks, and what it says, stop token included."""
+    """The text up to the start of the last message's answer, and the answer with its stop token."""
     reasoning = messages[-1].get("reasoning_content", "")
     parts = [reasoning, *(call["function"]["name"] for call in messages[-1].get("tool_calls", ()))]
     prompt = _render(tokenizer, messages[:-1], tools, bool(reasoning), speak=True)
@@ -152,8 +153,8 @@ def _turn(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools
     said, stop, _ = whole.removeprefix(prompt).rpartition(tokenizer.eos_token)
     if not whole.startswith(prompt) or not stop or not all(part in said for part in parts):
         raise UserError(
-            "expected a chat template that shows an answer behind its prompt, with its reasoning, its calls and its "
-            f"stop token {tokenizer.eos_token}; found one that ends so: {whole[-200:]!r}"
+            "expected a chat template that shows an answer after its prompt, with its reasoning, its calls and its "
+            f"stop token {tokenizer.eos_token}; found one whose text ends with {whole[-200:]!r}"
         )
     return prompt, said + stop
 
@@ -166,7 +167,7 @@ def _render(
     *,
     speak: bool,
 ) -> str:
-    """The template's text, with where the assistant speaks or without it."""
+    """The template's text, with or without the start of an assistant answer."""
     if tokenizer.chat_template is None:
         raise UserError("expected a tokenizer with a chat template; found none: add one to tokenizer_config.json")
     mode = {} if thinking is None else {"enable_thinking": thinking}

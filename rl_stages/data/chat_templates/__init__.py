@@ -1,8 +1,11 @@
-"""The chat templates of the papers, as text for `tokenizer.chat_template` (facts/paper.md 7; the sentences are ours).
+"""The chat templates of the papers, as text for `tokenizer.chat_template`.
 
-They read `enable_thinking` (default true), `truncate_history_thinking` (default true: reasoning before the last user
-turn is dropped) and, of Nemotron-3, `reasoning_budget`. A loop that appends raw token ids never renders its history
-again, so it keeps all reasoning whatever the template drops.
+Sources of the grammar: arXiv 2512.13607 (Cascade 1), arXiv 2603.19220, Figure 1 (Cascade 2), and nano3.jinja of
+NVIDIA-NeMo/Nemotron (Nemotron-3). The English sentences in them are ours.
+
+The templates read `enable_thinking` (default true) and `truncate_history_thinking` (default true: reasoning before the
+last user turn is dropped). That of Nemotron-3 also reads `reasoning_budget`. A loop that appends raw token ids never
+re-renders its history, so it keeps all reasoning, whatever the template drops.
 """
 
 from pathlib import Path

@@ -219,5 +219,5 @@ def test_a_template_that_hides_reasoning_or_calls_is_refused(tokenizer: Any) -> 
         "{% if add_generation_prompt %}assistant{% endif %}"
     )
     for turn in ({"reasoning_content": "so"}, {"tool_calls": CHAT[1]["tool_calls"]}):
-        with pytest.raises(UserError, match="shows an answer behind its prompt, with its reasoning, its calls"):
+        with pytest.raises(UserError, match="shows an answer after its prompt, with its reasoning, its calls"):
             encode_demonstration(tokenizer, [CHAT[0], {"role": "assistant", "content": "yes", **turn}])

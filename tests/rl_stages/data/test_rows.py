@@ -63,9 +63,9 @@ def test_every_form_gives_the_same_rows_streamed_and_by_number(form: str, tmp_pa
     [
         (b"{", "text that is not JSON"),
         (b"[" * 100_000, "text that is not JSON"),
-        (b'{"a": NaN}', "NaN is no JSON number"),
-        (b'{"a": -Infinity}', "-Infinity is no JSON number"),
-        (b'{"a": 1, "a": 2}', "a key twice among ['a', 'a']"),
+        (b'{"a": NaN}', "NaN is not a JSON number"),
+        (b'{"a": -Infinity}', "-Infinity is not a JSON number"),
+        (b'{"a": 1, "a": 2}', "a repeated key among ['a', 'a']"),
         (b'{"a": "\xff"}', "text that is not JSON"),
         (b'{"a": "\\ud800"}', "surrogates not allowed"),
         (b'{"a": ' + b"1" * 5000 + b"}", "text that is not JSON"),
@@ -107,15 +107,15 @@ def test_what_a_column_holds_and_json_cannot_is_told_by_its_row(value: Any, tmp_
     found = list(scan_rows(str(tmp_path / "a.parquet")))
     assert [where.rpartition(":")[2] for where, row in found] == ["1", "2", "3"]
     assert [type(row) for _, row in found] == [dict, UserError, dict]
-    assert re.search(r"a\.parquet:2: expected a row that JSON can hold; found", str(found[1][1]))
+    assert re.search(r"a\.parquet:2: expected a row that JSON can represent; found", str(found[1][1]))
 
 
 def test_sources_that_are_none_are_refused(tmp_path: Path) -> None:
     datasets.DatasetDict({"train": datasets.Dataset.from_list([{"a": 1}])}).save_to_disk(tmp_path / "splits")
     (tmp_path / "empty").mkdir()
     for source, message in (
-        ("gone.jsonl", "expected data .*; found 'gone.jsonl', which is none"),
-        (str(tmp_path / "empty"), "expected data"),
+        ("gone.jsonl", "expected data .*; no such file: gone.jsonl"),
+        (str(tmp_path / "empty"), "expected data .*; found .*/empty', which has none of these formats"),
         (str(tmp_path / "splits"), f"several: name one of {tmp_path}/splits/train"),
         ("hf:alone", r"expected hf:owner/name\[/config\]\[:split\]; found 'hf:alone'"),
     ):
