@@ -1,7 +1,7 @@
 """Demonstrations: conversations that end with the assistant, as an endless stream, from files or generated.
 
-A source is what `rl_stages/data/rows.py` reads, rows being `{"messages": [...], "tools"?: [...]}`, or
-`generate:<domain>@<accuracy>`, each of whose answers is right on purpose with that probability.
+A source is what `rl_stages/data/rows.py` reads, with rows `{"messages": [...], "tools"?: [...]}`, or
+`generate:<domain>@<accuracy>`, whose answers are each made correct with that probability.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cascade_rl.rl_stages.tasks.load_tasks import require_rows, split_of
 
 @dataclass(frozen=True)
 class Demonstration:
-    """One conversation; `where` is its file and line."""
+    """One conversation. `where` is its file and line."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
@@ -34,27 +34,27 @@ class Demonstration:
 
 
 class Demonstrations(Protocol):
-    """An endless stream: what stands at a place is a function of source, seed and place alone."""
+    """An endless stream. The item at a position depends on source, seed and position alone."""
 
     def at(self, position: int) -> Demonstration:
-        """UserError, with file and line, on a malformed row."""
+        """Raises UserError, with file and line, for a malformed row."""
         ...
 
 
 def open_demonstrations(source: str, seed: int) -> Demonstrations:
-    """The stream of a source. UserError on one that is not there, that is empty, or with an accuracy not in [0, 1]."""
+    """The stream of a source. UserError if it is missing or empty, or if its accuracy is not in [0, 1]."""
     chosen = Source.parse(source)
     return GeneratedDemonstrations(chosen, seed) if chosen.generated else FileDemonstrations(chosen, seed)
 
 
 def load_demonstrations(source: str, *, count: int, seed: int) -> list[Demonstration]:
-    """The first `count` of the stream."""
+    """The first `count` items of the stream."""
     stream = open_demonstrations(source, seed)
     return [stream.at(position) for position in range(count)]
 
 
 def read_demonstrations(source: str) -> Iterator[Demonstration]:
-    """All rows of a file source in its order, streamed; of a generated one, the first. UserError as above."""
+    """Streams all rows of a file source in its order; of a generated source only the first. UserError as above."""
     chosen = Source.parse(source)
     if chosen.generated:
         yield open_demonstrations(source, 0).at(0)
@@ -64,7 +64,7 @@ def read_demonstrations(source: str) -> Iterator[Demonstration]:
 
 
 def count_demonstrations(source: str) -> int:
-    """How many there are, all of them checked in one streamed pass. UserError as above, and on fewer than the count."""
+    """The number of rows, all checked in one streamed pass. UserError as above, and for fewer than the count."""
     found = sum(1 for _ in read_demonstrations(source))
     require_rows(Source.parse(source), found)
     if not found:
@@ -73,14 +73,14 @@ def count_demonstrations(source: str) -> int:
 
 
 class FileDemonstrations:
-    """Passes over the rows of a source, each in an order of its own; a row comes back only after all others came."""
+    """Endless passes over the rows of a source, each pass in its own random order."""
 
     def __init__(self, source: Source, seed: int) -> None:
         self.rows, self.seed = RowIndex(source.path), seed
         require_rows(source, len(self.rows))
         if not len(self.rows):
             raise UserError(f"{source.path}: expected demonstrations; found an empty file")
-        # [count]: which rows there are at all
+        # [count]: the rows in use
         self.chosen = np.random.default_rng(seed).permutation(len(self.rows))[: source.count]
         self._order = lru_cache(maxsize=2)(self._drawn_order)
 
@@ -94,7 +94,7 @@ class FileDemonstrations:
 
 
 class GeneratedDemonstrations:
-    """Answers to prompts of the train split, drawn with replacement."""
+    """Answers to prompts of the train split, sampled with replacement."""
 
     def __init__(self, source: Source, seed: int) -> None:
         if source.count is not None:
@@ -109,7 +109,7 @@ class GeneratedDemonstrations:
 
 
 def parse_demonstration(row: Row, where: str) -> Demonstration:
-    """UserError that begins with `where`."""
+    """Raises UserError, prefixed with `where`, for a malformed row."""
     try:
         messages = parse_messages(row.get("messages"), "messages")
         if messages[-1]["role"] != "assistant":

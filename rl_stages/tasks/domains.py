@@ -40,10 +40,10 @@ from cascade_rl.rl_stages.rewards.verifiers.structured import structured_output,
 class Domain:
     """One kind of task.
 
-    parse_row  a row's verifier fields, checked (UserError otherwise)
-    verifier   makes a verifier of single answers; the caller closes it. None where an environment judges its episodes
-    lessons    every prompt that `generate:<name>` can make, in a fixed order; None when there is no generator
-    agents     the NeMo-Gym agents whose rows, as released, are this domain's
+    parse_row  checks and returns a row's verifier fields; raises UserError
+    verifier   makes a verifier of single answers; the caller closes it. None if an environment judges the episodes
+    lessons    every prompt that `generate:<name>` can make, in a fixed order; None if there is no generator
+    agents     the NeMo-Gym agents whose released rows belong to this domain
     environment   makes the environment of a multi-turn domain; the caller closes it
     judged     makes the verifier of a stage with a reward model; the caller closes it, and it closes the judge
     spread     whether its verifier or environment runs untrusted code; it takes `others`, nodes on which it does so too
@@ -59,7 +59,7 @@ class Domain:
     spread: bool = False
 
     def on_nodes(self, others: Sequence[Node]) -> Domain:
-        """With a verifier and an environment that work on these nodes too, where they can."""
+        """This domain with its verifier and environment also running on these nodes, if they can."""
         if not self.spread:
             return self
         verifier, environment = self.verifier, self.environment
@@ -167,9 +167,9 @@ DOMAINS = {
 
 
 def domain_named(name: str) -> Domain:
-    """The domain of that name, or whose rows name that agent, or one that an adapter makes of `kind:target`.
+    """The domain with that name, or with that agent, or the one that an adapter makes of `kind:target`.
 
-    UserError, with the nearest name, on an unknown one, and on a target that its adapter cannot reach.
+    Raises UserError for an unknown name, with the nearest known one, and for a target that its adapter cannot reach.
     """
     kind, colon, target = name.partition(":")
     if colon and kind in ADAPTERS:
@@ -184,7 +184,7 @@ def domain_named(name: str) -> Domain:
 
 
 def rules_of(name: str, asked: str) -> Callable[[], Verifier]:
-    """Makes the verifier of a domain. UserError, that begins with `asked`, where an environment judges instead."""
+    """The maker of a domain's verifier. Raises UserError, prefixed with `asked`, if an environment judges instead."""
     verifier = domain_named(name).verifier
     if verifier is None:
         raise UserError(
@@ -195,7 +195,7 @@ def rules_of(name: str, asked: str) -> Callable[[], Verifier]:
 
 
 def lessons_of(name: str) -> Iterator[Lesson]:
-    """The generated prompts of a domain. UserError on an unknown one and on one without a generator."""
+    """The generated prompts of a domain. Raises UserError for an unknown domain and for one without a generator."""
     domain = domain_named(name)
     if domain.lessons is None:
         known = ", ".join(domain.name for domain in DOMAINS.values() if domain.lessons)

@@ -1,4 +1,4 @@
-"""Tasks, from rows of NeMo-Gym's form or generated; both go through one row parser.
+"""Loads tasks from rows in NeMo-Gym's format or from a generator. Both go through one row parser.
 
 A source is what `rl_stages/data/rows.py` reads, or `generate:<domain>`. `rl_stages/config/source.py` adds counts and
 weights.
@@ -28,7 +28,7 @@ HELDOUT_SHARE = 0.1
 
 
 class TaskList(Sequence[Task]):
-    """Some tasks of a source in some order, each parsed when it is asked for."""
+    """Some tasks of a source in a given order, each parsed when it is accessed."""
 
     def __init__(self, source: Source, rows: Sequence[tuple[str, Row]] | RowIndex, numbers: array) -> None:
         self.source, self.rows, self.numbers = source, rows, numbers
@@ -49,7 +49,7 @@ class TaskList(Sequence[Task]):
 
 
 class JoinedTasks(Sequence[Task]):
-    """Lists of tasks as one."""
+    """Several lists of tasks, concatenated."""
 
     def __init__(self, lists: Sequence[Sequence[Task]]) -> None:
         self.lists = lists
@@ -69,15 +69,15 @@ class JoinedTasks(Sequence[Task]):
             if place < len(tasks):
                 return tasks[place]
             place -= len(tasks)
-        raise AssertionError("range() bounds the place")
+        raise AssertionError("range() bounds the index")
 
 
 def load_tasks(source: str, *, split: Split, seed: int) -> TaskList:
-    """The tasks of one split, shuffled by `seed`; of the train split no more than the source's count.
+    """The tasks of one split, shuffled by `seed`; of the train split at most the source's count.
 
-    The split is a hash of the prompt text: no text is in both, whatever the seed, the order or the file.
-    UserError on a missing source, an unknown domain, a malformed row ("file:line: ..."), an empty split or one with
-    fewer tasks than the count.
+    A hash of the prompt text decides the split, so no text is in both, whatever the seed, the order or the file.
+    Raises UserError for a missing source, an unknown domain, a malformed row ("file:line: ..."), an empty split and a
+    train split with fewer tasks than the count.
     """
     chosen = Source.parse(source)
     rows = _generated_rows(chosen) if chosen.generated else RowIndex(chosen.path)
@@ -92,7 +92,7 @@ def load_tasks(source: str, *, split: Split, seed: int) -> TaskList:
 
 
 def census(source: str) -> Counter[tuple[Split, str]]:
-    """How many tasks of each split and domain, in one streamed pass over all rows. UserError as in `load_tasks`."""
+    """Number of tasks by split and domain, in one streamed pass over all rows. UserError as in `load_tasks`."""
     found: Counter[tuple[Split, str]] = Counter()
     for task in read_tasks(source):
         found[split_of(task.messages), task.domain] += 1
@@ -104,7 +104,7 @@ def census(source: str) -> Counter[tuple[Split, str]]:
 
 
 def read_tasks(source: str) -> Iterator[Task]:
-    """All tasks of a source in its order, streamed. UserError on a missing source and a malformed row."""
+    """Streams all tasks of a source in its order. Raises UserError for a missing source and a malformed row."""
     chosen = Source.parse(source)
     rows = _generated_rows(chosen) if chosen.generated else read_rows(chosen.path)
     for number, (where, row) in enumerate(rows):
@@ -118,7 +118,7 @@ def split_of(messages: Iterable[Message]) -> Split:
 
 
 def parse_task(row: Row, where: str, task_id: str) -> Task:
-    """A task from a NeMo-Gym row; UserError that begins with `where`."""
+    """A task from a NeMo-Gym row. Raises UserError, prefixed with `where`."""
     try:
         agent = row.get("agent_ref")
         if not isinstance(agent, dict) or not isinstance(agent.get("name"), str):
@@ -137,12 +137,12 @@ def parse_task(row: Row, where: str, task_id: str) -> Task:
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     except RecursionError:
-        raise UserError(f"{where}: expected a row of less depth; found one that is nested too deep") from None
+        raise UserError(f"{where}: expected a row with less nesting; found one that is nested too deeply") from None
 
 
 def require_rows(source: Source, found: int) -> None:
     if source.count is not None and found < source.count:
-        raise UserError(f"{source.path}: expected at least {source.count} rows to draw from; found {found}")
+        raise UserError(f"{source.path}: expected at least {source.count} rows; found {found}")
 
 
 def _task(rows: Sequence[tuple[str, Row]] | RowIndex, number: int, source: Source) -> Task:

@@ -1,12 +1,13 @@
-"""Preference pairs: two answers to one prompt, of which people liked one better. Rows have three formats:
+"""Loads preference pairs: two answers to one prompt, of which one is preferred. Rows have one of three formats:
 
 own         {"messages": [...], "chosen": text, "rejected": text}
 HelpSteer2  {"prompt": text, "response_1": text, "response_2": text, "preference_strength": -3 .. 3}
 HelpSteer3  {"context": [messages], "response1": text, "response2": text, "overall_preference": -3 .. 3}
 
-A negative preference is for the first response; rows with 0 are left out, as in Cascade 1. `generate:<domain>` makes
-right answers to each of the domain's lessons and wrong ones, as far as its verifier tells them apart. Some of those are
-right answers to other lessons: a model that learns from near misses alone need not read the prompt.
+A negative preference is for the first response. Rows with preference 0 are skipped, as in Cascade 1 (arXiv 2512.13607).
+`generate:<domain>` makes correct and wrong answers to each of the domain's lessons, and keeps the pairs that its
+verifier scores as such. Some of the wrong answers are correct answers to other lessons: a model that learns from near
+misses alone need not read the prompt.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from cascade_rl.rl_stages.tasks.load_tasks import Split, parse_task, split_of
 
 Row = Mapping[str, Any]
 
-NEAR_MISSES, STRAYS = 3, 1  # of each lesson, less those that are right
+NEAR_MISSES, STRAYS = 3, 1  # per lesson, minus those that happen to be correct
 
 # prompt, first response, second response, preference
 HELPSTEER = (
@@ -45,9 +46,9 @@ class Pair:
 
 
 def load_pairs(source: str, *, split: Split, seed: int) -> list[Pair]:
-    """The pairs of one split, shuffled by `seed`; the split is the prompt's, as in `load_tasks`.
+    """The pairs of one split, shuffled by `seed`. The prompt decides the split, as in `load_tasks`.
 
-    UserError on a missing file, a malformed row ("file:line: ...") or an empty split.
+    Raises UserError for a missing file, a malformed row ("file:line: ...") and an empty split.
     """
     pairs = [pair for pair in read_pairs(source) if split_of(pair.messages) == split]
     if not pairs:
@@ -57,7 +58,7 @@ def load_pairs(source: str, *, split: Split, seed: int) -> list[Pair]:
 
 
 def parse_pair(row: Row, where: str) -> Pair | None:
-    """The pair of a row; None for one without a preference. UserError that begins with `where`."""
+    """The pair of a row; None if it has no preference. Raises UserError, prefixed with `where`."""
     for names in HELPSTEER:
         if names[1] in row:
             return _helpsteer(row, where, *names)
@@ -66,11 +67,11 @@ def parse_pair(row: Row, where: str) -> Pair | None:
 
 
 def read_pairs(source: str) -> Iterator[Pair]:
-    """All pairs of a source, in its order. UserError as in `load_pairs`, and for a count or a weight."""
+    """All pairs of a source, in its order. Raises UserError as `load_pairs` does, and for a count or a weight."""
     parsed = Source.parse(source)
     if parsed.count is not None or parsed.weight is not None:
         raise UserError(
-            f"{source}: expected preference pairs to be taken whole; found a count or a weight: leave it out"
+            f"{source}: expected a source of preference pairs without count and weight; found one: remove it"
         )
     if parsed.generated:
         yield from _generated(parsed.path.removeprefix(GENERATE))

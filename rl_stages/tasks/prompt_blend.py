@@ -1,4 +1,4 @@
-"""The prompts of a stage's sources: one stream, or, where the sources have weights, streams drawn in those shares."""
+"""The prompts of a stage: one stream over all sources, or one stream per source, mixed by the sources' weights."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from cascade_rl.rl_stages.tasks.prompt_stream import PromptStream
 
 
 class PromptBlend:
-    """Streams that are drawn from in given shares; which comes next is a function of how many were taken."""
+    """Several streams mixed in given shares. Which one comes next depends only on how many prompts were taken."""
 
     def __init__(self, streams: Sequence[PromptStream], blend: Blend) -> None:
         self.streams, self.blend = streams, blend
         self.position = 0
-        self.taken: list[int] = []  # of each task taken last, its stream
+        self.taken: list[int] = []  # the stream of each task of the last `take`
 
     def take(self, count: int) -> list[Task]:
         """The next `count` tasks."""
@@ -26,7 +26,7 @@ class PromptBlend:
         return [next(drawn[index]) for index in self.taken]
 
     def learn(self, pass_rates: Sequence[float | None]) -> None:
-        """The pass rates of the tasks that were taken last; None where none is known."""
+        """The pass rates of the tasks of the last `take`; None if unknown."""
         for index, stream in enumerate(self.streams):
             rates = zip(self.taken, pass_rates, strict=True)
             stream.learn([rate for taken, rate in rates if taken == index])
@@ -35,7 +35,7 @@ class PromptBlend:
 def open_prompts(
     sources: Sequence[str], seed: int, epoch_filter: EpochFilter | None = None
 ) -> PromptStream | PromptBlend:
-    """The train split of a stage's `data`. UserError as in `load_tasks` and `parse_sources`."""
+    """The train split of a stage's `data`. Raises UserError as `load_tasks` and `parse_sources` do."""
     weights = [source.weight for source in parse_sources(sources)]
     lists = [load_tasks(source, split="train", seed=seed) for source in sources]
     shares = [weight for weight in weights if weight is not None]

@@ -1,4 +1,4 @@
-"""Which prompts come next: a function of the seed, of how many were taken, and of how those were answered."""
+"""The order of prompts, which depends only on the seed, on how many were taken, and on their pass rates."""
 
 from collections.abc import Sequence
 
@@ -13,10 +13,10 @@ class NoPromptLeft(RuntimeError):
 
 
 class PromptStream:
-    """Endless passes over the tasks, each in a new order; a prompt comes back only after all others were used.
+    """Endless passes over the tasks, each in a new order. A prompt comes back only after all others were used.
 
-    An epoch filter decides at the start of each epoch, by the newest pass rate of every prompt, which of them are in.
-    Prompts whose answers are not known by then, such as those of a batch that reaches into the next epoch, are.
+    An epoch filter selects the prompts of an epoch at its start, by the newest pass rate of each prompt. Prompts
+    without a pass rate are kept, such as those of a batch that reaches into the next epoch.
     """
 
     def __init__(self, tasks: Sequence[Task], seed: int, epoch_filter: EpochFilter | None = None) -> None:
@@ -31,7 +31,7 @@ class PromptStream:
         return [self.tasks[index] for index in self.taken]
 
     def learn(self, pass_rates: Sequence[float | None]) -> None:
-        """The pass rates, in [0, 1], of the tasks that were taken last; None where none is known."""
+        """The pass rates, in [0, 1], of the tasks of the last `take`; None if unknown."""
         for index, rate in zip(self.taken, pass_rates, strict=True):
             if rate is not None:
                 self.pass_rates[index] = rate
@@ -54,7 +54,7 @@ class PromptStream:
         return admitted
 
     def _share(self, pass_rate: float | None) -> float:
-        """Of the prompts with that pass rate, how many are in the next epoch."""
+        """The probability that a prompt with that pass rate is in the next epoch."""
         if self.epoch_filter is None or pass_rate not in (0.0, 1.0):
             return 1.0
         return self.epoch_filter.easy_readmission if pass_rate == 1.0 else self.epoch_filter.hard_readmission

@@ -245,7 +245,7 @@ def test_no_stage_starts_from_a_reward_model_or_is_taught_by_it() -> None:
         name="mopd", domain="general", data=("generate:math",), steps=1, token_budget=1024, sampling=ANSWER,
         teachers={"math": "reward_model"},
     )  # fmt: skip
-    with pytest.raises(UserError, match=r"mopd.teachers.math: expected the name of an earlier stage \(none there is\)"):
+    with pytest.raises(UserError, match=r"mopd.teachers.math: expected the name of an earlier stage \(there is none\)"):
         cascade(mopd)
 
 
@@ -304,7 +304,7 @@ def test_lessons_make_pairs_and_no_prompt_is_in_both_splits() -> None:
         assert passes == [True, False], pair
     with pytest.raises(UserError, match="generate:workplace: expected a domain whose verifier scores single answers"):
         load_pairs("generate:workplace", split="train", seed=0)
-    with pytest.raises(UserError, match="expected preference pairs to be taken whole"):
+    with pytest.raises(UserError, match="expected a source of preference pairs without count and weight"):
         load_pairs("generate:rlhf*0.5", split="train", seed=0)
 
 

@@ -126,7 +126,7 @@ def test_a_malformed_demonstration_is_named_by_file_and_line(tmp_path):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("missing.jsonl", "found 'missing.jsonl', which is none"),
+        ("missing.jsonl", "no such file: missing.jsonl"),
         ("generate:poetry", "found 'poetry'"),
         ("math", r"expected data \(.jsonl, .jsonl.gz"),
     ],
