@@ -1,8 +1,8 @@
-"""Answers that leave the script of an English prompt, and what they get for it (facts/paper.md 1.4).
+"""Replaces the reward of answers that switch to another script than their English prompt (arXiv 2512.13607, section 4).
 
-The papers speak of non-English tokens. Told by letters, here: Latin ones and Greek ones, which formulas are full of,
-are English, also those that are only styled otherwise; letters of any other script are not. So a French prompt
-counts as English, and a French answer is never seen.
+The paper speaks of non-English tokens. Here letters decide: Latin and Greek letters, which formulas are full of, count
+as English, also in styled variants. Letters of any other script do not. So a French prompt counts as English, and a
+French answer is not detected.
 """
 
 import unicodedata
@@ -15,7 +15,7 @@ from cascade_rl.rl_stages.scoring.scored_sample import Sample
 
 LETTERS = ("Lu", "Ll", "Lt", "Lo")
 ENGLISH = ("LATIN", "GREEK")
-SYMBOLS = range(0x2100, 0x2150)  # letterlike ones: the Hebrew among them are cardinal numbers
+SYMBOLS = range(0x2100, 0x2150)  # letterlike symbols: the Hebrew letters among them are cardinal numbers
 
 
 def has_foreign_letters(text: str) -> bool:
@@ -23,12 +23,12 @@ def has_foreign_letters(text: str) -> bool:
 
 
 def is_switched(task: Task, text: str) -> bool:
-    """Whether `text`, with its reasoning, has foreign letters and the prompt has none."""
+    """Whether `text`, including its reasoning, has foreign letters and the prompt has none."""
     return has_foreign_letters(text) and not any(has_foreign_letters(m["content"]) for m in task.messages)
 
 
 def with_code_switch(samples: Sequence[Sample], rule: CodeSwitch) -> list[Sample]:
-    """One batch, its switched samples with the rule's reward; infrastructure failures stay without any."""
+    """The batch with the rule's reward on its switched samples. Infrastructure failures still have no reward."""
     lowest = min((sample.reward for sample in samples if sample.reward is not None), default=0.0)
     penalty = rule.reward + (lowest if rule.relative_to == "lowest" else 0.0)
     return [

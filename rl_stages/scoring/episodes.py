@@ -1,7 +1,7 @@
-"""The environment loop: turns of many samples go on by themselves, each as soon as its environment has answered.
+"""The environment loop: many episodes at once, each of which goes on as soon as its environment has answered.
 
-A sample of a domain with an environment is drawn turn by turn: the model's turn, raw ids; then what the environment
-shows, encoded as the chat template goes on; then the model again. Samples of other domains are whole after one turn.
+A sample of a domain with an environment is generated turn by turn: the model's turn as raw ids, then the environment's
+reply, encoded by the chat template, then the model again. Samples of other domains are complete after one turn.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ class Play:
         self.failed = False
 
     def react(self, turn: Rollout) -> Request | EpisodeRollout:
-        """What follows the model's turn. It may block. Raises UserError on what is wrong with all samples alike."""
+        """The next request, or the end of the episode. May block. UserError for a fault that all samples share."""
         self.turns.append(turn)
         try:
             return self._following(turn)
         except UserError:
             raise
-        except Exception as error:  # the border to the environment
+        except Exception as error:  # any fault of the environment
             return self.fail(error)
         finally:
-            if self.failed:  # here, or meanwhile: it was too late
+            if self.failed:  # here, or on the deadline while this ran
                 self.abandon()
 
     def fail(self, error: BaseException) -> EpisodeRollout:
-        """The end of a sample whose environment failed, or keeps silent while `react` still runs."""
+        """The end of a sample whose environment failed, or missed its deadline while `react` still runs."""
         self.failed = True
         verdict = Verdict.infrastructure_failure(f"environment, turn {len(self.turns)}: {error!r}")
         return _whole(self.turns, verdict, "abort")
@@ -64,7 +64,7 @@ class Play:
             episode.close()
 
     def abandon(self) -> None:
-        """Closes an episode that is counted as failed already."""
+        """Closes an episode that already counts as failed."""
         with suppress(Exception):
             self.close()
 
@@ -100,7 +100,7 @@ class Play:
 
 @dataclass(frozen=True)
 class Host:
-    """An environment at work and the threads that its steps run in."""
+    """A running environment and the threads for its steps."""
 
     environment: Environment
     pool: DeadlinePool
@@ -135,8 +135,8 @@ class Host:
 
 
 class Episodes:
-    """The environments of a stage's domains, each made when first needed, on `others` too where they can; a context
-    manager."""
+    """The environments of a stage's domains, each made when first needed, and running on the nodes `others` too if it
+    can. A context manager."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_model_len: int, others: Sequence[Node] = ()) -> None:
         self.tokenizer, self.max_model_len, self.others = tokenizer, max_model_len, others
@@ -153,7 +153,7 @@ class Episodes:
             host.close()
 
     def begin(self, task: Task, requests: Iterable[Request]) -> None:
-        """Samples of `task` that will be drawn."""
+        """Registers samples of `task` before they are generated."""
         if task.domain not in self.hosts:
             self.hosts[task.domain] = Host.of(task.domain, self.others)
         if host := self.hosts[task.domain]:
@@ -162,7 +162,7 @@ class Episodes:
                 self.plays[request.id] = play
 
     def follow(self, turn: Rollout) -> Future[Request | Rollout] | None:
-        """What comes after a turn, when its environment has answered; None where the turn is a whole sample."""
+        """What follows a turn, once its environment has answered; None if the turn is a complete sample."""
         play = self.plays.get(turn.id)
         if play is None or isinstance(turn, EpisodeRollout):
             self.plays.pop(turn.id, None)

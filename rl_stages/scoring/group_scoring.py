@@ -1,4 +1,4 @@
-"""From verdicts to advantages: what the rules of a stage make of the scores of each prompt's answers."""
+"""From verdicts to advantages: applies the rules of a stage to the scores of each prompt's answers."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ def score_groups(
     groups: Sequence[Sequence[Rollout]],
     answers: Sequence[Sequence[Answer]],
 ) -> list[Group]:
-    """One draw, by prompt: rewards, which samples are trained on, and their advantages inside their group."""
+    """The samples of one draw by prompt, with reward, whether it is trained on, and advantage in its group."""
     samples = [
         Sample(task, rollout, *answer)
         for task, rollouts, judged in zip(tasks, groups, answers, strict=True)
@@ -37,12 +37,12 @@ def score_groups(
 
 
 def has_signal(group: Group) -> bool:
-    """Whether anything can be learned from it: rewards that are not all equal, among the samples that are trained."""
+    """Whether the rewards of its trained samples differ, so that something can be learned from it."""
     return any(sample.advantage != 0 for sample in group)
 
 
 def pass_rate(group: Group) -> float | None:
-    """Mean score of a prompt's answers, truncated ones included; None where none could be scored."""
+    """Mean score of a prompt's answers, truncated ones included; None if none could be scored."""
     scores = [sample.verdict.score for sample in group if sample.verdict.score is not None]
     return float(np.mean(scores)) if scores else None
 

@@ -1,4 +1,4 @@
-"""How many answers may stay without a score because something around them broke."""
+"""The bound on answers without a score because a verifier or an environment failed."""
 
 from collections.abc import Iterable
 
@@ -13,8 +13,10 @@ class InfrastructureFailures(RuntimeError):
 
 
 def require_infrastructure(verdicts: Iterable[tuple[str, Verdict]], bound: float, where: str) -> None:
-    """Raises InfrastructureFailures where more than the share `bound` of the verdicts, each with its sample's id, are
-    infrastructure failures: below it they are masked and counted, beyond it a run would learn from what is left over
+    """Raises InfrastructureFailures if more than the share `bound` of the verdicts are infrastructure failures. Each
+    verdict comes with its sample's id.
+
+    Up to the bound, failures are masked and counted. Above it, the run would learn from an arbitrary remainder
     (NeMo-RL#2305)."""
     verdicts = list(verdicts)
     failed = [(name, verdict.detail) for name, verdict in verdicts if verdict.outcome is Outcome.INFRASTRUCTURE_FAILURE]

@@ -1,5 +1,5 @@
-"""Verdicts on finished samples: text from ids, an episode's verdict from its environment, truncation from the finish,
-the rest from the domain's verifier."""
+"""Verdicts on finished samples: from the environment for an episode, from the finish reason for a truncated answer, and
+from the domain's verifier for everything else."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ from cascade_rl.rl_stages.tasks.domains import domain_named
 
 
 class Answer(NamedTuple):
-    """The text of a sample and what is said about it."""
+    """The text of a sample and its verdict."""
 
     text: str
     verdict: Verdict
@@ -29,11 +29,11 @@ MakeVerifier = Callable[[], Verifier | GroupVerifier]
 
 
 class Judge:
-    """One verifier per domain, made when first needed, with as many threads as it takes; a context manager.
+    """One verifier per domain, made when first needed, with as many threads as its concurrency. A context manager.
 
-    makers  by domain, what makes another verifier than the domain's own
-    ledger  where verdicts are kept as they come, and those of an attempt that was killed are found
-    others  nodes of the job beside this one, for verifiers that can use them
+    makers  domain -> maker of a verifier that replaces the domain's own
+    ledger  stores verdicts as they come, and has those of an attempt that was killed
+    others  the other nodes of the job, for verifiers that can use them
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class Judge:
             pool.shutdown()
 
     def __call__(self, tasks: Sequence[Task], groups: Sequence[Sequence[Rollout]]) -> list[list[Answer]]:
-        """Text and verdict of each answer, in the order given, whatever ends first.
+        """Text and verdict of each answer, in the order given.
 
-        An answer that did not end is not looked at: score 0. An episode keeps the verdict of its environment.
+        A truncated answer is not verified: its score is 0. An episode keeps the verdict of its environment.
         """
         waiting = [self._submit(task, rollouts) for task, rollouts in zip(tasks, groups, strict=True)]
         return [collect() for collect in waiting]
@@ -75,7 +75,7 @@ class Judge:
         return lambda: [Answer(text, verdict or next(verdicts)) for text, verdict in zip(texts, known, strict=True)]
 
     def _verdicts(self, task: Task, asked: Sequence[tuple[str, str]]) -> Iterator[Verdict]:
-        """Of texts with their samples' ids. Starts the work at once; waits for each verdict when it is taken."""
+        """Verdicts on (sample id, text) pairs. Starts all work at once; waits for a verdict when it is taken."""
         verifier = self._verifier(task.domain)
         pool = self.pools[task.domain]
         if isinstance(verifier, GroupVerifier):
@@ -84,7 +84,7 @@ class Judge:
         return pool.map(lambda one: self._recorded(lambda texts: [check(texts[0])], [one])[0], asked)
 
     def _recorded(self, check: Callable[[list[str]], list[Verdict]], asked: Sequence[tuple[str, str]]) -> list[Verdict]:
-        """What the ledger has, or else what `check` says, which it then keeps."""
+        """The verdicts in the ledger, else those of `check`, which the ledger then stores."""
         names = [name for name, _ in asked]
         if self.ledger and (known := self.ledger.verdicts(names)):
             return known
@@ -97,14 +97,14 @@ class Judge:
         if domain not in self.verifiers:
             make = self.makers.get(domain) or domain_named(domain).on_nodes(self.others).verifier
             if make is None:
-                raise TypeError(f"expected episodes of {domain!r}, which its environment judges; found other samples")
+                raise TypeError(f"expected episodes of {domain!r}, judged by its environment; found single answers")
             self.verifiers[domain] = verifier = make()
             self.pools[domain] = ThreadPoolExecutor(verifier.concurrency, thread_name_prefix=domain)
         return self.verifiers[domain]
 
 
 def _known_verdict(rollout: Rollout) -> Verdict | None:
-    """What is said about a sample before a verifier sees it."""
+    """The verdict on a sample that needs no verifier; None for the others."""
     if isinstance(rollout, EpisodeRollout):
         return rollout.verdict
     if rollout.finish == "stop":

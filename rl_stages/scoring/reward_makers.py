@@ -1,4 +1,4 @@
-"""What scores a stage's samples in training, where its configuration names a reward model."""
+"""The verifiers that score a stage's samples in training if its configuration names a reward model."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +20,9 @@ Maker = Callable[[], Verifier | GroupVerifier]
 def reward_makers(
     stage: Stage, find: Callable[[str], Path], rollout: RolloutConfig, log_path: Path
 ) -> dict[str, Maker]:
-    """Verifiers by domain, to be made when first needed; none without a reward model.
+    """Makers of verifiers by domain, called when first needed. Empty without a reward model.
 
-    find  the weights of a stage or a folder by the name that the configuration has for it
+    find  maps the name of a stage or folder in the configuration to its weights
 
     Raises UserError for a domain that the reward model does not score. Starts and reads nothing.
     """
@@ -34,7 +34,7 @@ def reward_makers(
         return {stage.domain: _bradley_terry(stage, settings, find(settings.model))}
     make = domain_named(stage.domain).judged
     if make is None:
-        raise UserError(f"{stage.name}.reward_model: expected none, {stage.domain!r} is not scored by a judge")
+        raise UserError(f"{stage.name}.reward_model: expected none: {stage.domain!r} is not scored by a judge")
     group = stage.rollouts_per_prompt
     return {stage.domain: lambda: make(open_judge(settings, folder, rollout, log_path), settings, group)}
 

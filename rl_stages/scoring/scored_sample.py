@@ -1,4 +1,4 @@
-"""A sample with its score: what the trainer gets of it, what a step says about all, and what is kept."""
+"""A sample with its score: its training sequence, the metrics of a batch of samples, and its record."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,9 +14,9 @@ from cascade_rl.rl_stages.run.sample_record import SampleRecord
 
 @dataclass(frozen=True)
 class Sample:
-    """An answer, its score, and the advantage of all its tokens where they share one.
+    """An answer, its score, and the advantage that all its tokens share.
 
-    penalty  the reward that a rule of the stage gave it instead of its score, which then may leave [0, 1]
+    penalty  the reward that a rule of the stage gives it instead of its score; it may be outside [0, 1]
     """
 
     task: Task
@@ -29,7 +29,7 @@ class Sample:
 
     @property
     def reward(self) -> float | None:
-        """What is learned from; None for an infrastructure failure."""
+        """The reward for training; None for an infrastructure failure."""
         return self.verdict.score if self.penalty is None else self.penalty
 
     @property
@@ -39,7 +39,7 @@ class Sample:
         return {**self.verdict.parts, "score": self.verdict.score, "code_switch": 1.0}
 
     def sequence(self, temperature: float) -> TrainSequence:
-        """For the trainer, with per_token "advantage" and "rollout_logprob"; no loss token where not `trained`."""
+        """The training sequence, with per_token "advantage" and "rollout_logprob". No loss tokens unless `trained`."""
         token_ids, kept = np.concatenate([self.rollout.prompt_ids, self.rollout.token_ids]), self.rollout.kept
         answer = np.arange(len(token_ids) - 1) >= len(self.rollout.prompt_ids) - 1  # [n - 1]
         generated = _behind_prompt(self.rollout.generated, answer) if self.rollout.generated is not None else answer
@@ -57,7 +57,7 @@ class Sample:
 
 
 def outcomes(samples: list[Sample]) -> dict[str, float]:
-    """Means over the batch; of rewards, over the samples that have one, and absent where none has."""
+    """Means over the batch. The mean reward is over the samples that have one, and is absent if none has."""
     rewards = [sample.reward for sample in samples if sample.reward is not None]
     counts = {f"{outcome}_fraction": np.mean([s.verdict.outcome is outcome for s in samples]) for outcome in Outcome}
     return {
@@ -68,7 +68,7 @@ def outcomes(samples: list[Sample]) -> dict[str, float]:
 
 
 def record(sample: Sample, sequence: TrainSequence, train_logprobs: np.ndarray) -> SampleRecord:
-    """What is kept of a sample: the answer's part of `sequence` and of `train_logprobs`, float32 [n - 1]."""
+    """The record of a sample, with the answer's part of `sequence` and of `train_logprobs`, float32 [n - 1]."""
     rollout, answer = sample.rollout, slice(len(sample.rollout.prompt_ids) - 1, None)
     return SampleRecord(
         id=rollout.id,
@@ -94,7 +94,7 @@ def record(sample: Sample, sequence: TrainSequence, train_logprobs: np.ndarray) 
 
 
 def _behind_prompt(values: np.ndarray, answer: np.ndarray) -> np.ndarray:
-    """Values of the answer's tokens [answer] at their places in a row of [n - 1]; 0 in the prompt."""
+    """Values of the answer's tokens [answer] at their positions in a row of [n - 1]; 0 in the prompt."""
     row = np.zeros(len(answer), values.dtype)
     row[answer] = values
     return row

@@ -1,4 +1,4 @@
-"""The turns of one sample as one rollout: ids, log-probs and routes as they were when each token was sampled."""
+"""Joins the turns of a sample into one rollout: ids, log-probs and routes as they were when each token was sampled."""
 
 from collections.abc import Sequence
 
@@ -8,12 +8,12 @@ from cascade_rl.engine.core.rollouts import Kept, Rollout
 
 
 def join(turns: Sequence[Rollout]) -> Rollout:
-    """The sample that was drawn turn by turn; its finish is the last turn's.
+    """The sample that was generated turn by turn. Its finish reason is the last turn's.
 
-    The prompt of each turn is all that was before it and then what the environment showed, which joins the answer with
-    log-prob 0. An input position has the routes of the first turn that computed it: a generated token those with which
-    the next one was sampled, what was shown those of the turn that read it. Raises ValueError for a turn whose prompt
-    does not begin with what was before it.
+    The prompt of each turn is everything before it, followed by the environment's reply. The reply becomes part of the
+    answer, with log-prob 0. An input position has the routes of the first turn that computed it: for a generated token
+    those with which the next token was sampled, for a reply those of the turn that read it. Raises ValueError if a
+    turn's prompt does not begin with everything before it.
     """
     first, last = turns[0], turns[-1]
     if len(turns) == 1:
@@ -41,7 +41,7 @@ def join(turns: Sequence[Rollout]) -> Rollout:
 
 
 def _span(turn: Rollout, first: Rollout) -> slice:
-    """What the turn generated, in the sample's answer."""
+    """Where the turn's generated tokens are in the sample's answer."""
     start = len(turn.prompt_ids) - len(first.prompt_ids)
     return slice(start, start + len(turn.token_ids))
 
@@ -63,7 +63,7 @@ def _routes(turns: Sequence[Rollout]) -> np.ndarray | None:
 
 
 def _kept(turns: Sequence[Rollout], length: int) -> Kept | None:
-    """Of the answer, of `length` tokens; nothing is drawn at what was shown."""
+    """The kept tokens of an answer of `length` tokens; none where the environment's replies are."""
     counts, ids = np.zeros(length, np.int32), list[np.ndarray]()
     for turn in turns:
         if turn.kept is not None:
@@ -73,7 +73,7 @@ def _kept(turns: Sequence[Rollout], length: int) -> Kept | None:
 
 
 def _versions(turns: Sequence[Rollout]) -> tuple[tuple[int, int], ...]:
-    """Spans of the whole answer; a turn that goes on with the version of the one before it opens none."""
+    """Version spans of the whole answer. A turn with the version of the turn before it begins no new span."""
     spans: list[tuple[int, int]] = []
     for turn in turns:
         offset = len(turn.prompt_ids) - len(turns[0].prompt_ids)

@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
         (["parallel.expert=2"], "expert parallel size must be 1 in a model without experts; found 2"),
         (["nproc=3", "parallel.pipeline=2"], "nproc: expected a multiple of 2"),
         (["math_rl.data=generate:instruction_following"], "math_rl.data: expected tasks of math, found only instruc"),
-        (JUDGED, "math_rl.reward_model: expected none, 'math' is not scored by a judge"),
+        (JUDGED, "math_rl.reward_model: expected none: 'math' is not scored by a judge"),
     ],
 )
 def test_bad_input_is_told_before_anything_is_written(folder: Path, settings: list[str], message: str) -> None:

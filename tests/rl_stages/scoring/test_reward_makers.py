@@ -34,7 +34,7 @@ def test_a_server_ranks_the_answers() -> None:
 
 
 def test_a_domain_that_no_model_scores_is_refused() -> None:
-    with pytest.raises(UserError, match=r"rlhf\.reward_model: expected none, 'math' is not scored by a judge"):
+    with pytest.raises(UserError, match=r"rlhf\.reward_model: expected none: 'math' is not scored by a judge"):
         makers(replace(STAGE, domain="math", reward_model=SERVER))
 
 
