@@ -72,7 +72,7 @@ def test_a_later_stage_is_no_teacher() -> None:
 
 
 def test_a_teacher_of_another_type_is_told() -> None:
-    with pytest.raises(UserError, match=r"mopd\.teachers\.math: expected a text, found 3"):
+    with pytest.raises(UserError, match=r"mopd\.teachers\.math: expected text, found 3"):
         from_yaml(to_yaml(cascade()).replace("math: sft", "math: 3"))
 
 

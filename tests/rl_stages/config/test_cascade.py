@@ -233,7 +233,7 @@ def test_experts_are_cut_within_a_pipeline_stage() -> None:
     ("change", "message"),
     [
         ({"sed": 1}, "Unknown key 'cascade.sed'. Did you mean 'cascade.seed'?"),
-        ({"name": None}, "name: expected a text, found None."),
+        ({"name": None}, "name: expected text, found None."),
         ({"seed": True}, "seed: expected a whole number, found True."),
         (
             {"stages": [{"kind": "ppo", "name": "x"}]},

@@ -50,7 +50,7 @@ def test_another_form_is_refused(text: str) -> None:
 
 
 def test_either_all_sources_have_weights_or_none() -> None:
-    with pytest.raises(UserError, match="a weight for each source or for none; found none for 'b'"):
+    with pytest.raises(UserError, match="a weight for every source or for none; found 'b' without a weight"):
         parse_sources(["a*1", "b"])
 
 
@@ -95,5 +95,5 @@ def test_a_count_takes_exactly_so_many_rows_of_the_train_split(tmp_path: Path) -
     chosen = {task.id for task in load_tasks(f"{path}[:30]", split="train", seed=1)}
     assert len(chosen) == 30 < len(load_tasks(path, split="train", seed=1))
     assert {task.id for task in load_tasks(f"{path}[:30]", split="train", seed=2)} != chosen
-    with pytest.raises(UserError, match=r"a\.jsonl: expected at least 100 rows to draw from; found 93"):
+    with pytest.raises(UserError, match=r"a\.jsonl: expected at least 100 rows; found 93"):
         load_tasks(f"{path}[:100]", split="train", seed=1)

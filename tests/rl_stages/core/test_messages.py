@@ -62,7 +62,7 @@ def test_a_text_is_one_user_turn_and_a_developer_speaks_as_the_system() -> None:
         ([USER | {"content": None}], "row[0]: expected 'content' to be text or a list of text parts; found None"),
         ([USER | {"content": [{"type": "input_image"}]}], "row[0]: expected 'content' to be text"),
         ([USER | {"type": "web_search_call"}], "row[0]: expected an item whose 'type' is one of message, reasoning"),
-        ([USER, OUTPUT], "row[1]: expected the output of an earlier call; found one of 'a', which nobody made"),
+        ([USER, OUTPUT], "row[1]: expected the output of an earlier call; found id 'a', which no earlier call has"),
         ([USER, CALL | {"arguments": "{"}], "row[1]: expected the 'arguments' of pay to be a JSON object; found '{'"),
         ([USER, CALL | {"name": None}], "row[1]: expected a call's 'name' to be text"),
         ([USER, CALL | {"call_id": 1}], "row[1]: expected the id of a call to be text; found 1"),
