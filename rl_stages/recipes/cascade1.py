@@ -1,11 +1,15 @@
-"""The numbers of Nemotron-Cascade 1's RL stages for its three models: Tables 14 to 20 (facts/paper.md 1.4).
+"""The numbers of Nemotron-Cascade 1's RL stages for its three models: arXiv 2512.13607, section 4 and appendix D.
 
     GrpoStage(name="math_rl", domain=..., data=..., token_budget=..., **THINKING_14B["math_rl"])
 
-The sub-stages of a table are one stage with `extensions`. Where table and text disagree (section 9), the table is
-followed; the text has 128 prompts a step in RLHF and IF-RL, IF-RL of about 2000 + 1000 steps (8B) and 500 + 300 (8B
-thinking), and overlong filtering in the whole IF-RL of thinking models. The tables have one column for both 8B models
-in RLHF, Math RL and SWE RL. What is not stated is left to the defaults of the stage.
+The tables are in appendix D (Tables 14 to 20): RLHF in Table 15, IF-RL in Table 16, Math RL in Table 17, followed by
+Code RL and SWE RL. The sub-stages of a table are one stage with `extensions`. The tables have one column for both 8B
+models in RLHF, Math RL and SWE RL.
+
+Where table and text disagree, the table is followed. The text (section 4) differs in three points: it has 128 prompts
+per step in RLHF and IF-RL; it has about 2000 + 1000 steps (8B) and 500 + 300 steps (8B thinking) of IF-RL; it has
+overlong filtering in the whole IF-RL of thinking models. Settings that the paper does not state keep the defaults of
+`GrpoStage`.
 """
 
 from collections.abc import Mapping
@@ -18,14 +22,14 @@ from cascade_rl.rl_stages.config.grpo_stage import CodeSwitch, EpochFilter, Exte
 
 Settings = Mapping[str, Any]
 
-TOP_P = 0.95  # of every stage
-IF_RL_TOP_K = 20  # of the text. No other stage has a top-k in the paper; MAX_TOP_K bounds what is recorded for training
-SWE_MAX_PROMPT_TOKENS_8B = (16_384, 24_576)  # steps 0 to 30, and from then on; shorter ones than 8K are dropped
+TOP_P = 0.95  # every stage: appendix D
+IF_RL_TOP_K = 20  # section 4. The paper has no other top-k; MAX_TOP_K bounds what is recorded for training
+SWE_MAX_PROMPT_TOKENS_8B = (16_384, 24_576)  # steps 0 to 30, and from 30 on; prompts below 8K are dropped: section 4
 SWE_MAX_PROMPT_TOKENS_14B = 32_768
 
 
 def _optimizer(lr: float) -> OptimizerConfig:
-    return OptimizerConfig(lr=lr, betas=(0.9, 0.95))
+    return OptimizerConfig(lr=lr, betas=(0.9, 0.95))  # AdamW in every stage: appendix D
 
 
 def _answers(max_new_tokens: int, temperature: float, top_k: int = MAX_TOP_K) -> Sampling:
@@ -33,6 +37,7 @@ def _answers(max_new_tokens: int, temperature: float, top_k: int = MAX_TOP_K) ->
 
 
 def _rlhf(steps: int, thinking_fraction: float) -> Settings:
+    """Table 15; code switch and thinking: section 4."""
     return {
         "steps": steps,
         "prompts_per_step": 256,
@@ -46,6 +51,7 @@ def _rlhf(steps: int, thinking_fraction: float) -> Settings:
 
 
 def _if_rl(steps: int, second: Extension, thinking_fraction: float) -> Settings:
+    """Table 16; dynamic filtering and thinking: section 4."""
     return {
         "steps": steps,
         "prompts_per_step": 256,
@@ -60,6 +66,7 @@ def _if_rl(steps: int, second: Extension, thinking_fraction: float) -> Settings:
 
 
 def _math_rl(steps: int, lr: float, first: Sampling, *extensions: Extension) -> Settings:
+    """Table 17; epoch filter and code switch: section 4."""
     return {
         "steps": steps,
         "prompts_per_step": 128,
@@ -75,6 +82,7 @@ def _math_rl(steps: int, lr: float, first: Sampling, *extensions: Extension) -> 
 
 
 def _code_rl(steps: int, first: Sampling, *extensions: Extension) -> Settings:
+    """Appendix D; code switch: section 4."""
     return {
         "steps": steps,
         "prompts_per_step": 128,
@@ -89,6 +97,7 @@ def _code_rl(steps: int, first: Sampling, *extensions: Extension) -> Settings:
 
 
 def _swe_rl(steps: int, *extensions: Extension) -> Settings:
+    """Appendix D."""
     return {
         "steps": steps,
         "prompts_per_step": 128,
@@ -115,7 +124,7 @@ UNIFIED_8B: Mapping[str, Settings] = MappingProxyType(
         "rlhf": _rlhf(800, thinking_fraction=0.5),
         "if_rl": _if_rl(3100, Extension(from_step=2300, max_new_tokens=8_192), thinking_fraction=0.0),
         "math_rl": MATH_RL_8B,
-        # the step of the change is not stated: half way
+        # the paper does not state at which step the settings change: half way
         "code_rl": _code_rl(90, _answers(45_056, 1.0), Extension(from_step=45, max_new_tokens=49_152, temperature=0.8)),
         "swe_rl": SWE_RL_8B,
     }

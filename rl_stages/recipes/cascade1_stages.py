@@ -1,8 +1,9 @@
-"""What both launchers of Nemotron-Cascade 1 share: its stages, as published, on a dense Qwen3.
+"""The stages of Nemotron-Cascade 1 (arXiv 2512.13607) on a dense Qwen3, shared by its two launchers.
 
-The numbers are the paper's, from rl_stages/recipes/cascade1.py; docs/papers.md lists what it does not state. The base
-is in `models/`, data in `data/`, below the folder from which this is launched (links will do): demonstrations under the
-names of their releases by nvidia on the Hub, prompts in `data/cascade1/`, made as docs/papers.md says.
+The numbers of the RL stages are in rl_stages/recipes/cascade1.py; docs/papers.md lists what the paper does not state.
+The base model is in `models/` and the data in `data/`, relative to the folder from which this is launched; symbolic
+links work. Demonstrations have the names of their releases by nvidia on the Hub. Prompts are in `data/cascade1/`, made
+as docs/papers.md says.
 """
 
 from collections.abc import Mapping
@@ -19,19 +20,19 @@ from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.stage import Stage
 
 PROMPT_TOKENS = 4096
-BFLOAT16_TME_BOUND = 1.05  # not in the paper (facts/paper.md 5.5)
+BFLOAT16_TME_BOUND = 1.05  # not in the paper; NVIDIA-NeMo/RL, docs/adding-new-models.md, section 3
 GATE = 0.05  # not in the paper, which has no gates
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """Where the models differ.
+    """The settings in which the models differ.
 
-    recipe          of each RL stage by name
-    answer_tokens   of the longest answers of all stages
-    sft             learning rate and steps of each stage of SFT
-    h100, b200      training ranks, tensor and context parallelism, workers of an engine
-    kv_cache_gib    of an engine beside the reward model, which takes its memory from the caches
+    recipe          settings of each RL stage, by name
+    answer_tokens   length of the longest answer of all stages
+    sft             learning rate and steps of both SFT stages
+    h100, b200      training ranks, tensor-parallel size, context-parallel size, workers per rollout engine
+    kv_cache_gib    of an engine in stages with the reward model, whose memory is taken from the KV caches
     """
 
     name: str
@@ -45,7 +46,7 @@ class Size:
 
     @property
     def tokens(self) -> int:
-        """Of prompt and answer together."""
+        """Prompt and answer together."""
         return self.answer_tokens + PROMPT_TOKENS
 
 
@@ -55,6 +56,7 @@ def cascade1(size: Size) -> Cascade:
         name=size.name,
         base=size.base,
         stages=stages,
+        # ours, at the temperature of the paper's evaluation
         evaluation=Evaluation(
             domains=("instruction_following", "math", "code", "swe_agentless"),
             unmeasured=("rlhf",),
@@ -69,7 +71,7 @@ def cascade1(size: Size) -> Cascade:
 def _stages(size: Size) -> tuple[Stage, ...]:
     (first_lr, first_steps), (second_lr, second_steps) = size.sft
     return (
-        # 5.44 M and 7.80 M + 0.16 M released rows: one epoch is 256 of them in each of the stated steps, within 7 %
+        # Released: 5.44 M and 7.80 M + 0.16 M rows. 256 of them in each of the paper's steps are one epoch within 7 %
         _sft("sft_16k", first_lr, first_steps, 16_384, "data/Nemotron-Cascade-SFT-Stage-1", parent="base"),
         _sft(
             "sft_32k",
@@ -79,7 +81,8 @@ def _stages(size: Size) -> tuple[Stage, ...]:
             "data/Nemotron-Cascade-SFT-Stage-2*7797730",
             "data/Nemotron-Cascade-SFT-SWE*162262",
         ),
-        # The paper's is Qwen2.5-72B-Instruct. Ours has the policy's architecture, and is as weak as its 7B: `shaped`.
+        # The paper trains Qwen2.5-72B-Instruct. Ours has the policy's architecture. It is taken to be as weak as the
+        # paper's 7B reward model, which needed shaped rewards: `shaped`.
         RewardModelStage(
             name="reward_model",
             domain="preference",
@@ -90,7 +93,7 @@ def _stages(size: Size) -> tuple[Stage, ...]:
             size,
             "rlhf",
             "rlhf",
-            "data/cascade1/rlhf",  # prompts of the pairs, without mathematics and competitive programming
+            "data/cascade1/rlhf",  # the pairs' prompts without mathematics and competitive programming
             reward_model=RewardModel(kind="bradley_terry", model="reward_model", shaped=True),
         ),
         _rl(
@@ -121,12 +124,12 @@ def _stages(size: Size) -> tuple[Stage, ...]:
 
 
 def _if_bonus(thinking_fraction: float) -> RewardModel | None:
-    """What thinking models get beside the rules."""
+    """The reward model that thinking models get in addition to the rules (section 4)."""
     return RewardModel(kind="bradley_terry", model="reward_model", bonus=True) if thinking_fraction == 1 else None
 
 
 def _sft(name: str, lr: float, steps: int, longest: int, *data: str, **more: Any) -> SftStage:
-    """One epoch. Decay is made for 100K steps and ends before; a warm-up is not stated."""
+    """One epoch. The cosine is 100K steps long and the stage ends before (arXiv 2512.13607). A warm-up is not stated."""
     optimizer = OptimizerConfig(lr=lr, schedule="cosine", schedule_steps=100_000, betas=(0.9, 0.95), weight_decay=1e-4)
     return SftStage(
         name=name,
@@ -143,7 +146,7 @@ def _sft(name: str, lr: float, steps: int, longest: int, *data: str, **more: Any
 
 
 def _rl(size: Size, name: str, domain: str, data: str, keeps: tuple[str, ...] = (), **more: Any) -> GrpoStage:
-    """`keeps` are the domains of the stages before it."""
+    """`keeps`: the domains of earlier stages, whose scores are gated."""
     return GrpoStage(
         name=name,
         domain=domain,
@@ -160,7 +163,7 @@ def _rl(size: Size, name: str, domain: str, data: str, keeps: tuple[str, ...] = 
 def _by_stage(
     size: Size, stages: tuple[Stage, ...], nproc: int, tensor: int, context: int, workers: int
 ) -> Mapping[str, Layout]:
-    """One layout for all stages, but for the caches of engines beside the reward model."""
+    """One layout for all stages, except that engines have smaller caches in stages with the reward model."""
     shared = _layout(size, nproc, tensor, context, workers, kv_cache_gib=24)
     beside_reward_model = _layout(size, nproc, tensor, context, workers, kv_cache_gib=size.kv_cache_gib)
     beside = [stage.name for stage in stages if "reward_model" in stage.models_read.values()]
@@ -168,7 +171,7 @@ def _by_stage(
 
 
 def _layout(size: Size, nproc: int, tensor: int, context: int, workers: int, kv_cache_gib: int) -> Layout:
-    """Trainer and engines on the same GPUs in turn. The paper states none, and 8 DGX-H100 nodes for verification."""
+    """Trainer and engines share the GPUs in turn. The paper states no layout, only 8 DGX-H100 nodes for code tests."""
     rollout = RolloutConfig(
         engines=nproc // workers,
         tensor=workers,
@@ -176,7 +179,7 @@ def _layout(size: Size, nproc: int, tensor: int, context: int, workers: int, kv_
         max_num_seqs=64,
         kv_cache_mib=kv_cache_gib << 10,
         dtype="bfloat16",
-        probe_bound=0.5,  # nats, on text that no model likes; what bfloat16 needs is not measured
+        probe_bound=0.5,  # nats, on text that is unlikely under any model; not measured in bfloat16
         sleep=True,
     )
     parallel = ParallelConfig(tensor=tensor, context=context, sequence=True)

@@ -1,11 +1,12 @@
-"""The numbers of Nemotron-Cascade 2's RL stages: Tables 8 to 10 of the paper and its text (facts/paper.md 1.2).
+"""The numbers of Nemotron-Cascade 2's RL stages: arXiv 2603.19220, Tables 8 to 10 and section 4.
 
     GrpoStage(name="if_rl", domain=..., data=..., token_budget=..., **CASCADE2["if_rl"])
 
-What the paper does not state is left to the defaults of the stage, or says here where it comes from. Where table and
-text disagree, the table is followed, because it is the whole of a stage's settings; but for MOPD's learning rate.
+A setting that the paper does not state keeps the default of its stage, or a comment says where the number comes from.
+Where table and text disagree, the table is followed, because it has all settings of a stage. The one exception is the
+learning rate of MOPD.
 
-Tables print lengths in thousands ("49K"): here the multiples of 4,096 that they round.
+The tables print lengths in thousands ("49K"). Here they are the multiples of 4,096 that round to these.
 """
 
 from collections.abc import Mapping
@@ -19,21 +20,22 @@ from cascade_rl.engine.core.settings import OptimizerConfig
 Settings = Mapping[str, Any]
 
 CODE_RL_TOP_P = 0.95  # Table 10, which has no top-k: MAX_TOP_K bounds what is recorded for training
-LONG_CONTEXT_MAX_PROMPT_TOKENS = 32_768
-LONG_CONTEXT_MAX_TOTAL_TOKENS = 49_152
+LONG_CONTEXT_MAX_PROMPT_TOKENS = 32_768  # Table 9
+LONG_CONTEXT_MAX_TOTAL_TOKENS = 49_152  # Table 9
 SWE_AGENTLESS_MAX_TOTAL_TOKENS = 98_304
 SWE_AGENTIC_MAX_TOTAL_TOKENS = 262_144
 SWE_AGENTIC_MAX_TURNS = 200
 
-# Adam in the columns of multi-domain and long-context RL, AdamW in the others: the same, without weight decay.
-# Decay and clip are those of NeMo-RL's public recipe for the base model (1.1), the defaults of OptimizerConfig.
+# Tables 8 and 9 print Adam for multi-domain and long-context RL and AdamW for the others. Without weight decay they are
+# the same. The paper states neither weight decay nor clip. The defaults of OptimizerConfig are those of NeMo-RL's
+# recipe for the base model: NVIDIA-NeMo/RL, examples/nemo_gym/grpo_nanov3.yaml.
 OPTIMIZER = OptimizerConfig(lr=3e-6, betas=(0.9, 0.95))
 BATCH: Settings = {
     "prompts_per_step": 128,
     "rollouts_per_prompt": 16,
     "optimizer": OPTIMIZER,
     "kl_coefficient": 0.0,
-    "sequence_error_bound": 2.0,  # NeMo-RL's recipe; the paper has none
+    "sequence_error_bound": 2.0,  # seq_logprob_error_threshold of NeMo-RL's recipe; the paper has none
 }
 
 
@@ -42,12 +44,13 @@ def answers(max_new_tokens: int, temperature: float = 1.0) -> Sampling:
 
 
 def within(max_total_tokens: int, temperature: float = 1.0) -> Sampling:
-    """Answers to prompts that share a total with them: set rollout.max_model_len to it, which ends them in time."""
+    """Answers bounded by the total of prompt and answer. Set rollout.max_model_len to it, which ends them in time."""
     return answers(max_total_tokens - 1, temperature)
 
 
 CASCADE2: Mapping[str, Settings] = MappingProxyType(
     {
+        # Table 8; dynamic filtering and thinking: section 4.2
         "if_rl": {
             **BATCH,
             "steps": 180,
@@ -56,17 +59,20 @@ CASCADE2: Mapping[str, Settings] = MappingProxyType(
             "dynamic_filtering": True,
             "thinking_fraction": 1.0,
         },
+        # Table 8
         "multi_domain_rl": {**BATCH, "steps": 70, "sampling": answers(49_152), "overlong": "filter"},
+        # Table 8 and section 4.4
         "mopd": {
-            "steps": 52,  # converges after 40 to 50
+            "steps": 52,  # text: converges after 40 to 50
             "prompts_per_step": 128,
-            "rollouts_per_prompt": 4,  # later runs: 512 prompts x 1
+            "rollouts_per_prompt": 4,  # text: 512 prompts x 1 in later runs
             "sampling": answers(98_304),
             "importance_low": 0.5,
             "importance_high": 2.0,
-            # Text: 2e-6 after a warm-up; Table 8: 3e-6. The text alone has the warm-up that belongs to it (section 9)
+            # Text: 2e-6 after a warm-up. Table 8: 3e-6, without a warm-up. The text is followed, because it has both.
             "optimizer": OptimizerConfig(lr=2e-6, warmup_steps=30, warmup_init_lr=2e-7, betas=(0.9, 0.95)),
         },
+        # Table 9
         "rlhf": {
             **BATCH,
             "steps": 25,  # text: about 30
@@ -75,12 +81,14 @@ CASCADE2: Mapping[str, Settings] = MappingProxyType(
             "overlong": "filter",  # text: "without overlong filtering"
             "thinking_fraction": 1.0,
         },
+        # Table 9
         "long_context_rl": {
             **BATCH,
             "steps": 30,
             "sampling": within(LONG_CONTEXT_MAX_TOTAL_TOKENS),
-            "overlong": "filter",  # text: without
+            "overlong": "filter",  # text: without overlong filtering
         },
+        # Table 10
         "code_rl": {
             **BATCH,
             "steps": 22,
@@ -88,14 +96,15 @@ CASCADE2: Mapping[str, Settings] = MappingProxyType(
             "overlong": "filter",
             "thinking_fraction": 1.0,
         },
+        # The text on SWE RL
         "swe_agentless_rl": {
             **BATCH,
-            "steps": 50,  # 40 to 50
+            "steps": 50,  # the paper: 40 to 50
             "sampling": within(SWE_AGENTLESS_MAX_TOTAL_TOKENS),
             "min_best_reward": 0.5,
             "thinking_fraction": 1.0,
         },
-        # without "steps", which the paper does not state; nor does it state the shape of the decay
+        # The text on SWE RL. The paper states neither the steps, which are missing here, nor the shape of the decay
         "swe_agentic_rl": {
             **BATCH,
             "prompts_per_step": 16,
