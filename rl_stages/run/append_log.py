@@ -1,8 +1,8 @@
-"""A file of records that a kill cuts short at most by the record that was being written.
+"""An append-only file of records, of which a kill loses at most the record that was being written.
 
-Guarantees: a record is in the kernel's hands when `append` returns, so that no kill of this process loses it; it is on
-the disk soon after, and surely after `sync`. A record that is torn or damaged is dropped when the file is opened, and
-with it what follows.
+Guarantees: when `append` returns, the kernel has the record, so no kill of this process loses it. It is on disk soon
+after, and in any case after `sync`. When the file is opened, a torn or damaged record and all records after it are
+dropped.
 """
 
 import os
@@ -15,20 +15,20 @@ from threading import Lock
 
 from cascade_rl.rl_stages.run.durable_file import sync_folder
 
-FRAME = Struct("<QI")  # bytes of the record, and their CRC-32
+FRAME = Struct("<QI")  # size of the record in bytes, and its CRC-32
 
 
 def read_records(path: Path) -> list[bytes]:
-    """The whole records from the start of the file on; none where there is no file."""
+    """The intact records from the start of the file; none if there is no file."""
     return list(_whole(path.read_bytes())) if path.exists() else []
 
 
 class AppendLog:
-    """Any thread appends. One thread syncs: whatever came while it was busy shares its next sync, so that a disk that
-    takes 10 ms for one costs those who append nothing."""
+    """Any thread may append. One thread syncs. All records that come during a sync share the next one, so a slow disk
+    (10 ms per sync) does not delay the appending threads."""
 
     def __init__(self, path: Path, kept: Sequence[bytes]) -> None:
-        """Goes on after `kept`, the first records of the file, which is made where it is not; the rest is cut off."""
+        """Continues the file after `kept`, its first records, and truncates the rest. Creates the file if needed."""
         self._file = path.open("ab", buffering=0)
         self._file.truncate(sum(FRAME.size + len(record) for record in kept))
         sync_folder(path.parent)
@@ -37,10 +37,10 @@ class AppendLog:
         self._sync: Future[None] = self._syncer.submit(os.fsync, self._file.fileno())
 
     def append(self, record: bytes) -> None:
-        """Raises OSError where the disk does not take it, or did not take one before."""
+        """Raises OSError if this write fails, or if an earlier sync failed."""
         with self._lock:
             rest = memoryview(FRAME.pack(len(record), zlib.crc32(record)) + record)
-            while rest:  # a disk that has room for a part of it takes that part, and says so
+            while rest:  # an almost full disk takes a part and returns its size
                 rest = rest[self._file.write(rest) :]
             if self._sync.done():
                 self._sync.result()
@@ -48,7 +48,7 @@ class AppendLog:
                 self._sync = self._syncer.submit(self._after, self._sync)
 
     def sync(self) -> None:
-        """Waits until all is on the disk. Raises OSError where it does not get there."""
+        """Waits until all records are on disk. Raises OSError if that fails."""
         with self._lock:
             self._sync = self._syncer.submit(self._after, self._sync)
         self._sync.result()
@@ -59,7 +59,7 @@ class AppendLog:
         self._file.close()
 
     def _after(self, earlier: Future[None]) -> None:
-        earlier.result()  # one that failed is told, not forgotten
+        earlier.result()  # raises if it failed
         os.fsync(self._file.fileno())
 
 

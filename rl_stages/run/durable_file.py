@@ -1,7 +1,7 @@
-"""Files that survive a kill at any point: whole files replaced at once, and logs of JSON lines.
+"""Files that survive a kill at any point: files that are replaced atomically, and logs of JSON lines.
 
-Guarantees: a reader never sees half a file or half a line; a line that a kill tore is dropped when the log is
-next read or written.
+Guarantees: a reader never sees half a file or half a line. A line that a kill cut off is dropped when the log is next
+read or written.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace `path` as a whole: a temporary file beside it, synced, then renamed."""
+    """Replace `path` atomically: write a temporary file next to it, sync it, rename it."""
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -31,7 +31,7 @@ def sync_folder(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Raises ValueError for NaN and infinity, as `JsonLines.append`: neither jq nor a browser reads them."""
+    """Raises ValueError for NaN and infinity, as `JsonLines.append` does: neither jq nor a browser reads them."""
     write_atomically(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
@@ -41,18 +41,18 @@ def read_json(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class JsonLines:
-    """An append-only log, one JSON object a line, one process writing at a time.
+    """An append-only log with one JSON object per line and one writing process at a time.
 
-    A row is on the disk when `append` returns: a checkpoint that is written later never outlives the rows that a stage
-    needs to go on from it, even where the machine loses its power.
+    A row is on disk when `append` returns. So a checkpoint that is written later never outlives the rows that a stage
+    needs to resume from it, even after a power failure.
     """
 
     path: Path
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add one line. Numbers of numpy and torch become plain ones.
+        """Add one line. NumPy and torch numbers become plain numbers.
 
-        Raises ValueError for NaN and infinity: a number that cannot be compared is no record.
+        Raises ValueError for NaN and infinity.
         """
         line = json.dumps(row, default=float, allow_nan=False) + "\n"
         with self.path.open("ab+") as file:
@@ -71,14 +71,14 @@ class JsonLines:
         return [json.loads(line) for line in lines[:-1]]
 
     def keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
-        """Drop the rows that are not wanted; the others stay byte for byte."""
+        """Drop the rows that are not wanted. The others stay byte for byte the same."""
         if self.path.exists():
             lines = self.path.read_bytes().split(b"\n")[:-1]
             write_atomically(self.path, b"".join(line + b"\n" for line in lines if wanted(json.loads(line))))
 
 
 def _whole_lines(size: int, path: Path) -> int:
-    """Bytes up to the last line end, given the size of the file."""
+    """Number of bytes up to the last line end, given the size of the file."""
     if size == 0:
         return 0
     with path.open("rb") as file:

@@ -1,10 +1,10 @@
-"""What was found out about data files that are still what they were: they are read at the first launch, not at each.
+"""Caches the checks of data files, so that only the first launch reads them.
 
-    inputs.json   {what: {source: {"files": [[path, size, mtime_ns], ...], "found": anything that JSON has}}}
+    inputs.json   {what: {source: {"files": [[path, size, mtime_ns], ...], "found": any JSON value}}}
 
-A file is what it was where its path, its size and its time of change are. One that was changed within GRAIN_S of being
-read is read again: a second change in the same tick of the file system's clock would not be seen. What has no files,
-such as generated data, is found anew at each launch.
+A file counts as unchanged if its path, size and modification time are the same. A file that was modified less than
+GRAIN_S before it was read is read again at the next launch, because a second change in the same tick of the file
+system's clock would go unnoticed. Sources without files, such as generated data, are checked at each launch.
 """
 
 import time
@@ -16,14 +16,14 @@ from typing import Any
 from cascade_rl.rl_stages.config.source import Source
 from cascade_rl.rl_stages.run.durable_file import read_json, write_json
 
-GRAIN_S = 2.0  # of FAT's clock, the coarsest that is in use
+GRAIN_S = 2.0  # seconds; the resolution of FAT, the coarsest file system in use
 
 Known = dict[str, dict[str, Any]]
 
 
 @dataclass
 class KnownData:
-    """What an earlier launch left, and what this one has asked for, which is all that it leaves."""
+    """The results of an earlier launch, and those that this launch asked for. Only the latter are written."""
 
     earlier: Known = field(default_factory=dict)
     asked: Known = field(default_factory=dict)
@@ -40,7 +40,7 @@ class KnownData:
         write_json(path, settled)
 
     def recall[T](self, what: str, source: str, find: Callable[[str], T]) -> T:
-        """`find(source)`, or what it was when the source's files were last read. Raises what `find` raises."""
+        """`find(source)`, or its cached result if the source's files are unchanged. Raises what `find` raises."""
         asked = self.asked.setdefault(what, {})
         if source not in asked:
             files, earlier = _files(source), self.earlier.get(what, {}).get(source)
@@ -51,7 +51,7 @@ class KnownData:
 
 
 def _files(source: str) -> list[list[Any]]:
-    """None where one may change unseen."""
+    """The files with size and time; empty if one of them could change unnoticed."""
     path = Path(Source.parse(source).path)
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     stats = [(file, file.stat()) for file in files if file.is_file()]

@@ -1,12 +1,12 @@
-"""What was drawn from the weights of each version, and what was said about it: nothing finished is done twice.
+"""Records the samples of each weight version and their verdicts, so that no finished work is done twice.
 
     ledger/version_00003   records, each with a checksum, appended as samples and verdicts come
         first   the digest of the weights
         then    samples, each with its seed and sampling settings, and verdicts by sample id
 
-A stage that was killed reaches the same weights again from its checkpoint and finds the file that it had begun; what is
-in there is neither drawn nor judged again. A file of other weights is not used: its samples are not those of this
-policy. Infrastructure failures are no result: they are not kept, and a new attempt tries them again.
+A killed stage reaches the same weights again from its checkpoint and finds the file that it had begun. What is in it is
+neither sampled nor judged again. A file of other weights is not used: its samples are not from this policy.
+Infrastructure failures are not recorded, so a new attempt tries them again.
 """
 
 import json
@@ -23,12 +23,12 @@ from cascade_rl.rl_stages.core.episode_rollout import EpisodeRollout
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run.append_log import AppendLog, read_records
 
-HEAD = Struct("<I")  # bytes of a record's JSON; its arrays follow
+HEAD = Struct("<I")  # size of a record's JSON in bytes; the arrays follow
 
 
 @dataclass
 class Contents:
-    """One file, read. `weights` is the digest; None where there is no file."""
+    """The contents of one file. `weights` is the digest; None if there is no file."""
 
     weights: str | None = None
     requests: dict[str, Request] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Contents:
 
 
 class Ledger:
-    """The file of one version at a time, rank 0's; a context manager. Any thread may call `keep` and `judged`."""
+    """The file of one version at a time, on rank 0. A context manager. Any thread may call `keep` and `judged`."""
 
     def __init__(self) -> None:
         self._contents = Contents()
@@ -53,7 +53,7 @@ class Ledger:
         self._log = None
 
     def open(self, path: Path, weights: str) -> Contents | None:
-        """Goes on with the file, or begins it. Returns what it held of other weights, which is dropped."""
+        """Continues the file, or begins it. If the file is of other weights, drops its contents and returns them."""
         self.__exit__()
         records = read_records(path)
         found = _read(records)
@@ -65,7 +65,7 @@ class Ledger:
         return found if found.weights and not same else None
 
     def rollout(self, request: Request) -> Rollout | None:
-        """What was drawn for it, where exactly this was asked for; otherwise its verdict is void too."""
+        """The sample recorded for an identical request; None otherwise, and then its verdict is dropped too."""
         if self._contents.requests.get(request.id) == request:
             return self._contents.rollouts[request.id]
         self._contents.verdicts.pop(request.id, None)
@@ -77,18 +77,18 @@ class Ledger:
             self._write({"seed": request.seed, "sampling": asdict(request.sampling)} | _plain(rollout))
 
     def verdicts(self, sample_ids: Iterable[str]) -> list[Verdict] | None:
-        """Those of all these samples; None unless each has one."""
+        """The verdicts of these samples; None unless every sample has one."""
         found = [self._contents.verdicts.get(sample_id) for sample_id in sample_ids]
         return [verdict for verdict in found if verdict] if all(found) else None
 
     def judged(self, verdicts: Mapping[str, Verdict]) -> None:
-        """Records verdicts by sample id, all of them or none."""
+        """Records verdicts by sample id in one record: all of them or none."""
         kept = {name: v for name, v in verdicts.items() if v.outcome is not Outcome.INFRASTRUCTURE_FAILURE}
         if kept:
             self._write({"verdicts": {name: asdict(verdict) for name, verdict in kept.items()}})
 
     def discard(self) -> None:
-        """Removes the open file: its samples are wrong."""
+        """Removes the open file, because its samples are wrong."""
         self.__exit__()
         self._path.unlink(missing_ok=True)
 
@@ -98,12 +98,12 @@ class Ledger:
 
 
 def read_ledger(path: Path) -> Contents:
-    """What the file holds."""
+    """The contents of the file."""
     return _read(read_records(path))
 
 
 def finished_work(path: Path) -> Iterator[tuple[str, str]]:
-    """What was done, record for record: ("sample" or "verdict", sample id). Twice where it was done twice."""
+    """All work in the order of the records: ("sample" or "verdict", sample id). Work done twice appears twice."""
     for record in map(_unpacked, read_records(path)):
         yield from (("verdict", name) for name in record.get("verdicts", ()))
         yield from (("sample", record["id"]) for _ in record.keys() & {"id"})
@@ -131,7 +131,7 @@ def _plain(rollout: Rollout) -> dict[str, Any]:
         values |= {"kept_ids": kept.ids, "kept_counts": kept.counts}
     routes = rollout.routes
     if routes is not None and routes.size and routes.max() < 256:
-        values["routes"] = routes.astype(np.uint8)  # most of a record: half of it saved
+        values["routes"] = routes.astype(np.uint8)  # routes are most of a record; this halves them
     return values
 
 
@@ -156,7 +156,7 @@ def _verdict(plain: Mapping[str, Any]) -> Verdict:
 
 
 def _packed(record: Mapping[str, Any]) -> bytes:
-    """The length of a JSON, the JSON, in which an array is its dtype and shape, and the arrays in their order."""
+    """The length of the JSON, the JSON with dtype and shape of each array, and the arrays in the same order."""
     arrays = {name: value for name, value in record.items() if isinstance(value, np.ndarray)}
     shapes = {name: [str(array.dtype), array.shape] for name, array in arrays.items()}
     plain = {name: value for name, value in record.items() if name not in arrays}

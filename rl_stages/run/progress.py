@@ -1,4 +1,4 @@
-"""What a person sees while a stage runs: one line per step, and on a terminal the phase at work below it."""
+"""The console output of a stage: one line per step, and on a terminal the current phase below it."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
 
 @dataclass
 class Progress:
-    """The lines of one stage; used as a context manager by the rank that owns the terminal."""
+    """The output of one stage. A context manager, used by the rank that owns the terminal."""
 
     label: str
     steps: int
@@ -45,17 +45,17 @@ class Progress:
 
     @contextmanager
     def phase(self, name: str, total: int = 0) -> "Iterator[Phase]":
-        """Show a phase while it lasts, `generation 312/2048` where it counts; nothing without a terminal."""
+        """Show a phase while it lasts, such as `generation 312/2048`. Shows nothing without a terminal."""
         phase = Phase(self, name, total)
         phase.advance(0)
         yield phase
 
     def say(self, text: str) -> None:
-        """One line about the stage."""
+        """Prints one line about the stage."""
         self.console.print(Text.assemble((self.label, "bold"), f"  {text}"), soft_wrap=True)
 
     def step(self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float], tokens: int) -> None:
-        """The line of a finished step: metrics, tokens per second of the whole step, seconds per phase."""
+        """Prints the line of a finished step: metrics, tokens per second of the whole step, seconds per phase."""
         speed = f"{tokens / sum(seconds.values()):,.0f} tok/s"
         phases = " ".join(f"{name} {spent:.1f}s" for name, spent in seconds.items())
         width = len(str(self.steps))
@@ -70,7 +70,7 @@ class Progress:
 
 @dataclass
 class Phase:
-    """A phase in progress, which may count what it has done."""
+    """A phase in progress, with an optional count of finished items."""
 
     progress: Progress
     name: str

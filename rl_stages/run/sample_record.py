@@ -1,4 +1,4 @@
-"""The record of one sample of an RL step, and the parquet file of a step: nothing of a rollout is lost."""
+"""The record of one sample of an RL step, and the parquet file with all records of a step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -19,15 +19,15 @@ class SampleRecord:
     """One sample, from prompt to gradient.
 
     prompt_ids        int [prompt]
-    token_ids         int [answer], stop tokens and what an environment showed included
-    rollout_logprobs, train_logprobs, teacher_logprobs   float32 [answer], of sampler, trainer and teacher
+    token_ids         int [answer], including stop tokens and the replies of an environment
+    rollout_logprobs, train_logprobs, teacher_logprobs   float32 [answer], of the sampler, the trainer and the teacher
     loss_mask         bool [answer], tokens with a gradient
     reward            None for an infrastructure failure
-    advantage         the mean over the answer's tokens where each has its own
-    thinking          the mode that the prompt asked for; None where it was left to the chat template
+    advantage         the mean over the answer's tokens if each has its own
+    thinking          the mode that the prompt asked for; None if it was left to the chat template
     versions          (weight version, index of the first token generated with it) spans
-    generated         bool [answer], False at what an environment showed; None where the model generated all of it
-    turns             of the model
+    generated         bool [answer], False for an environment's replies; None if the model generated all tokens
+    turns             number of the model's turns
     """
 
     id: str
@@ -53,7 +53,7 @@ class SampleRecord:
 
 
 def write_samples(path: Path, records: Sequence[SampleRecord]) -> None:
-    """One parquet file, there as a whole or not at all."""
+    """Writes one parquet file atomically."""
     from pyarrow import parquet, table
 
     schema = _schema()

@@ -1,14 +1,14 @@
-"""Gates: how much of an earlier domain's held-out score a stage may lose."""
+"""Gates: how much of a domain's held-out score a stage may lose."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-GATE_CLOSED = 3  # exit code of a stage that lost more than it may
+GATE_CLOSED = 3  # exit code of a stage that lost more than its gate allows
 
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """One domain's loss against what the stage may lose."""
+    """The loss in one domain, and the loss that the gate allows."""
 
     domain: str
     lost: float
@@ -25,5 +25,5 @@ class GateVerdict:
 def verdicts(
     gate: Mapping[str, float], before: Mapping[str, float], after: Mapping[str, float]
 ) -> tuple[GateVerdict, ...]:
-    """Held-out scores "before" and "after" the stage; a gain is a loss below 0."""
+    """Compares held-out scores before and after the stage. A gain is a negative loss."""
     return tuple(GateVerdict(domain, before[domain] - after[domain], allowed) for domain, allowed in gate.items())

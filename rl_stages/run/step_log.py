@@ -1,4 +1,4 @@
-"""One step, told to everybody who wants to know: terminal, metrics file, event file, TensorBoard, sample file."""
+"""Writes each step to the terminal, the metrics file, the event file, TensorBoard and the sample file."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,14 +28,14 @@ class StepLog:
 
     @contextmanager
     def phase(self, name: str, total: int = 0) -> Iterator[Phase]:
-        """Times a phase of the step; what it counts is shown as it goes."""
+        """Times a phase of the step, and shows its count on the terminal."""
         started = time.perf_counter()
         with self.progress.phase(name, total) as phase:
             yield phase
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
 
     def step(self, step: int, metrics: Mapping[str, float], tokens: int, records: Sequence[SampleRecord]) -> None:
-        """Ends step `step`, counting from 1, and starts the clocks of the next."""
+        """Ends step `step`, counting from 1, and resets the phase times."""
         if records:
             write_samples(self.folder.rollouts(step), records)
         self.folder.record_step(step, metrics, self.seconds, tokens)

@@ -1,12 +1,12 @@
-"""How a job's ranks are asked to stop: SIGUSR1, which `in_job` blocks in all that it starts.
+"""The stop request to a job's ranks: SIGUSR1, which launchers/stage/in_job.py blocks in all its processes.
 
-A blocked signal waits, from the first line of a rank on, until the rank looks; what a rank starts itself, engines and
-verifiers, inherits the block and is not killed by a signal to the whole job.
+A blocked signal stays pending until the rank checks for it, from the rank's first line on. Engines and verifiers that a
+rank starts inherit the block, so a signal to the whole job does not kill them.
 """
 
 import signal
 
-STOPPED = 75  # exit code: saved on request, wants to go on (EX_TEMPFAIL)
+STOPPED = 75  # exit code (EX_TEMPFAIL): saved on request, to be resumed
 STOP_SIGNAL = signal.SIGUSR1
 
 
@@ -15,5 +15,5 @@ class StopRequested(Exception):
 
 
 def asked() -> bool:
-    """Whether this rank was asked."""
+    """Whether this rank was asked to stop."""
     return STOP_SIGNAL in signal.sigpending()

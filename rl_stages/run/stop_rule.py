@@ -1,9 +1,9 @@
-"""What ends a stage before its last step: `stop_at_plateau` and `stop_at_length_clip` of a stage that samples.
+"""The rules that end a sampling stage before its last step: `stop_at_plateau` and `stop_at_length_clip`.
 
-Judged after each step, and before the first of an attempt, from the rows of metrics.jsonl alone, so that a resumed
-stage decides as the one that nobody killed. A stage that ends so is done: it is exported, evaluated and gated like any
-other. Its `steps` stay the most that it takes, and the length of its learning rate's decay, whose rest is not run; a
-constant rate, which the papers' RL stages have, does not notice.
+A rule is checked after each step and at the start of an attempt. It reads only the rows of metrics.jsonl, so a resumed
+stage decides like one that was never killed. A stage that ends early is complete: it is exported, evaluated and gated
+like any other. `steps` is still the upper bound of its steps and the length of its learning-rate decay, whose rest does
+not run. A constant learning rate, as in the RL stages of the papers, is not affected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ Rows = Sequence[Mapping[str, float]]
 
 @dataclass(frozen=True)
 class EarlyStop:
-    """The rule that ended a stage after `step` steps, the numbers that it saw, and both in words."""
+    """The rule that ended a stage after `step` steps, the numbers that it saw, and the reason in words."""
 
     step: int
     rule: str
@@ -29,14 +29,14 @@ class EarlyStop:
 
 
 def has_rule(stage: Stage) -> TypeGuard[OnPolicyStage]:
-    """Whether anything but its steps can end the stage."""
+    """Whether a rule can end the stage early."""
     return isinstance(stage, OnPolicyStage) and bool(stage.stop_at_length_clip or stage.stop_at_plateau)
 
 
 def early_stop(stage: OnPolicyStage, rows: Rows) -> EarlyStop | None:
-    """`rows` are those of all steps so far, the last at the end; None: the stage goes on.
+    """The rule that ends the stage now; None if it goes on. `rows` are those of all steps so far, in order.
 
-    UserError for a metric that no row has.
+    Raises UserError for a metric that no row has.
     """
     clip, plateau = stage.stop_at_length_clip, stage.stop_at_plateau
     if not rows:
@@ -77,7 +77,7 @@ def _length_clip(rule: LengthClip, rows: Rows) -> EarlyStop | None:
 
 
 def _values(metric: str, rows: Rows) -> list[float]:
-    """Of the steps that report it: no step reports a reward whose answers all lack one."""
+    """The metric in the steps that report it. A step whose answers all lack a score reports no reward."""
     values = [row[metric] for row in rows if metric in row]
     if not values:
         raise UserError(

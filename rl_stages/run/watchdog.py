@@ -1,7 +1,7 @@
-"""Says where a rank is when a phase of its step takes longer than it may: rank, phase, and the samples it waits for.
+"""Reports a rank whose phase takes longer than its limit: the rank, the phase, and the samples that it waits for.
 
-It ends nothing: a collective that hangs is ended by its own timeout, and a job by its time limit. Without it both end
-without a word about which rank was late.
+It stops nothing. A hanging collective ends by its own timeout, and a job by its time limit. Neither says which rank was
+late; this does.
 """
 
 import os
@@ -17,12 +17,12 @@ SHOWN = 8
 
 
 def limit_s() -> float:
-    """What the cluster's profile says, in seconds."""
+    """The limit of a phase in seconds, as the cluster's profile sets it."""
     return float(os.environ.get(LIMIT_VARIABLE, DEFAULT_LIMIT_S))
 
 
 class Watchdog:
-    """One rank's. `tell` gets the message once a limit, as long as the phase lasts."""
+    """The watchdog of one rank. While a phase lasts, `tell` gets a message each time another `limit_s` has passed."""
 
     def __init__(self, rank: int, limit_s: float, tell: Callable[[str], None]) -> None:
         self.rank, self.limit_s, self.tell = rank, limit_s, tell
@@ -41,7 +41,7 @@ class Watchdog:
 
     @contextmanager
     def waiting_for(self, pending: Callable[[], Iterable[str]]) -> Iterator[None]:
-        """In the block, `pending()` are the ids that the phase waits for; it is called in another thread."""
+        """In the block, `pending()` returns the ids that the phase waits for. It is called from another thread."""
         self.pending = pending
         try:
             yield
