@@ -1,4 +1,4 @@
-"""Trainer and sampler see the same policy: what holds in each step of a stage that learns from its own samples."""
+"""Checks in each on-policy step that trainer and sampler have the same policy."""
 
 from dataclasses import replace
 
@@ -15,8 +15,9 @@ class Mismatch(RuntimeError):
 def require_agreement(
     sequences: list[TrainSequence], train_logprobs: list[np.ndarray], bound: float, step: int
 ) -> dict[str, float]:
-    """The gap between the trainer's log-probs, before the update, and the sampler's, over the loss tokens (see
-    `mismatch`). Raises Mismatch where its mean is beyond the bound, before it can harm the weights."""
+    """The gap between the log-probs of trainer, before the update, and sampler over the loss tokens (see `mismatch`).
+
+    Raises Mismatch if its mean is above the bound, before an update can harm the weights."""
     mask = np.concatenate([sequence.loss_mask for sequence in sequences])
     rollout = np.concatenate([sequence.per_token["rollout_logprob"] for sequence in sequences])
     gap = mismatch(np.concatenate(train_logprobs), rollout, mask)
@@ -32,9 +33,11 @@ def require_agreement(
 def mask_disagreeing(
     sequences: list[TrainSequence], train_logprobs: list[np.ndarray], bound: float | None, step: int
 ) -> tuple[list[TrainSequence], dict[str, float]]:
-    """The sequences, and what share of them is masked: those whose own mean of exp|log p_train - log p_rollout| is
-    beyond the bound leave the loss, and with it what `require_agreement` looks at (NeMo-RL's
-    seq_logprob_error_threshold). None: as they are. Raises Mismatch where none is left."""
+    """Masks the sequences whose own mean of exp|log p_train - log p_rollout| is above the bound, and returns the share
+    of them as a metric (NeMo-RL's seq_logprob_error_threshold).
+
+    Masked sequences have no loss token, so `require_agreement` does not see them. A bound of None masks nothing. Raises
+    Mismatch if no sequence is left."""
     if bound is None:
         return sequences, {}
     agrees = [_error(*pair) <= bound for pair in zip(sequences, train_logprobs, strict=True)]
@@ -51,7 +54,7 @@ def mask_disagreeing(
 
 
 def _error(sequence: TrainSequence, train_logprobs: np.ndarray) -> float:
-    """1.0, which is no error, where the sequence has no loss token."""
+    """The mean gap of one sequence; 1.0, which means none, if it has no loss token."""
     if not sequence.loss_mask.any():
         return 1.0
     return mismatch(train_logprobs, sequence.per_token["rollout_logprob"], sequence.loss_mask)["tme"]
@@ -62,5 +65,5 @@ def require_replay(fraction: float, step: int) -> None:
     if fraction != 1.0:
         raise Mismatch(
             f"step {step + 1}: {fraction:.4f} of the experts that the sampler chose were replayed in training, "
-            "expected all. Some samples carry no routes: switch rollout.replay_routes on, and prefix caching off"
+            "expected all. Some samples have no routes: switch rollout.replay_routes on and prefix caching off"
         )

@@ -1,4 +1,4 @@
-"""What the first stage starts from: a Hugging Face checkpoint, or a random model and its tokenizer made on the spot."""
+"""The model that the first stage starts from: a Hugging Face checkpoint, or a new random model with its tokenizer."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ TEXTS = 4096  # per source, enough to see every word of the generated domains
 
 
 def ready(run: RunFolder, parallel: ParallelConfig) -> Path:
-    """Folder of the base model; a random one is made, cut as `parallel` says, if it is not there. Collective."""
+    """Folder of the base model. A missing random one is made, sharded as `parallel` says. Collective."""
     base = run.cascade.base
     if base.hf is not None:
         return Path(base.hf)
@@ -44,7 +44,7 @@ def _make(cascade: Cascade, parallel: ParallelConfig, folder: Path) -> None:
 
 
 def _train_tokenizer(cascade: Cascade) -> PreTrainedTokenizerBase:
-    """Of each source once, however many stages use it."""
+    """A tokenizer trained on each source once, however many stages use it."""
     texts: list[Any] = []
     sources = dict.fromkeys((source, stage.kind) for stage in cascade.stages for source in stage.data)
     for source, kind in sources:

@@ -1,12 +1,13 @@
-"""Training of a reward model on preference pairs, as in Nemotron-Cascade 1 (facts/paper.md 1.4).
+"""Training of a reward model on preference pairs, as in Nemotron-Cascade 1 (arXiv 2512.13607, section 4).
 
     for each step:
         r = scalar head of the hidden state of each answer's last token, for both answers of every pair
         loss = mean over the pairs of  - log sigmoid(r_chosen - r_rejected)
         one optimizer step
 
-The loss couples the two answers of a pair. The step takes rewards first, of all answers, and then steps on the sum of
-d loss / d r x r: the same gradient, and the two may lie in different micro-batches and on different ranks.
+The loss couples the two answers of a pair. So a step first computes the rewards of all answers, and then takes an
+optimizer step on the sum of (d loss / d r) * r, which has the same gradient. The two answers of a pair may then be in
+different micro-batches and on different ranks.
 """
 
 import random
@@ -28,16 +29,16 @@ from cascade_rl.rl_stages.training_session import TrainingSession
 
 
 def bradley_terry(chosen: np.ndarray, rejected: np.ndarray) -> tuple[float, np.ndarray]:
-    """Mean over pairs of -log sigmoid(chosen - rejected), and how it falls with each chosen reward, times the pairs.
+    """Mean over pairs of -log sigmoid(chosen - rejected), and its slope by each chosen reward, times the pairs.
 
-    Both are float [pairs]; the slope by a rejected reward is the other way round.
+    Rewards and slopes are float [pairs]. The slope by a rejected reward has the opposite sign.
     """
     margin = chosen.astype(np.float64) - rejected
     return float(np.logaddexp(0, -margin).mean()), -1 / (1 + np.exp(np.clip(margin, -700, 700)))
 
 
 def accuracy(chosen: np.ndarray, rejected: np.ndarray) -> float:
-    """Share of pairs, float [pairs] each, whose chosen answer has the higher reward; equal ones count half."""
+    """Share of pairs whose chosen answer has the higher reward; ties count half. Rewards are float [pairs]."""
     return float(np.heaviside(chosen - rejected, 0.5).mean())
 
 
@@ -47,7 +48,7 @@ class RewardSession(TrainingSession[RewardModelStage]):
     scalar_head = True
 
     def finish(self) -> None:
-        """Exports the model and, beside it, its head."""
+        """Exports the model and, next to it, its scalar head."""
         export_hf(self.trainer.module, self.hf_config, self.folder.export, tokenizer_from=self.parent)
         self.trainer.save_scalar_head(self.folder.export)
         if is_rank0():
@@ -57,7 +58,7 @@ class RewardSession(TrainingSession[RewardModelStage]):
         return [pair for source in self.stage.data for pair in load_pairs(source, split=split, seed=self.seed)]
 
     def encode(self, pair: Pair) -> tuple[TrainSequence, TrainSequence]:
-        """Chosen and rejected."""
+        """The chosen and the rejected answer."""
         texts = (scored_text(pair.chosen), scored_text(pair.rejected))
         chosen, rejected = (encode_answer(self.tokenizer, pair.messages, text) for text in texts)
         return chosen, rejected
@@ -67,14 +68,14 @@ class RewardSession(TrainingSession[RewardModelStage]):
         return {self.stage.domain: accuracy(*np.split(rewards(self.trainer, from_rank0(self._heldout)), 2))}
 
     def _heldout(self) -> list[TrainSequence]:
-        """All chosen answers, then all rejected ones."""
+        """All chosen held-out answers, then all rejected ones."""
         pairs = self.pairs("heldout")[: self.cascade.evaluation.prompts_per_domain]
         chosen, rejected = zip(*map(self.encode, pairs), strict=True)
         return [*chosen, *rejected]
 
 
 def run(session: RewardSession) -> None:
-    """All steps that the stage still has to take."""
+    """Runs the remaining steps of the stage."""
     for step, batch in zip(session.steps(), _batches(session), strict=False):
         with session.phase("reward"):
             chosen, rejected = np.split(rewards(session.trainer, batch), 2)
@@ -87,7 +88,7 @@ def run(session: RewardSession) -> None:
 
 
 def with_slopes(batch: Sequence[TrainSequence], slope: np.ndarray) -> list[TrainSequence]:
-    """For the loss. `batch` are all chosen answers, then all rejected ones; slope [pairs] by the chosen rewards."""
+    """Adds "slope" for the loss. `batch`: all chosen, then all rejected answers. `slope` [pairs]: by chosen reward."""
     slopes = np.concatenate([slope, -slope]).astype(np.float32)
     return [
         replace(sequence, per_token={"slope": np.full(len(sequence.loss_mask), value)})
@@ -96,7 +97,7 @@ def with_slopes(batch: Sequence[TrainSequence], slope: np.ndarray) -> list[Train
 
 
 def _batches(session: RewardSession) -> Iterator[list[TrainSequence]]:
-    """From the first step on that is still to be taken: all chosen answers of a step, then all rejected ones."""
+    """The batches of the remaining steps, each with all chosen answers, then all rejected ones."""
     stage = session.stage
     pairs = from_rank0(lambda: session.pairs("train"))
     order = _epochs(len(pairs), session.seed)
@@ -108,7 +109,7 @@ def _batches(session: RewardSession) -> Iterator[list[TrainSequence]]:
 
 
 def _epochs(count: int, seed: int) -> Iterator[int]:
-    """Numbers below `count`, each once before any comes again."""
+    """Random permutations of the numbers below `count`, one after the other."""
     rng = random.Random(seed)
     while True:
         yield from rng.sample(range(count), count)

@@ -1,4 +1,4 @@
-"""Held-out scores: what each stage does to every domain, its own and the others."""
+"""Held-out scores of all domains, which show the effect of each stage on its own domain and on the others."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -16,7 +16,7 @@ from cascade_rl.rl_stages.tasks.load_tasks import load_tasks
 
 
 class Evaluated(Protocol):
-    """What is read of a session."""
+    """The part of a session that evaluation uses."""
 
     cascade: Cascade
 
@@ -26,11 +26,11 @@ class Evaluated(Protocol):
 
 
 def evaluate(session: Evaluated) -> dict[str, float]:
-    """Mean score of one answer per held-out prompt, by domain; collective.
+    """Mean score of one answer per held-out prompt, by domain. Collective.
 
-    The same prompts and seeds for every stage of a run: a stage's scores "before" are its parent's "after", to the bit.
-    Samples without a score (infrastructure failures) are left out. Raises InfrastructureFailures where they are more
-    than `evaluation.max_infrastructure_failures`, RuntimeError where none has a score.
+    All stages of a run use the same prompts and seeds: a stage's scores "before" are its parent's "after", to the bit.
+    Samples without a score (infrastructure failures) are left out. Raises InfrastructureFailures if their share is
+    above `evaluation.max_infrastructure_failures`, and RuntimeError if no sample has a score.
     """
     settings = session.cascade.evaluation
     sampling = Sampling(max_new_tokens=settings.max_new_tokens, temperature=settings.temperature)
@@ -38,7 +38,7 @@ def evaluate(session: Evaluated) -> dict[str, float]:
 
 
 def heldout_tasks(cascade: Cascade, domain: str) -> list[Task]:
-    """Held-out split of what the domain's stages train on; of its generator where no stage trains on it."""
+    """Held-out split of the sources that the domain's stages train on, or of its generator if no stage trains on it."""
     stages = [stage for stage in cascade.stages if isinstance(stage, OnPolicyStage) and domain in stage.trained_domains]
     paths = dict.fromkeys(source.path for stage in stages for source in parse_sources(stage.data))
     sources = paths or {f"{GENERATE}{domain}": None}

@@ -1,4 +1,4 @@
-"""The prompts that a stage drew, on disk: how a run that goes on finds the place and the pass rates where it was."""
+"""Records the prompts of each step on disk, so that a resumed run has the same prompt position and pass rates."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,10 +13,10 @@ from cascade_rl.rl_stages.tasks.prompt_blend import open_prompts
 
 
 class PromptLedger:
-    """A stage's prompt stream and prompts.jsonl, which has one row a draw: its step, its tasks and their pass rates.
+    """A stage's prompt stream and prompts.jsonl, with one row per draw: its step, its tasks and their pass rates.
 
-    Draws of steps that are not finished are dropped from the file when a run goes on: it draws them again, and the
-    same. Raises UserError where the finished ones are not what the stream gives: the data are not those of before.
+    A resumed run drops the draws of unfinished steps from the file and makes the same draws again. Raises UserError if
+    the stream does not reproduce the finished draws, because the data have changed.
     """
 
     def __init__(self, session: Session[GrpoStage]) -> None:
@@ -36,7 +36,7 @@ class PromptLedger:
         return self.stream.take(count)
 
     def learn(self, step: int, tasks: Sequence[Task], pass_rates: Sequence[float | None]) -> None:
-        """Ends a draw of step `step`, counting from 0: the pass rates of the tasks taken last."""
+        """Ends a draw of step `step`, counting from 0, with the pass rates of the tasks of the last `take`."""
         self.stream.learn(pass_rates)
         if is_rank0():
             names = [task.id for task in tasks]

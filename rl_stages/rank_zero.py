@@ -1,4 +1,4 @@
-"""What rank 0 of a stage has and no other rank: log, ledger, judges, environments and engine."""
+"""The parts of a stage that only rank 0 has: log, ledger, judges, environments and engine."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -30,8 +30,8 @@ from cascade_rl.rl_stages.tasks.domains import domain_named
 class RankZero:
     """The parts that a session's verbs use on rank 0.
 
-    judge    scores by the verifiers of the domains
-    rewards  scores the samples of training: as `judge`, but where the stage has a reward model, that scores its domain
+    judge    scores with the verifiers of the domains
+    rewards  scores training samples: as `judge`, except that a stage's reward model scores the stage's domain
     """
 
     folder: StageFolder
@@ -43,15 +43,15 @@ class RankZero:
     engine: Engine
 
     def open_ledger(self, version: int, weights: str) -> None:
-        """The ledger of these weights, with what a killed attempt sampled from them; `weights` is their digest."""
+        """Opens the ledger of the weights with digest `weights`, with the samples of a killed attempt."""
         if refused := self.ledger.open(self.folder.ledger(version), weights):
             count = len(refused.rollouts)
-            self.log.progress.say(f"{count} rollouts were drawn from other weights and are drawn again")
+            self.log.progress.say(f"{count} rollouts were sampled from other weights and are sampled again")
             self.folder.record_event("ledger_refused", version=version, rollouts=count)
 
     @contextmanager
     def draw(self, tasks: Sequence[Task], groups: Sequence[Sequence[Request]]) -> Iterator["RecordedBatch"]:
-        """One group of requests per task, as a batch. What the ledger has is not sampled again."""
+        """One group of requests per task, as a batch. Samples in the ledger are not sampled again."""
         requests = [request for group in groups for request in group]
         with self.log.progress.phase("generation", len(requests)) as phase:
             batch = RecordedBatch(self, requests, phase)
@@ -61,7 +61,7 @@ class RankZero:
 
 
 class RecordedBatch(Batch):
-    """A batch whose samples the ledger keeps and the terminal counts, as they come."""
+    """A batch that records each sample in the ledger and counts it on the terminal as it comes."""
 
     def __init__(self, zero: RankZero, requests: Sequence[Request], phase: Phase) -> None:
         known = {request.id: rollout for request in requests if (rollout := zero.ledger.rollout(request))}
@@ -93,7 +93,7 @@ def rank_zero(
     engine: Engine,
     others: Sequence[Node],
 ) -> Iterator[RankZero]:
-    """Rank 0's parts, which end with the block. `others` are the job's other nodes, on which verifiers may work too."""
+    """Rank 0's parts, closed at the end of the block. `others`: the job's other nodes, which verifiers may use too."""
     rollout = run.cascade.layout(folder.config).rollout
     makers = reward_makers(folder.config, run.model, rollout, folder.logs / "reward_model.log")
     with ExitStack() as exits:

@@ -1,6 +1,6 @@
-"""A stage that samples: the verbs that its loop is written with.
+"""The session of a stage that samples, with the verbs that its loop is written with.
 
-`zero` is what rank 0 has alone; the other ranks have their part of the trainer. `on_rank0` brings its results to all.
+Only rank 0 has `zero`; the other ranks have only their part of the trainer. `on_rank0` broadcasts results to all ranks.
 """
 
 import zlib
@@ -32,12 +32,12 @@ PROBES, PROBE_TAIL = 4, 16
 
 
 class Session[S: Stage](TrainingSession[S]):
-    """A context manager, on each rank. `zero` is None on all ranks but 0."""
+    """A context manager on each rank. `zero` is None on all ranks except 0."""
 
     zero: RankZero | None
 
     def open(self) -> None:
-        """Starts the engines, builds the trainer and certifies that both have the same weights."""
+        """Starts the engines, builds the trainer and verifies that both have the same weights."""
         nodes = self.exits.enter_context(nodes_of_job(self.layout.rollout.engines))
         self.zero = self._open_zero(nodes)
         super().open()
@@ -48,15 +48,16 @@ class Session[S: Stage](TrainingSession[S]):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is Mismatch and self.zero:
-            self.zero.ledger.discard()  # the samples with which the trainer disagrees must be sampled again
+            self.zero.ledger.discard()  # the trainer disagrees with these samples, so they must be sampled again
         super().__exit__(kind)
 
-    # The verbs of a loop, besides those of `TrainingSession` and `refit`.
+    # The verbs of a loop, in addition to those of `TrainingSession` and `refit`.
 
     def draw(self, label: str, tasks: Sequence[Task], group: int, sampling: Sampling) -> list[list[Rollout]]:
-        """`group` samples for each task, from the current weights; the same list on every rank.
+        """`group` samples for each task from the current weights; the same list on every rank.
 
-        `label` names the batch. With the task and the position in the group it gives each sample its id and its seed.
+        `label` names the batch. Together with the task and the position in the group it determines a sample's id and
+        seed.
         """
         self._open_ledger()
         with ExitStack() as drawing:
@@ -69,16 +70,16 @@ class Session[S: Stage](TrainingSession[S]):
         return [rollouts[first : first + group] for first in range(0, len(rollouts), group)]
 
     def on_rank0[T](self, produce: Callable[[RankZero], T]) -> T:
-        """`produce(zero)` of rank 0, on every rank. Collective."""
+        """The result of `produce(zero)` on rank 0, on every rank. Collective."""
         return from_rank0(lambda: produce(self.zero) if self.zero else None)  # type: ignore[return-value]
 
     def start_engine(self, nodes: list[Node]) -> AbstractContextManager[Engine]:
-        """Rank 0's sampler, on the nodes of the job. A subclass may bring another one."""
+        """Rank 0's sampler, on the nodes of the job. A subclass may use another one."""
         log = self.folder.logs / "engine.log"
         return RolloutEngine(self.parent, self.layout.rollout, self.cascade.seed, log, nodes)
 
     def heldout_scores(self, when: str) -> Mapping[str, float]:
-        """By domain. Before a stage these are its parent's scores after it: the same weights, prompts and seeds."""
+        """By domain. The scores before a stage are those after its parent: same weights, prompts and seeds."""
         parent = self.folder.parent
         known = from_rank0(lambda: parent.scores()["after"] if when == "before" and parent else {})
         return known or evaluate(self)
@@ -107,8 +108,8 @@ class Session[S: Stage](TrainingSession[S]):
             self.zero.open_ledger(self.ledger_version, weights)
 
     def _probe_ids(self) -> list[list[int]]:
-        """For each engine, held-out prompts followed by random tokens: text that a chat model sees, and text that
-        it does not."""
+        """For each engine, held-out prompts followed by random tokens: typical text for a chat model, and text that it
+        never sees."""
         heldout = heldout_tasks(self.cascade, self.cascade.evaluation.domains[0])[:PROBES]
         tasks = heldout * self.layout.rollout.engines
         noise = np.random.default_rng(self.seed).integers(0, len(self.tokenizer), (len(tasks), PROBE_TAIL))

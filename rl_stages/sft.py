@@ -1,8 +1,8 @@
-"""Supervised fine-tuning on demonstrations: token-level loss on the assistant's turns, packed.
+"""Supervised fine-tuning on demonstrations: token-level loss on the assistant turns, with packing.
 
-The demonstrations of a step are a function of seed and step: nothing is loaded whole, and a run that goes on draws
-what it would have drawn. The trainer packs their sequences into micro-batches of `token_budget` tokens, each sequence
-whole; one that is longer is an error or is dropped and counted, as `overlong` says, and never cut.
+The demonstrations of a step depend only on seed and step. So no source is loaded as a whole, and a resumed run uses the
+same demonstrations. The trainer packs whole sequences into micro-batches of `token_budget` tokens. A longer sequence is
+an error, or is dropped and counted, as `overlong` says. It is never truncated.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from cascade_rl.rl_stages.tasks.demonstration import Demonstration, Demonstratio
 
 
 def run(session: Session[SftStage]) -> None:
-    """All steps that the stage still has to take. The sampler gets the weights once, at the end."""
+    """Runs the remaining steps of the stage. The sampler gets the weights once, at the end."""
     stage = session.stage
     mix = Mix(stage.data, session.seed)
     for step in session.steps():
@@ -40,9 +40,9 @@ def run(session: Session[SftStage]) -> None:
 
 
 class Mix:
-    """The demonstrations of all sources as one endless stream, in the shares that `data` gives or in equal ones.
+    """The demonstrations of all sources as one endless stream, in the shares that `data` gives or in equal shares.
 
-    The sources are opened by the first look, which is rank 0's.
+    The sources are opened on first access, which only rank 0 makes.
     """
 
     def __init__(self, sources: Sequence[str], seed: int) -> None:
@@ -59,7 +59,7 @@ class Mix:
 
 
 def _batch(session: Session[SftStage], mix: Mix, step: int) -> tuple[list[TrainSequence], int]:
-    """The sequences of step `step`, counting from 0, and how many were too long."""
+    """The sequences of step `step`, counting from 0, and the number of those that were too long."""
     stage = session.stage
     count = stage.sequences_per_step
     found = [_encode(session, mix.at(position)) for position in range(step * count, (step + 1) * count)]
@@ -68,13 +68,13 @@ def _batch(session: Session[SftStage], mix: Mix, step: int) -> tuple[list[TrainS
     if not kept:
         raise UserError(
             f"{stage.name}: step {step + 1}: expected demonstrations of at most token_budget = {stage.token_budget} "
-            f"tokens; found {len(sequences)} that are all longer. Raise token_budget or give the stage other data"
+            f"tokens; all {len(sequences)} found are longer. Raise token_budget or give the stage other data"
         )
     return kept, len(sequences) - len(kept)
 
 
 def _encode(session: Session[SftStage], demonstration: Demonstration) -> list[TrainSequence]:
-    """One sequence, or more where the chat template drops what was learned (see `encode_demonstration`)."""
+    """One sequence, or several if the chat template drops what was learned (see `encode_demonstration`)."""
     stage, tokenizer = session.stage, session.tokenizer
     try:
         encoded = encode_demonstration(tokenizer, demonstration.messages, demonstration.tools, stage.learned_turns)

@@ -1,6 +1,6 @@
-"""Step 0 of a stage: no stage starts unless the engine samples from the model that is trained.
+"""Step 0 of a stage: it starts only if the engine samples from the model that is trained.
 
-What was found is written to the stage's folder as parity.json, also where it refuses the start.
+The measurements are written to parity.json in the stage's folder, also if they prevent the start.
 """
 
 import math
@@ -19,10 +19,10 @@ from cascade_rl.rl_stages.run.run_folder import StageFolder
 
 
 def start(refit: Refit, folder: StageFolder, tokenizer: PreTrainedTokenizerBase, model: Path, step: int) -> None:
-    """Gives the engine the weights of step `step`, and certifies that it has them. Collective.
+    """Gives the engine the weights of step `step`, and verifies that it has them. Collective.
 
-    Raises StaleWeights beyond rollout.probe_bound. Where the stage learns from its own samples, raises Mismatch
-    beyond its tme_bound, and where an expert that the engine chose was not replayed.
+    Raises StaleWeights if the gap is above rollout.probe_bound. For a stage that learns from its own samples, also
+    raises Mismatch if the gap is above its tme_bound, or if an expert that the engine chose was not replayed.
     """
     probe = refit.compare(step)
     on_policy = isinstance(folder.config, OnPolicyStage)
@@ -39,7 +39,7 @@ def start(refit: Refit, folder: StageFolder, tokenizer: PreTrainedTokenizerBase,
 
 
 def bounds_of(stage: Stage, probe_bound: float) -> Bounds:
-    """Of a stage's start. What is learned from others' text allows any mean that the largest gap allows."""
+    """The bounds at a stage's start. A stage that does not sample has no tme_bound; `probe_bound` alone bounds it."""
     tme = stage.tme_bound if isinstance(stage, OnPolicyStage) else math.exp(probe_bound)
     return Bounds(logprob=probe_bound, tme=tme)
 

@@ -1,10 +1,10 @@
-"""The groups of one step. With dynamic filtering (DAPO), those without signal are dropped and more are drawn.
+"""The groups of one step. Dynamic filtering (DAPO, arXiv 2503.14476) drops those without signal and samples more.
 
     until the step has all its groups, at most max_draws times:
-        take as many prompts as are missing, over the share that had signal so far; sample, score
+        take as many prompts as are missing, divided by the share of groups with signal so far; sample, score
         keep the groups with signal, in the order of their prompts
 
-Groups beyond the batch are dropped too: in the next step they would be off-policy.
+Surplus groups are dropped too: in the next step they would be off-policy.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ class TooFewGroups(RuntimeError):
 
 @dataclass(frozen=True)
 class StepBatch:
-    """What a step drew, by draw, and the groups of it that it learns from."""
+    """All groups of a step by draw, and the groups that it learns from."""
 
     draws: tuple[Sequence[Group], ...]
     groups: Sequence[Group]
@@ -40,7 +40,7 @@ class StepBatch:
         return [sample for draw in self.draws for group in draw for sample in group]
 
     def metrics(self, stage: GrpoStage) -> dict[str, float]:
-        """Of all that was drawn; `signal_fraction` of what is learned from."""
+        """Metrics of all samples; `signal_fraction` only of those that are learned from."""
         drawn, samples = self.drawn, self.samples
         metrics = outcomes(drawn) | {"signal_fraction": _share(samples, lambda sample: sample.advantage != 0)}
         if stage.code_switch:
@@ -54,9 +54,9 @@ class StepBatch:
 
 
 def draw_batch(session: Session[GrpoStage], stage: GrpoStage, prompts: PromptLedger, step: int) -> StepBatch:
-    """The batch of step `step`, counting from 0; collective. `stage` has the settings of that step.
+    """The batch of step `step`, counting from 0. Collective. `stage` has the settings of that step.
 
-    Raises InfrastructureFailures where too many of its samples have no score, TooFewGroups after `max_draws`.
+    Raises InfrastructureFailures if too many of its samples have no score, and TooFewGroups after `max_draws` draws.
     """
     draws: list[Sequence[Group]] = []
     kept: list[Group] = []
@@ -72,7 +72,7 @@ def draw_batch(session: Session[GrpoStage], stage: GrpoStage, prompts: PromptLed
 
 
 def in_modes(tasks: Sequence[Task], thinking_fraction: float | None) -> list[Task]:
-    """The tasks, that share of them spread evenly in thinking mode and the others not."""
+    """The tasks, with an evenly spread share in thinking mode and the others in non-thinking mode."""
     if thinking_fraction is None:
         return list(tasks)
     counts = [floor(index * thinking_fraction + 0.5) for index in range(len(tasks) + 1)]
@@ -98,7 +98,7 @@ def _require_scores(stage: GrpoStage, draws: Sequence[Sequence[Group]], step: in
 
 
 def _wanted(groups: int, drawn: int, kept: int) -> int:
-    """Prompts of the next draw."""
+    """Number of prompts of the next draw."""
     return min(groups, ceil((groups - kept) * drawn / kept)) if kept else groups
 
 

@@ -1,4 +1,4 @@
-"""One attempt at one stage: the trainer, its steps, checkpoints and log. What every kind of stage has."""
+"""One attempt at one stage, of any kind: the trainer, its steps, checkpoints and log."""
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from cascade_rl.rl_stages.run.stop_rule import early_stop, has_rule
 
 
 class TrainingSession[S: Stage]:
-    """A context manager, on each rank. `log` is None on all ranks but 0."""
+    """A context manager on each rank. `log` is None on all ranks except 0."""
 
     scalar_head: ClassVar[bool] = False
 
@@ -54,7 +54,7 @@ class TrainingSession[S: Stage]:
         self.exits.close()
 
     def open(self) -> None:
-        """Builds the trainer, with the weights of the parent or of the newest complete checkpoint."""
+        """Builds the trainer with the weights of the parent or of the newest complete checkpoint."""
         self.trainer = self._build_trainer()
         self.checkpoints = checkpoint.CheckpointWriter()
         self.first_step = self._restore()
@@ -62,7 +62,7 @@ class TrainingSession[S: Stage]:
     # The verbs of a loop.
 
     def steps(self) -> Iterator[int]:
-        """Steps that are still to be taken, counting from 0; after each that is due a checkpoint is written."""
+        """The remaining steps, counting from 0. Writes a checkpoint after each step for which one is due."""
         step, ended = self.first_step, self._ended(self.first_step)
         while not ended:
             yield step
@@ -78,14 +78,14 @@ class TrainingSession[S: Stage]:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Times a phase of the step, and reports where it takes too long."""
+        """Times a phase of the step, and reports if it takes too long."""
         with self.watchdog.phase(name), self.log.phase(name) if self.log else nullcontext():
             yield
 
     def record(
         self, step: int, metrics: Mapping[str, float], tokens: int, records: Sequence[SampleRecord] = ()
     ) -> None:
-        """Ends step `step`, counting from 1; `tokens` is what it generated, or learned from."""
+        """Ends step `step`, counting from 1. `tokens`: the number that it generated or learned from."""
         if self.log:
             self.log.step(step, metrics, tokens, records)
             if self.trainer.expert_tokens.size:
@@ -125,7 +125,7 @@ class TrainingSession[S: Stage]:
         )
 
     def _restore(self) -> int:
-        """The parent's weights, or the newest complete checkpoint; returns the number of finished steps."""
+        """Loads the parent's weights or the newest complete checkpoint. Returns the number of finished steps."""
         self.trainer.load_hf(self.parent)
         self.reference = Reference(self.trainer) if getattr(self.stage, "kl_coefficient", 0.0) else None
         step = from_rank0(self.folder.restart)
@@ -134,7 +134,7 @@ class TrainingSession[S: Stage]:
         return step
 
     def _ended(self, step: int) -> bool:
-        """Whether the stage, which has taken `step` steps, takes no further one. Collective."""
+        """Whether the stage ends after `step` steps. Collective."""
         return step == self.stage.steps or (has_rule(self.stage) and from_rank0(self._stops_early))
 
     def _stops_early(self) -> bool:
