@@ -129,7 +129,7 @@ def _if_bonus(thinking_fraction: float) -> RewardModel | None:
 
 
 def _sft(name: str, lr: float, steps: int, longest: int, *data: str, **more: Any) -> SftStage:
-    """One epoch. The cosine is 100K steps long and the stage ends before (arXiv 2512.13607). A warm-up is not stated."""
+    """One epoch. The cosine is 100K steps long and the stage ends before (arXiv 2512.13607). Warm-up: not stated."""
     optimizer = OptimizerConfig(lr=lr, schedule="cosine", schedule_steps=100_000, betas=(0.9, 0.95), weight_decay=1e-4)
     return SftStage(
         name=name,
