@@ -20,11 +20,11 @@ from cascade_rl.engine.core.settings import OptimizerConfig
 Settings = Mapping[str, Any]
 
 CODE_RL_TOP_P = 0.95  # Table 10, which has no top-k: MAX_TOP_K bounds what is recorded for training
-LONG_CONTEXT_MAX_PROMPT_TOKENS = 32_768  # Table 9
+LONG_CONTEXT_MAX_PROMPT_TOKENS = 32_768  # section 4, on long-context RL
 LONG_CONTEXT_MAX_TOTAL_TOKENS = 49_152  # Table 9
-SWE_AGENTLESS_MAX_TOTAL_TOKENS = 98_304
-SWE_AGENTIC_MAX_TOTAL_TOKENS = 262_144
-SWE_AGENTIC_MAX_TURNS = 200
+SWE_AGENTLESS_MAX_TOTAL_TOKENS = 98_304  # section 4, on SWE RL
+SWE_AGENTIC_MAX_TOTAL_TOKENS = 262_144  # likewise
+SWE_AGENTIC_MAX_TURNS = 200  # likewise
 
 # Tables 8 and 9 print Adam for multi-domain and long-context RL and AdamW for the others. Without weight decay they are
 # the same. The paper states neither weight decay nor clip. The defaults of OptimizerConfig are those of NeMo-RL's
@@ -96,7 +96,7 @@ CASCADE2: Mapping[str, Settings] = MappingProxyType(
             "overlong": "filter",
             "thinking_fraction": 1.0,
         },
-        # The text on SWE RL
+        # Section 4, on SWE RL
         "swe_agentless_rl": {
             **BATCH,
             "steps": 50,  # the paper: 40 to 50
@@ -104,7 +104,7 @@ CASCADE2: Mapping[str, Settings] = MappingProxyType(
             "min_best_reward": 0.5,
             "thinking_fraction": 1.0,
         },
-        # The text on SWE RL. The paper states neither the steps, which are missing here, nor the shape of the decay
+        # Section 4, on SWE RL. It states neither the steps, which are missing here, nor the shape of the decay
         "swe_agentic_rl": {
             **BATCH,
             "prompts_per_step": 16,
