@@ -5,7 +5,6 @@ imported everything once. A test module therefore imports what its ranks need at
 the fork may have started a thread pool (`conftest.py` sets one thread) or CUDA.
 """
 
-import ctypes
 import faulthandler
 import multiprocessing
 import os
@@ -20,11 +19,10 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any, NoReturn
 
+from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.launchers.local.held_port import held_port
 
 _FORK = multiprocessing.get_context("fork")
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1
 
 type Work = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -81,7 +79,7 @@ def _start(work: Work, environment: dict[str, str]) -> tuple[ForkProcess, Connec
 def _rank_main(work: Work, environment: dict[str, str], writer: Connection) -> NoReturn:
     # A group of its own, so that what the rank starts (checkpoint writers, say) is ended with it.
     os.setpgid(0, 0)
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     # Not dump_traceback_later: where pytest's faulthandler_timeout has taken its lock, a fork waits forever.
     faulthandler.register(signal.SIGUSR1, file=2)
     os.environ.update(environment)

@@ -4,7 +4,6 @@ Guarantees: no process outlives the launcher, however either ends; a stage that 
 one goes on from its newest complete checkpoint; the exit code of a failed rank is the exit code of the run.
 """
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from rich.text import Text
 
 from cascade_rl.engine.cluster.rank_environment import RANK_ENVIRONMENT
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.launchers.local.held_port import held_port
 from cascade_rl.launchers.local.inputs import check_inputs
 from cascade_rl.launchers.report.score_table import score_line, score_table
@@ -33,10 +33,7 @@ from cascade_rl.rl_stages.run.upgrade.kept_folders import Agree
 POLL_S = 0.05
 OTHERS_S = 2.0  # a rank that fails takes others with it: wait for the one that knows why
 TERM_S = 5.0
-PR_SET_PDEATHSIG = 1
 LOG_TAIL_LINES = 20
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run_cascade(
@@ -228,7 +225,7 @@ def _die_with(launcher: int) -> Callable[[], None]:
     """Runs in the child before exec: SIGKILL when the launcher ends, also if it ended meanwhile."""
 
     def ask_kernel() -> None:
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         if os.getppid() != launcher:
             os._exit(1)
 

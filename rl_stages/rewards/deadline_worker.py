@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.rl_stages.core.verdict import Verdict
-from cascade_rl.rl_stages.sandbox.walls.confinement import die_with_parent
 
 READY = b"ready\n"
 MEMORY_BYTES = 3 << 30

@@ -22,4 +22,4 @@ def check(target: str) -> None:
 
 
 def verifier(target: str) -> ProcessVerifier:
-    return ProcessVerifier([sys.executable, str(SHIM), "function", target])
+    return ProcessVerifier([sys.executable, *SHIM, "function", target])

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cascade_rl.engine.core import parent_death
 from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.rewards.deadline_worker import Reply, Worker, WorkerDied, asked_twice
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from cascade_rl.rl_stages.core.task import Task
 
 DEADLINE_SECONDS = 30.0
-SHIM = Path(__file__).with_name("shim.py")
+SHIM = (str(Path(__file__).with_name("shim.py")), str(Path(parent_death.__file__)))  # and its first argument
 
 
 class ProcessVerifier:

@@ -1,7 +1,9 @@
 """Runs third-party reward code in its own process, with an interpreter that may lack this package.
 
-    python shim.py function PKG.MODULE:FUNCTION     a reward function with TRL's or verl's signature
-    python shim.py verifiers PACKAGE                a taskset of the package `verifiers` (v1, 0.4.0)
+    python shim.py PARENT_DEATH function PKG.MODULE:FUNCTION     a reward function with TRL's or verl's signature
+    python shim.py PARENT_DEATH verifiers PACKAGE                a taskset of the package `verifiers` (v1, 0.4.0)
+
+PARENT_DEATH is the path of `engine/core/parent_death.py`.
 
 One JSON request per line on stdin: `messages`, `reasoning`, `answer`, `columns` (the row's other fields). One JSON
 reply per line on stdout: `score`, a number or null, with `parts`; or `error`. What the code itself prints goes to
@@ -11,19 +13,17 @@ stderr.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import importlib
 import inspect
 import json
 import math
 import os
-import signal
+import runpy
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 READY = "ready"
-PR_SET_PDEATHSIG = 1
 
 Score = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -136,10 +136,10 @@ KINDS = {"function": function, "verifiers": verifiers_taskset}
 
 
 def main() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a reward that hangs must not outlive its parent
+    runpy.run_path(sys.argv[1])["die_with_parent"]()  # a reward that hangs must not outlive its parent
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    score = KINDS[sys.argv[1]](sys.argv[2])
+    score = KINDS[sys.argv[2]](sys.argv[3])
     print(READY, file=replies, flush=True)
     for line in sys.stdin:
         request = json.loads(line)

@@ -32,4 +32,4 @@ def check(target: str) -> None:
 
 
 def verifier(target: str) -> ProcessVerifier:
-    return ProcessVerifier([os.environ[VARIABLE], str(SHIM), "verifiers", target])
+    return ProcessVerifier([os.environ[VARIABLE], *SHIM, "verifiers", target])

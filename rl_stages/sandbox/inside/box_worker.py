@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.rl_stages.sandbox import process_tree
 from cascade_rl.rl_stages.sandbox.inside import precompiled, program_job
 from cascade_rl.rl_stages.sandbox.inside.box import BoxLost, ClientGone, client_gone, open_box
@@ -81,7 +82,7 @@ class Worker:
                 self._client,
                 environment=environment,
                 user=self._host.user,
-                confine=confinement.die_with_parent,
+                confine=die_with_parent,
                 pass_fds=[filter_file],
             ) as box:
                 program_job.start(box, self._driver_code)
@@ -115,7 +116,7 @@ class Worker:
 
     def _command_box(self, head: dict[str, Any], limits: Limits, workspace: str, scratch: str, files: list[int]) -> Any:
         filter_file, stdin = files
-        command, environment, confine = head["argv"], {}, confinement.die_with_parent
+        command, environment, confine = head["argv"], {}, die_with_parent
         if self._namespaces:
             outer = self._bubblewrap(limits, filter_file, environment=head["environment"], workspace=workspace)
             command = [*outer, *bubblewrap.prlimit(limits), *command]

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.rl_stages.sandbox.inside.cpp_program import CompileError, CppProgram
 from cascade_rl.rl_stages.sandbox.inside.frames import Frame, read_frame, write_frame
 from cascade_rl.rl_stages.sandbox.inside.python_program import PythonProgram
@@ -185,7 +186,7 @@ def _become(
 ) -> NoReturn:
     """The forked process as the program, confined."""
     os.setsid()
-    confinement.die_with_parent()
+    die_with_parent()
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
     confinement.limit_resources(limits, program.stack_mib)

@@ -6,15 +6,15 @@ import ctypes
 import math
 import os
 import resource
-import signal
 from collections.abc import Callable, Sequence
 
+from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.rl_stages.sandbox.limits import MIB, Limits
 from cascade_rl.rl_stages.sandbox.walls import landlock, seccomp
 
 STACK_MIB = 64  # threads get as much each, so that 256 would leave room for three in 1 GiB of address space
 COMPILER = Limits(cpu_seconds=30.0, memory_mib=2048, file_mib=64)
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
+_PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -22,10 +22,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def set_dumpable(dumpable: bool) -> None:
     """Off: no process of the same user reads this one's memory, environment or descriptors."""
     _prctl(_PR_SET_DUMPABLE, int(dumpable))
-
-
-def die_with_parent() -> None:
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def resource_limits(limits: Limits, stack_mib: int = STACK_MIB) -> dict[str, tuple[int, int]]:

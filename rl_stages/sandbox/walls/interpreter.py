@@ -14,10 +14,10 @@ SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")  # beside /usr, where the
 ETC = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 EXECUTABLE = os.path.realpath(sys.executable)
 PACKAGES = [sysconfig.get_path("purelib")]
-_SANDBOX = "cascade_rl.rl_stages.sandbox"
+_SANDBOX = "limits inside.frames walls.landlock walls.seccomp walls.confinement inside.values inside.python_program"
 _DRIVER = (
-    *("limits", "inside.frames", "walls.landlock", "walls.seccomp", "walls.confinement"),
-    *("inside.values", "inside.python_program", "inside.cpp_program", "inside.driver"),
+    "cascade_rl.engine.core.parent_death",
+    *(f"cascade_rl.rl_stages.sandbox.{name}" for name in (*_SANDBOX.split(), "inside.cpp_program", "inside.driver")),
 )
 # Isolated and without `site`: 10 ms of processor time. The modules come by stdin: their folder is not visible inside.
 _BOOT = """
@@ -63,8 +63,7 @@ def environment(home: str, temporary: str) -> dict[str, str]:
 
 def driver() -> tuple[list[str], bytes]:
     """The command line of the driver and what it first reads from stdin."""
-    modules = [f"{_SANDBOX}.{name}" for name in _DRIVER]
-    code = marshal.dumps([(name, _compiled(name)) for name in modules])
+    code = marshal.dumps([(name, _compiled(name)) for name in _DRIVER])
     boot = _BOOT.format(length=len(code))
     return [EXECUTABLE, "-I", "-S", "-W", "ignore", "-c", boot], code
 
