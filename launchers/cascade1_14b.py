@@ -1,10 +1,10 @@
-"""Nemotron-Cascade 1, the 14B model that thinks, as published, on Qwen3-14B-Base.
+"""Nemotron-Cascade 1 as published: the 14B thinking model, on Qwen3-14B-Base.
 
     nemo-run launchers/cascade1_14b.py --cluster NAME
     cascade plan launchers/cascade1_14b.py --hardware b200
 
-Stages and data: rl_stages/recipes/cascade1_stages.py. The base's config.json must allow the longest sequence: set its
-max_position_embeddings to 61440, as its rotary embeddings have no end of their own.
+Stages and data are in rl_stages/recipes/cascade1_stages.py. The config.json of the base must allow the longest
+sequence: set its max_position_embeddings to 61440. The rotary embeddings themselves have no maximum length.
 """
 
 from cascade_rl.launchers.cli.launch import launch

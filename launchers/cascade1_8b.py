@@ -1,12 +1,11 @@
-"""Nemotron-Cascade 1, the 8B model that both thinks and answers at once, as published, on Qwen3-8B-Base.
+"""Nemotron-Cascade 1 as published: the 8B unified model (thinking and instant answers), on Qwen3-8B-Base.
 
     nemo-run launchers/cascade1_8b.py --cluster NAME
     cascade plan launchers/cascade1_8b.py --hardware b200
 
-Stages and data: rl_stages/recipes/cascade1_stages.py. The recipes also have the numbers of the 8B model that only
-thinks. The base's
-config.json must allow the longest sequence: set its max_position_embeddings to 53248, as its rotary embeddings have no
-end of their own.
+Stages and data are in rl_stages/recipes/cascade1_stages.py. The recipes also hold the numbers of the 8B model that
+only thinks. The config.json of the base must allow the longest sequence: set its max_position_embeddings to 53248. The
+rotary embeddings themselves have no maximum length.
 """
 
 from cascade_rl.launchers.cli.launch import launch

@@ -1,13 +1,15 @@
-"""Nemotron-Cascade 2 as published: all its stages, on Nemotron-3-Nano-30B-A3B-Base.
+"""Nemotron-Cascade 2 as published, with all its stages, on Nemotron-3-Nano-30B-A3B-Base.
 
     nemo-run launchers/cascade2_30b_a3b.py --cluster NAME
     cascade plan launchers/cascade2_30b_a3b.py --hardware b200
 
-The numbers are the paper's, from rl_stages/recipes/cascade2.py; what it does not state is said beside the number that
-was chosen, and docs/papers.md lists it all. The base is in `models/`, data in `data/`, below the folder from which this
-is launched (links will do), under the names of their releases by nvidia on the Hub; what was not released, or not in a
-form that is read as it is, is in `data/cascade2/`, made as docs/papers.md says. Judges are OpenAI-compatible servers
-that are started apart.
+The numbers are those of the paper, from rl_stages/recipes/cascade2.py. Where the paper states none, a comment says so
+next to the number that was chosen. docs/papers.md lists all these choices.
+
+The base model is expected in `models/` and the data in `data/`, relative to the folder of the launch (symbolic links
+work). They have the names of NVIDIA's releases on the Hub. Data that were not released, or need conversion, go to
+`data/cascade2/`; docs/papers.md says how to make them. The judges are OpenAI-compatible servers that you start
+yourself.
 """
 
 from collections.abc import Mapping
@@ -26,7 +28,7 @@ from cascade_rl.rl_stages.recipes import cascade2 as recipe
 
 SFT_DATA = "data/Nemotron-Cascade-2-SFT-Data"
 RL_DATA = "data/Nemotron-Cascade-2-RL-data"
-RLHF_PROMPTS = "data/cascade2/rlhf"  # HelpSteer3, arena-human-preference-140k and safety; not released as one set
+RLHF_PROMPTS = "data/cascade2/rlhf"  # HelpSteer3, arena-human-preference-140k and safety: no joint release
 MULTI_DOMAIN = ("mcqa", "workplace", "structured_output")
 TEACHERS = {
     "math": "sft",
@@ -34,20 +36,20 @@ TEACHERS = {
     **dict.fromkeys(("instruction_following", *MULTI_DOMAIN), "multi_domain_rl"),
 }
 
-# Tokens of prompt and answer together. The paper bounds answers alone but for long context and SWE; 4,096 are for
-# the prompt. A micro-batch holds one such sequence, or several shorter ones.
+# Tokens of a prompt with its answer. The paper limits the answer alone, except in long context and SWE, so 4,096 tokens
+# are added for the prompt. A micro-batch holds one sequence of this length, or several shorter ones.
 SHORT = recipe.LONG_CONTEXT_MAX_TOTAL_TOKENS + 4096
 MEDIUM = recipe.CASCADE2["code_rl"]["sampling"].max_new_tokens + 4096
 LONG = recipe.SWE_AGENTIC_MAX_TOTAL_TOKENS
 
-# Not in the paper: NeMo-RL's recipe for the base model freezes the gates in RL and moves the biases by 1e-3.
+# Not in the paper. NeMo-RL's recipe for the base model freezes the router's gates in RL and updates its biases by 1e-3.
 ROUTER = RouterConfig(trained=False, bias_update_rate=1e-3)
-BFLOAT16_TME_BOUND = 1.05  # healthy runs of the base model are below (facts/paper.md 5.5)
-GATE = 0.05  # not in the paper, which has no gates
+BFLOAT16_TME_BOUND = 1.05  # Nemotron-3-Nano has 1.03 on vLLM 0.17 and later: NVIDIA-NeMo/RL#2141
+GATE = 0.05  # not in the paper, which has no score gates
 
 
 def rl(name: str, domain: str, *data: str, tokens: int, keeps: tuple[str, ...] = (), **more: Any) -> GrpoStage:
-    """A GRPO stage. `keeps` are the domains of the stages before it."""
+    """A GRPO stage. `keeps` names the domains of earlier stages that its gate protects."""
     settings: dict[str, Any] = {
         "token_budget": tokens,
         "router": ROUTER,
@@ -59,18 +61,19 @@ def rl(name: str, domain: str, *data: str, tokens: int, keeps: tuple[str, ...] =
 
 
 def server(model: str, url: str, **settings: Any) -> RewardModel:
-    """A judge: the name that it is served under, and where. The waits are ours: the paper states none."""
+    """A judge that is served as `model` at `url`. The paper states no deadline; this one is our choice."""
     return RewardModel(kind="server", model=model, url=url, **({"deadline_seconds": 3600.0} | settings))
 
 
-# Every pair of 16 answers, aggregated "as Nano-v3", whose coefficients are the defaults. 15,360 questions a step.
+# It compares all pairs of the 16 answers: 15,360 requests a step. The paper aggregates "as Nano-v3", whose coefficients
+# are the defaults of GenRm.
 GENRM = server(
     "nvidia/Qwen3-Nemotron-235B-A22B-GenRM", "http://genrm:8000/v1", concurrency=512, genrm=GenRm(prompt="roles")
 )
 LONG_CONTEXT_JUDGE = server("Qwen/Qwen3-235B-A22B-Instruct-2507", "http://long-context-judge:8000/v1", max_tokens=16)
 SWE_JUDGE = server("openai/gpt-oss-120b", "http://swe-judge:8000/v1", max_tokens=4096)
 
-# Demonstrations in thousands, as the paper counts them. Its sampling weights are not stated: each row equally often.
+# Thousands of demonstrations, as the paper counts them. It states no sampling weights, so all rows are equally likely.
 SFT_THOUSANDS = {
     f"{SFT_DATA}/math": 5192,
     f"{SFT_DATA}/science": 2700,
@@ -92,7 +95,8 @@ STAGES = (
         parent="base",
         data=tuple(f"{path}*{thousands}" for path, thousands in SFT_THOUSANDS.items()),
         steps=33_000,
-        # 64 packs of 256K; 1.5 epochs over the rows above in 33,000 steps are as many demonstrations a step
+        # The paper has 64 packed sequences of 256K tokens a step. 1,210 demonstrations a step give its 1.5 epochs over
+        # the rows above in 33,000 steps.
         sequences_per_step=1210,
         token_budget=262_144,
         overlong="drop",
@@ -108,7 +112,7 @@ STAGES = (
         checkpoint_every=250,
     ),
     rl("if_rl", "instruction_following", f"{RL_DATA}/IF-RL", tokens=SHORT),
-    # the released rows are in the paper's shares: 55 % MCQA, 30 % workplace, 15 % structured output
+    # The released rows already have the paper's shares: 55 % MCQA, 30 % workplace, 15 % structured output.
     rl(
         "multi_domain_rl",
         "general",
@@ -117,8 +121,8 @@ STAGES = (
         domains=MULTI_DOMAIN,
         keeps=("instruction_following",),
     ),
-    # RLHF from the SFT model, the side branch; its own settings are not stated: those of RLHF, but for 100 steps, after
-    # which the paper compares RLHF with MOPD
+    # The side branch: RLHF from the SFT model. The paper does not state its settings, so they are those of RLHF, with
+    # 100 steps: the paper compares RLHF with MOPD after 100 steps.
     rl(
         "rlhf_teacher",
         "rlhf",
@@ -132,7 +136,7 @@ STAGES = (
         name="mopd",
         domain="general",
         parent="multi_domain_rl",
-        # 6,171 released prompts, without those of RLHF; how the pools are mixed is not stated
+        # The 6,171 released prompts contain none of RLHF's. The paper does not state how the pools are mixed.
         data=(f"{RL_DATA}/MOPD*0.8", f"{RLHF_PROMPTS}*0.2"),
         teachers=TEACHERS,
         token_budget=MEDIUM,
@@ -153,7 +157,7 @@ STAGES = (
     rl(
         "long_context_rl",
         "long_context",
-        "data/cascade2/long_context",  # of Nemotron-3-Nano-RL-Training-Blend: 12K tasks, prompts of at most 32K tokens
+        "data/cascade2/long_context",  # from Nemotron-3-Nano-RL-Training-Blend: 12K tasks, prompts up to 32K tokens
         tokens=SHORT,
         reward_model=LONG_CONTEXT_JUDGE,
         keeps=("instruction_following", "math", *MULTI_DOMAIN),
@@ -161,14 +165,14 @@ STAGES = (
     rl(
         "code_rl",
         "code",
-        "data/cascade2/code",  # 3.5K, not released: Cascade 1's, without those that GPT-OSS-120B solves 8 times of 8
+        "data/cascade2/code",  # 3.5K, not released: Cascade 1's prompts that GPT-OSS-120B does not solve 8 of 8 times
         tokens=MEDIUM,
         keeps=("instruction_following", "math", *MULTI_DOMAIN),
     ),
     rl(
         "swe_agentless_rl",
         "swe_agentless",
-        "data/cascade2/swe_agentless",  # Nemotron-Cascade-RL-SWE in our form, each with golden and with retrieved files
+        "data/cascade2/swe_agentless",  # Nemotron-Cascade-RL-SWE, converted: each with golden and with retrieved files
         tokens=MEDIUM,
         reward_model=SWE_JUDGE,
         keeps=("instruction_following", "math", "code"),
@@ -176,19 +180,19 @@ STAGES = (
     rl(
         "swe_agentic_rl",
         "swe_agentic",
-        "data/cascade2/swe_agentic",  # SWE-RL, 3,612 of SWE-Gym and R2E-Gym-Subset, with their repositories
+        "data/cascade2/swe_agentic",  # SWE-RL: 3,612 tasks of SWE-Gym and R2E-Gym-Subset, with repositories
         tokens=LONG,
-        steps=50,  # not stated; as many as agentless
+        steps=50,  # not stated; the same as agentless
         keeps=("instruction_following", "math", "code", "swe_agentless"),
     ),
 )
 
 
 def layout(nproc: int, parallel: ParallelConfig, *, workers: int, tokens: int, kv_cache_gib: int) -> Layout:
-    """Trainer and engines on the same GPUs in turn, engines of `workers` GPUs each. The paper states no layout.
+    """Trainer and engines take turns on the same GPUs. Each engine has `workers` GPUs. The paper states no layout.
 
-    Nor does it say whether routes are replayed. Those of a step of long answers do not fit beside the trainer, which
-    holds a whole step on its GPUs.
+    It does not say either whether the experts' routes are replayed. The routes of a step of long answers do not fit
+    next to the trainer, which holds a whole step on its GPUs.
     """
     rollout = RolloutConfig(
         engines=nproc // workers,
@@ -198,7 +202,7 @@ def layout(nproc: int, parallel: ParallelConfig, *, workers: int, tokens: int, k
         kv_cache_mib=kv_cache_gib << 10,
         dtype="bfloat16",
         replay_routes=tokens <= SHORT,
-        probe_bound=0.5,  # nats, on text that no model likes; what bfloat16 needs is not measured
+        probe_bound=0.5,  # nats, on unlikely text; what bfloat16 needs has not been measured
         sleep=True,
     )
     return Layout(nproc=nproc, parallel=parallel, rollout=rollout)
@@ -209,7 +213,7 @@ def cut(tensor: int, context: int, expert: int) -> ParallelConfig:
 
 
 def by_stage(sft: Layout, short: Layout, medium: Layout, long: Layout) -> Mapping[str, Layout]:
-    """Which stages have which lengths. Totals of their own are the engines' bound."""
+    """The layout of each stage, by sequence length. Two stages have a limit of their own, which bounds the engines."""
     totals = {
         "long_context_rl": recipe.LONG_CONTEXT_MAX_TOTAL_TOKENS,
         "swe_agentless_rl": recipe.SWE_AGENTLESS_MAX_TOTAL_TOKENS,
@@ -240,7 +244,7 @@ CASCADE = Cascade(
     name="cascade2_30b_a3b",
     base=BaseModel(hf="models/NVIDIA-Nemotron-3-Nano-30B-A3B-Base-BF16", published="nemotron_3_nano_30b_a3b"),
     stages=STAGES,
-    # Not the paper's benchmarks, which have answers of up to 128K: the prompts that were held out of the pools.
+    # Held-out prompts of the training pools. The paper's benchmarks have answers of up to 128K tokens.
     evaluation=Evaluation(
         domains=("instruction_following", *MULTI_DOMAIN, "math", "code", "swe_agentless", "swe_agentic"),
         unmeasured=("rlhf", "long_context"),

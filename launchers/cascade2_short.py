@@ -2,7 +2,7 @@
 
     nemo-run launchers/cascade2_short.py
 
-What `cascade2_tiny.py` does in twelve stages, for whoever has minutes and not half an hour.
+A shorter version of `cascade2_tiny.py`: four stages instead of twelve, minutes instead of half an hour.
 """
 
 from cascade_rl.engine.core.rollouts import Sampling
@@ -30,7 +30,7 @@ CASCADE = Cascade(
             steps=480,
             sequences_per_step=48,
             token_budget=TOKEN_BUDGET,
-            nproc=2,  # no engine is at work meanwhile
+            nproc=2,  # no engine runs during SFT
             optimizer=OptimizerConfig(
                 lr=4e-3, min_lr=4e-4, schedule="cosine", warmup_steps=10, betas=(0.9, 0.98), weight_decay=0.1
             ),

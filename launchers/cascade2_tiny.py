@@ -1,11 +1,11 @@
-"""A whole cascade on a laptop: every stage of Nemotron-Cascade 2, on a model that is made on the spot.
+"""A whole cascade on a laptop: every stage of Nemotron-Cascade 2, on a tiny model with random weights.
 
     nemo-run launchers/cascade2_tiny.py
 
 The model is Nemotron-3-Nano's architecture with 1.1 M parameters (Mamba-2, attention, sigmoid-routed relu² experts).
-Rewards, environments, sandbox and reward model are the real ones; tasks are generated, small and many. Sizes, step
-counts and learning rates differ from a 30B run: a model this small and this fresh needs far larger steps than the
-3e-6 of the papers.
+Rewards, environments, sandbox and reward models are the real ones. The tasks are generated: many small ones. Sizes,
+step counts and learning rates differ from a 30B run: a small model without pre-training needs a far higher learning
+rate than the papers' 3e-6.
 """
 
 from typing import Any
@@ -64,19 +64,20 @@ NEMOTRON_H_TINY = {
     "torch_dtype": "float32",
 }
 
-ANSWER_TOKENS = 80  # an episode of `workplace` takes 63
+ANSWER_TOKENS = 80  # a `workplace` episode takes 63
 TOKEN_BUDGET = 2048
 TAUGHT_ALONE = ("instruction_following", "math", "rlhf")
 MULTI_DOMAIN = ("mcqa", "workplace", "structured_output")
 SPECIAL = ("long_context", "code", "swe_agentless", "swe_executed")
 DOMAINS = (*TAUGHT_ALONE, *MULTI_DOMAIN, *SPECIAL)
-# How many demonstrations are right. From labels that are wrong too often, a model this small learns no three options.
+# The share of correct demonstrations. With too many wrong labels, a model this small does not learn to choose among the
+# options of `mcqa`.
 ACCURACY = dict.fromkeys(DOMAINS, 0.6) | {"mcqa": 0.8, "genrm": 1.0}
-GENTLE = OptimizerConfig(lr=3e-4)  # behind MOPD, for each domain to keep what the others were taught
+GENTLE = OptimizerConfig(lr=3e-4)  # for the stages after MOPD, which must not lose what earlier stages taught
 
 
 def grpo(name: str, domain: str, steps: int, **settings: Any) -> GrpoStage:
-    """A stage of RL with what all of them share here."""
+    """An RL stage with the settings that all of them share here."""
     defaults: dict[str, Any] = {
         "data": (f"generate:{domain}",),
         "prompts_per_step": 32,
@@ -142,8 +143,8 @@ CASCADE = Cascade(
             "rlhf",
             6,
             parent="sft",
-            # It does not always learn to read whose name is greeted (0.86 of held-out pairs in two runs, 0.98 in a
-            # third): rules say what is right, it says which of those is better.
+            # The reward model does not always learn to read whose name is greeted: it was right on 0.86 of held-out
+            # pairs in two runs, on 0.98 in a third. So rules decide what is right, and it ranks the right answers.
             reward_model=RewardModel(kind="bradley_terry", model="reward_model", bonus=True),
             kl_coefficient=0.03,
         ),
@@ -157,7 +158,7 @@ CASCADE = Cascade(
             prompts_per_step=64,
             sampling=Sampling(max_new_tokens=ANSWER_TOKENS),
             token_budget=TOKEN_BUDGET,
-            # To its end it settles: at a constant rate, what one teacher says moves what another has taught.
+            # The rate decays, because at a constant rate the steps of one teacher undo what another has taught.
             optimizer=OptimizerConfig(lr=6e-4, min_lr=3e-5, schedule="cosine", warmup_steps=2),
         ),
         SftStage(
@@ -171,8 +172,8 @@ CASCADE = Cascade(
             optimizer=OptimizerConfig(lr=2e-3, min_lr=1e-4, schedule="cosine", warmup_steps=10, weight_decay=0.1),
             checkpoint_every=100,
         ),
-        # Nearly all answers are right, so that nearly all advantages are about length: with GENTLE steps a token behind
-        # the prompt went to other experts after five, and one in three answers had no greeting.
+        # Nearly all answers are right, so advantages depend almost only on length. With the GENTLE rate, a token after
+        # the prompt went to other experts after five steps, and one in three answers had no greeting.
         grpo(
             "rlhf",
             "rlhf",

@@ -2,8 +2,8 @@
 
     make smollm2 && .venv/bin/nemo-run launchers/if_rl_smollm2.py
 
-`make smollm2` writes the checkpoint that this starts from, and compares transformers, Megatron and vLLM on it.
-The model brings its own tokenizer and chat template. What a run on two cores gained is in docs/smollm2/.
+`make smollm2` writes the checkpoint that this run starts from, and compares transformers, Megatron and vLLM on it.
+The model comes with its own tokenizer and chat template. Results of a run on two cores are in docs/smollm2/.
 """
 
 from cascade_rl.engine.core.rollouts import Sampling
@@ -18,7 +18,7 @@ ANSWER_TOKENS = 48
 CASCADE = Cascade(
     name="if_rl_smollm2",
     base=BaseModel(hf="build/smollm2-135m-instruct"),
-    # Rounding of float32 alone, through 30 layers and to unlikely tokens, was seen to reach 1.1e-4.
+    # float32 rounding alone, through 30 layers and on unlikely tokens, reached 1.1e-4 in measurements here.
     rollout=RolloutConfig(max_model_len=128, max_num_seqs=64, kv_cache_mib=512, probe_bound=5e-4),
     evaluation=Evaluation(domains=("instruction_following",), prompts_per_domain=128, max_new_tokens=ANSWER_TOKENS),
     stages=(
@@ -32,7 +32,7 @@ CASCADE = Cascade(
             sampling=Sampling(max_new_tokens=ANSWER_TOKENS),
             token_budget=1024,
             optimizer=OptimizerConfig(lr=5e-5),
-            checkpoint_every=6,  # one takes 2.1 GB
+            checkpoint_every=6,  # a checkpoint takes 2.1 GB
             keep_checkpoints=1,
         ),
     ),

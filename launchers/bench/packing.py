@@ -1,4 +1,4 @@
-"""`cascade bench packing`: the planner against first-fit-decreasing and Karmarkar-Karp. Free of torch."""
+"""`cascade bench packing`: compares the batch planner with first-fit-decreasing and Karmarkar-Karp. Torch-free."""
 
 import json
 import time
@@ -23,7 +23,7 @@ RANKS = (1, 8, 64)
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences by their positions; `cost` is of the model that they train."""
+    """The lengths of a batch of sequences in tokens, and `cost`, the FLOPs of the model that they train."""
 
     name: str
     lengths: list[int]
@@ -42,15 +42,15 @@ class Batch:
 
 @dataclass(frozen=True)
 class Row:
-    """What a plan is worth.
+    """How good a plan is.
 
-    passes      micro-batches of each rank
-    efficiency  real tokens / tokens that the micro-batches have room for
-    fullest     tokens of the fullest micro-batch / token budget: out of memory on a GPU above 1
-    ranks       costliest rank / mean of the ranks
-    slots       costliest micro-batch / mean of the micro-batches
-    waiting     cost of the step if ranks wait for each other in every pass / cost without waiting
-    seconds     of planning
+    passes      micro-batches per rank
+    efficiency  real tokens / token capacity of the micro-batches
+    fullest     tokens of the fullest micro-batch / token budget; above 1 a GPU runs out of memory
+    ranks       cost of the costliest rank / mean cost of the ranks
+    slots       cost of the costliest micro-batch / mean cost of the micro-batches
+    waiting     cost of the step if the ranks wait for each other in every pass / cost without waiting
+    seconds     planning time
     """
 
     batch: str
@@ -66,17 +66,18 @@ class Row:
 
 
 def recorded() -> Batch:
-    """The lengths of a real run, all its steps as one batch."""
+    """The sequence lengths of a real run. All its steps form one batch."""
     kept = json.loads((Path(__file__).parent / "recorded_lengths.json").read_text())
     lengths = list(chain.from_iterable(kept["steps"]))
     return Batch("recorded", lengths, kept["token_budget"], 1, sequence_cost(kept["hf_config"]))
 
 
 def synthetic_30b() -> Batch:
-    """The papers' batch, 128 prompts x 16 answers and 49,152 tokens; its lengths are drawn, not recorded.
+    """A batch of the papers' size: 128 prompts x 16 answers of at most 49,152 tokens. Its lengths are synthetic.
 
-    Log-normal: prompts around 400 tokens (sigma 0.8); the typical answer of a prompt around 8,000 (0.7), its answers
-    around that (0.5); what would be longer than 49,152 tokens in all is cut there. Nemotron-3-Nano with TP 2 and CP 4.
+    All distributions are log-normal. Prompts have a median of 400 tokens (sigma 0.8). The typical answer length of a
+    prompt has a median of 8,000 tokens (sigma 0.7), and the answers of a prompt vary around it (sigma 0.5). Sequences
+    are truncated at 49,152 tokens. The model is Nemotron-3-Nano with TP 2 and CP 4.
     """
     random = np.random.default_rng(0)
     prompts = random.lognormal(np.log(400), 0.8, 128)[:, None]
@@ -93,7 +94,7 @@ def planner(batch: Batch, ranks: int) -> Plan:
 
 
 def first_fit_decreasing(batch: Batch, ranks: int) -> Plan:
-    """Sequences go to the ranks in turn; each rank packs its own, and the others add empty passes."""
+    """Deals the sequences out to the ranks in turn. Each rank packs its own; ranks with fewer passes add empty ones."""
     plan = [_first_fit(range(rank, len(batch.lengths), ranks), batch) for rank in range(ranks)]
     passes = max(map(len, plan))
     return [own + [[]] * (passes - len(own)) for own in plan]
@@ -114,8 +115,11 @@ def _first_fit(indices: Sequence[int], batch: Batch) -> list[list[int]]:
 
 
 def karmarkar_karp(batch: Batch, ranks: int) -> Plan:
-    """As verl/utils/seqlen_balancing.py: ranks of equal cost and equally many sequences, then micro-batches of equal
-    cost, as many as the tokens of the fullest rank need; none of them is held to the budget."""
+    """The method of verl's verl/utils/seqlen_balancing.py.
+
+    It balances the ranks by cost, with equally many sequences each. It then balances the micro-batches of each rank by
+    cost. Their number is what the rank with the most tokens needs. No micro-batch is checked against the token budget.
+    """
     costs, padded = batch.costs, batch.padded
     rising = sorted(range(len(costs)), key=costs.__getitem__)
     shares = _differencing([list(group) for group in batched(rising, ranks)], costs, ranks)
@@ -124,9 +128,10 @@ def karmarkar_karp(batch: Batch, ranks: int) -> Plan:
 
 
 def _differencing(groups: list[list[int]], costs: list[float], parts: int) -> list[list[int]]:
-    """Karmarkar and Karp: the two partitions with the largest spread are joined, heavy parts with light ones.
+    """The largest differencing method of Karmarkar and Karp.
 
-    Each group is a first partition, of at most `parts` items. Returns parts from the costliest on.
+    It merges the two partitions with the largest spread, heavy parts with light ones, until one partition is left.
+    Each of `groups` is an initial partition of at most `parts` items. Returns the parts, the costliest first.
     """
     heap = []
     for tie, group in enumerate(groups):
@@ -170,7 +175,7 @@ def measure(batch: Batch, ranks: int, name: str) -> Row:
 
 
 def packing_table(batch: Batch, rows: list[Row]) -> Table:
-    """One batch; a section for each number of data-parallel ranks."""
+    """The rows of one batch, with a section for each number of data-parallel ranks."""
     lengths = f"{len(batch.lengths):,} sequences, {sum(batch.lengths):,} tokens, longest {max(batch.lengths):,}"
     title = f"{batch.name}: {lengths}, budget {batch.token_budget:,}"
     table = Table(title=title, title_justify="left", collapse_padding=True)
@@ -191,7 +196,7 @@ def _cells(row: Row) -> list[str | Text]:
 
 
 def run(json_path: Path | None) -> int:
-    """Prints the table; what its columns mean is said by `Row`."""
+    """Prints one table per batch. `Row` explains the columns."""
     rows: list[Row] = []
     for batch in (recorded(), synthetic_30b()):
         measured = [measure(batch, ranks, name) for ranks in RANKS for name in PLANNERS]

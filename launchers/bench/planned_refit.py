@@ -1,4 +1,4 @@
-"""A refit on a cluster that is not there: bytes, rounds and seconds on the wire, from both layouts and link speeds."""
+"""Plans a refit without the cluster: bytes, rounds and wire time, from the two layouts and the link speeds."""
 
 import time
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ CARDS_PER_NODE, BFLOAT16 = 8, 2
 
 @dataclass(frozen=True)
 class PlannedRefit:
-    """Bytes of all ranks together; `wire_seconds` as `refit_plan.wire_seconds` counts them."""
+    """Bytes are sums over all ranks. `wire_seconds` comes from `engine.refit.plan.wire_seconds`."""
 
     plan_seconds: float
     wire_bytes: int
@@ -33,7 +33,7 @@ class PlannedRefit:
 def planned_refit(
     hf: HfConfig, parallel: ParallelConfig, ranks: int, engines: int, tensor: int, links: Links, *, first_card: int = 0
 ) -> PlannedRefit:
-    """From `ranks` trainer ranks, eight to a node, to engines of `tensor` workers on the cards from `first_card` on."""
+    """From `ranks` trainer ranks, eight a node, to `engines` of `tensor` workers on the cards from `first_card` on."""
     sources = [Member(place_of(rank, ranks, parallel), *_at(rank)) for rank in range(ranks)]
     targets = [
         Member(WorkerPlace(Cut(worker % tensor, tensor)), *_at(first_card + worker))

@@ -1,5 +1,7 @@
-"""`cascade bench refit`: bytes on the wire over the least possible, seconds against gather-and-broadcast, and the
-planned wire time of a 30B model. Ranks are processes of this machine that exchange over gloo."""
+"""`cascade bench refit`: bytes sent against the lower bound, and time against gather-and-broadcast.
+
+The ranks are processes on this machine that communicate over gloo. The planned wire time of a 30B model is printed too.
+"""
 
 import json
 import multiprocessing
@@ -42,7 +44,7 @@ CPU = torch.device("cpu")
 
 
 def bench_model(scale: int) -> dict[str, Any]:
-    """Nemotron-3-Nano in small: width grows with `scale`, and with it the size of every tensor."""
+    """A small Nemotron-3-Nano whose widths are proportional to `scale`."""
     nano = json.loads((PUBLISHED / "nemotron_3_nano_30b_a3b/config.json").read_text())
     return nano | {
         "hybrid_override_pattern": "MEM*E",
@@ -72,7 +74,7 @@ def _card(rank: int, same_host: bool) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one model size; bytes of one refit over all ranks, seconds of the fastest of ROUNDS refits."""
+    """Results for one model size: bytes of one refit over all ranks, seconds of the fastest of ROUNDS refits."""
 
     numbers: int
     lower_bound_bytes: int
@@ -93,13 +95,13 @@ class Measured:
 
 
 def run(json_path: Path | None, machine: str) -> int:
-    """Prints the tables, and writes the numbers to `json_path`."""
+    """Prints the results, and writes them to `json_path` if it is given."""
     measured = {name: measure(bench_model(scale)) for name, scale in SCALES.items()}
     planned = {name: planned_wire(first_card) for name, first_card in (("same cards", 0), ("other cards", 16))}
     console = Console(highlight=False)
     console.print(_table(measured))
     for name, plan in planned.items():
-        console.print(f"30B-A3B, TP2 PP2 EP8 on 16 H100 to four TP4 engines on the {name}: {plan} (goal 0.3 s)")
+        console.print(f"30B-A3B, TP2 PP2 EP8 on 16 H100 to four TP4 engines on the {name}: {plan} (target 0.3 s)")
     console.print(f"on {machine}")
     if json_path:
         sizes = {
@@ -118,9 +120,7 @@ def run(json_path: Path | None, machine: str) -> int:
 
 def _table(measured: dict[str, Measured]) -> Table:
     title = f"refit of TP2 EP2 to TP2, {TRAINERS} + {WORKERS} processes over gloo, best of {ROUNDS}"
-    table = Table(
-        "model", "MB sent", "over lower bound", "s", "gather s", "times faster", "shared memory s", title=title
-    )
+    table = Table("model", "MB sent", "/ lower bound", "s", "gather s", "speed-up", "shared memory s", title=title)
     for name, m in measured.items():
         table.add_row(
             f"{name}, {m.numbers / 1e6:.1f}M",
@@ -135,7 +135,7 @@ def _table(measured: dict[str, Measured]) -> Table:
 
 
 def planned_wire(first_card: int) -> PlannedRefit:
-    """TP2 PP2 EP8 on two nodes of eight H100, to four engines of TP4 on the cards from `first_card` on."""
+    """From TP2 PP2 EP8 on two nodes of eight H100 to four TP4 engines on the cards from `first_card` on."""
     hf = models.read_config(PUBLISHED / "nemotron_3_nano_30b_a3b")
     parallel = ParallelConfig(tensor=2, pipeline=2, expert=8, sequence=True)
     return planned_refit(hf, parallel, 16, 4, 4, Links(), first_card=first_card)
@@ -166,7 +166,7 @@ KINDS = ("refit", "shared", "gather")
 
 
 def _rank(hf: dict[str, Any], plans: dict[bool, Plan], store: TCPStore, rank: int) -> dict[str, Any]:
-    """The three ways in turn, on this rank."""
+    """Runs the three transfers in turn on this rank. Returns their times and bytes."""
     torch.set_num_threads(1)
     shards = family_of(hf).name_map(hf).shards(trainers(False)[rank].place) if rank < TRAINERS else []
     held = {shard.name: torch.rand(shard.shape) for shard in shards}
@@ -184,7 +184,7 @@ def _rank(hf: dict[str, Any], plans: dict[bool, Plan], store: TCPStore, rank: in
     gather = GatherAndBroadcast(hf, PrefixStore("gather", store), rank, shards, held, mine, parameters.tensors)
     ways["gather"] = gather
     seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for version in range(ROUNDS + 1):  # the first one warms up
+    for version in range(ROUNDS + 1):  # the first round is a warm-up
         for kind, way in ways.items():
             gather.barrier()
             start = time.perf_counter()
@@ -214,9 +214,9 @@ class Parameters:
 
 
 class GatherAndBroadcast:
-    """The refit to compare with: whole tensors on rank 0, from there to every worker, which keeps its slices.
+    """The baseline: gathers whole tensors on rank 0 and broadcasts them to every worker, which keeps its slices.
 
-    In buckets of the same size; a rank sends a block that several hold only once.
+    Its buckets have the size of the refit's. A block that several ranks hold is sent by one of them.
     """
 
     def __init__(
@@ -313,7 +313,7 @@ def _buckets(shapes: dict[str, tuple[int, ...]]) -> Iterator[dict[str, tuple[int
 
 
 def _on_ranks(work: Callable[[TCPStore, int], Any]) -> list[Any]:
-    """`work(store, rank)` in forked processes; rank 0 has the store, since a store does not survive a fork."""
+    """Runs `work(store, rank)` in forked processes. Rank 0 hosts the store, because a store does not survive a fork."""
     fork = multiprocessing.get_context("fork")
     pipes, processes = [], []
     with held_port() as port:
@@ -324,7 +324,7 @@ def _on_ranks(work: Callable[[TCPStore, int], Any]) -> list[Any]:
             writer.close()
             pipes.append(reader)
         found = [reader.recv() for reader in pipes]
-    for process in reversed(processes):  # rank 0 waits for the others to be done with its store
+    for process in reversed(processes):  # rank 0 last: the others use its store
         process.terminate()
     return found
 

@@ -1,4 +1,4 @@
-"""`cascade bench verify`: checks per second of each verifier, and what one box with a fork per test saves."""
+"""`cascade bench verify`: checks per second of each verifier, and the cost of three ways to isolate tests."""
 
 import json
 import platform
@@ -26,10 +26,10 @@ from cascade_rl.rl_stages.rewards.verifiers.programs.code import CodeVerifier
 from cascade_rl.rl_stages.sandbox import Program, Sandbox
 from cascade_rl.rl_stages.tasks.domains import DOMAINS
 
-SECONDS = 3.0  # of each verifier
+SECONDS = 3.0  # per verifier
 MOST_CHECKS = 50_000
-DISTINCT = 1000  # programs
-TESTS = 50  # of the program with many
+DISTINCT = 1000  # different programs
+TESTS = 50  # of the longer code case
 REPEATS = 3
 ADDITION = "a, b = map(int, input().split())\nprint(a + b)\n"
 
@@ -38,11 +38,11 @@ Case = tuple[Task, str]
 
 @dataclass(frozen=True)
 class Row:
-    """One verifier, one check after another.
+    """The speed of one verifier that makes one check after another.
 
-    per_core_second  checks per second of processor time, of this process with all that it started: what one core
-                     does, also on a machine that does other things
-    p99_ms           time on the clock that 99 of 100 checks stay below
+    per_core_second  checks per second of CPU time, child processes included. This is the throughput of one core, even
+                     on a busy machine.
+    p99_ms           99th percentile of the wall-clock time of a check
     """
 
     verifier: str
@@ -53,11 +53,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Milliseconds of processor time of a Python program with TESTS tests, median of REPEATS, taken in turn.
+    """CPU milliseconds of a Python program with TESTS tests. Median of REPEATS interleaved measurements.
 
-    forks         one box, a fork of its interpreter per test: what the verifier does
-    interpreters  a new interpreter per test, without any box
-    boxes         a new box, with a new interpreter, per test
+    forks         one sandbox, and a fork of its interpreter per test: what the verifier does
+    interpreters  a new interpreter per test, without a sandbox
+    boxes         a new sandbox with a new interpreter per test
     """
 
     tests: int
@@ -68,7 +68,7 @@ class Boxes:
 
 
 def cases() -> dict[str, Callable[[], tuple[Verifier, list[Case]]]]:
-    """Makers of verifiers, with answers, right and wrong, by the name of the row."""
+    """Row name -> a function that makes the verifier and its answers, right and wrong ones."""
     math = [(r"\frac{\sqrt{8}}{2}", r"\sqrt{2}"), (r"x^2+2x+1", "(x+1)^2"), (r"\frac{\pi}{3}", r"\frac{\pi}{2}")]
     options = [{"A": "a cat"}, {"B": "a dog"}, {"C": "a bird"}]
     return {
@@ -90,7 +90,7 @@ def cases() -> dict[str, Callable[[], tuple[Verifier, list[Case]]]]:
 
 
 def taught(domain: str) -> tuple[Verifier, list[Case]]:
-    """The answers of generated lessons, every other one wrong on purpose."""
+    """Answers of generated lessons. Every other answer is deliberately wrong."""
     lessons, rng = DOMAINS[domain].lessons, random.Random(0)
     assert lessons is not None
     drawn = rng.sample(list(lessons()), 200)
@@ -112,7 +112,7 @@ def one_slot(answers: list[Case]) -> tuple[Verifier, list[Case]]:
 
 
 def distinct(answers: list[Case]) -> list[Case]:
-    """More than there is time for: a program that was run before is not run again."""
+    """Makes more distinct programs than the time allows to run: the verifier does not rerun a program it has seen."""
     rounds = range(-(-DISTINCT // len(answers)))
     return [(task, text.replace("\n", f"\n# {number}\n", 1)) for number in rounds for task, text in answers]
 
@@ -144,9 +144,9 @@ def additions() -> dict[str, list[str]]:
 
 
 def measure(name: str, verifier: Verifier, answers: Sequence[Case], seconds: float) -> Row:
-    """Checks until `seconds` are over, after one of each kind of answer that is not counted.
+    """Makes checks for `seconds`, after two warm-up checks that are not counted.
 
-    A check that fails to judge ends the measurement: AssertionError with its verdict.
+    Raises AssertionError with the verdict if a check gives no score.
     """
     for task, text in answers[:2]:
         verifier(task, text)
@@ -164,14 +164,14 @@ def measure(name: str, verifier: Verifier, answers: Sequence[Case], seconds: flo
 
 
 def cpu_seconds() -> float:
-    """Of this process, its descendants, and those of them that have ended and were waited for."""
+    """CPU time of this process and its descendants, including those that have ended and been reaped."""
     own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    alive = psutil.Process().children(recursive=True)  # by ticks of 10 ms; the others by the microsecond
+    alive = psutil.Process().children(recursive=True)  # resolution 10 ms; getrusage has 1 µs
     return sum(used.ru_utime + used.ru_stime for used in own) + sum(map(_cpu_seconds_of, alive))
 
 
 def _cpu_seconds_of(process: psutil.Process) -> float:
-    """With its children that were waited for. One that has just ended counts in its parent from now on."""
+    """Includes its reaped children. A process that has just ended is counted by its parent from now on."""
     try:
         return float(sum(process.cpu_times()[:4]))
     except psutil.NoSuchProcess:
@@ -198,13 +198,13 @@ def boxes() -> Boxes:
 
 
 def interpret(given: bytes) -> bytes:
-    """Isolated and without `site`, as fast as an interpreter starts."""
+    """Isolated and without `site`: the fastest start of an interpreter."""
     command = [sys.executable, "-I", "-S", "-c", ADDITION]
     return subprocess.run(command, input=given, stdout=subprocess.PIPE, check=True).stdout
 
 
 def run(json_path: Path | None, machine: str) -> int:
-    """Prints the table; what its columns mean is said by `Row` and `Boxes`."""
+    """Prints the results. `Row` and `Boxes` explain the numbers."""
     rows = []
     for name, make in cases().items():
         verifier, answers = make()
@@ -216,10 +216,10 @@ def run(json_path: Path | None, machine: str) -> int:
     console = Console(highlight=False)
     console.print(table(rows))
     console.print(
-        f"A Python program with {found.tests} tests takes {found.forks:.0f} ms of processor time in one box with a "
-        f"fork per test; a new interpreter per test, without a box, {found.interpreters:.0f} ms "
-        f"({found.interpreters / found.forks:.1f} times that); a new box per test {found.boxes:.0f} ms "
-        f"({found.boxes / found.forks:.1f} times)."
+        f"A Python program with {found.tests} tests takes {found.forks:.0f} ms of CPU time in one sandbox with a fork "
+        f"per test. A new interpreter per test, without a sandbox, takes {found.interpreters:.0f} ms "
+        f"({found.interpreters / found.forks:.1f} times as much). A new sandbox per test takes {found.boxes:.0f} ms "
+        f"({found.boxes / found.forks:.1f} times as much)."
     )
     print(f"on {where}")
     if json_path:
@@ -231,7 +231,7 @@ def run(json_path: Path | None, machine: str) -> int:
 def table(rows: Sequence[Row]) -> Table:
     shown = Table(title="Verifiers, one check after another")
     shown.add_column("verifier")
-    for title in ("checks", "checks/s and core", "p99 ms"):
+    for title in ("checks", "checks/s per core", "p99 ms"):
         shown.add_column(title, justify="right")
     for row in rows:
         shown.add_row(row.verifier, str(row.checks), f"{row.per_core_second:,.0f}", f"{row.p99_ms:.2f}")
