@@ -1,4 +1,4 @@
-"""`cascade compare RUN RUN`: what two runs were told, and what it did to every domain after every stage."""
+"""`cascade compare RUN RUN`: the settings that differ between two runs, and their scores in every domain and stage."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +21,8 @@ def run(first: Path, second: Path) -> int:
 
 
 def settings_table(first: RunFolder, second: RunFolder) -> Table:
-    """The keys that differ, each with both values; `absent` where a run has no such key."""
-    table = Table("setting", first.root.name, second.root.name, title="what differs")
+    """The keys that differ, with both values. A run without the key has `absent`."""
+    table = Table("setting", first.root.name, second.root.name, title="settings that differ")
     for key, values in differences(first, second):
         table.add_row(key, *map(str, values))
     return table
@@ -33,7 +33,7 @@ def differences(first: RunFolder, second: RunFolder) -> Iterator[tuple[str, tupl
 
 
 def scores_table(first: RunFolder, second: RunFolder) -> Table:
-    """Held-out scores after each stage that both runs have scored."""
+    """Held-out scores after each stage that both runs have evaluated."""
     table = Table("stage", "domain", first.root.name, second.root.name, "difference", title="held-out scores")
     for name, domain, one, other in scored(first, second):
         table.add_row(name, domain, f"{one:.3f}", f"{other:.3f}", gain(one, other))

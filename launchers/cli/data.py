@@ -1,4 +1,4 @@
-"""`cascade data`: checks, filters and mixes rows, and prints what it did. Sources are those of a stage's `data`."""
+"""`cascade data`: checks, filters and mixes rows, and prints a report. Sources are written as in a stage's `data`."""
 
 import argparse
 import json
@@ -31,25 +31,24 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="cascade data", allow_abbrev=False)
-    kinds = parser.add_subparsers(required=True, metavar="WHAT")
-    check = _kind(kinds, "check", "is every row a task or a demonstration? Exit code 1 where one is not")
+    description = "Checks, filters, deduplicates, decontaminates and mixes rows of data."
+    parser = argparse.ArgumentParser(prog="cascade data", description=description, allow_abbrev=False)
+    kinds = parser.add_subparsers(title="commands", required=True, metavar="WHAT")
+    check = _kind(kinds, "check", "Check that every row is a valid task or demonstration (if not, exit code 1)")
     check.set_defaults(command=_check)
-    keep = _kind(kinds, "filter", "the rows whose pass_rate is in a range", out=True)
-    keep.add_argument("--pass-rate", type=float, nargs=2, required=True, metavar=("LOW", "HIGH"))
+    keep = _kind(kinds, "filter", "Keep the rows whose pass_rate is in a range", out=True)
+    keep.add_argument("--pass-rate", type=float, nargs=2, required=True, metavar=("LOW", "HIGH"), help="range to keep")
     keep.set_defaults(command=lambda options: _sift(options, PassRateFilter(*options.pass_rate)))
-    dedup = _kind(kinds, "dedup", "the rows without those that say what an earlier one said", out=True)
+    dedup = _kind(kinds, "dedup", "Drop rows that repeat an earlier one", out=True)
     dedup.set_defaults(command=lambda options: _sift(options, Deduplicator()))
-    clean = _kind(kinds, "decontaminate", "the rows that share no nine words in a row with a benchmark", out=True)
+    clean = _kind(kinds, "decontaminate", "Drop rows that share nine consecutive words with a benchmark", out=True)
     clean.add_argument("--against", nargs="+", required=True, metavar="SOURCE", help="rows of the benchmark")
-    clean.add_argument("--field", metavar="NAME", help="where the benchmark's rows have their text (their messages)")
-    clean.add_argument("--words", type=int, default=WORDS, help=f"words in a row ({WORDS})")
+    clean.add_argument("--field", metavar="NAME", help="key of the benchmark's text (default: its messages)")
+    clean.add_argument("--words", type=int, default=WORDS, help=f"number of consecutive words (default: {WORDS})")
     clean.set_defaults(command=_decontaminate)
-    mix = _kind(
-        kinds, "mix", "rows of all sources, by their counts and weights, in an order drawn by the seed", out=True
-    )
-    mix.add_argument("--count", type=int, metavar="N", help="rows to write; needed where the sources have weights")
-    mix.add_argument("--seed", type=int, default=1, help="of the order (1)")
+    mix = _kind(kinds, "mix", "Shuffle the rows of all sources together, by their counts and weights", out=True)
+    mix.add_argument("--count", type=int, metavar="N", help="rows to write; required if the sources have weights")
+    mix.add_argument("--seed", type=int, default=1, help="seed of the order (default: 1)")
     mix.set_defaults(command=_mix)
     return parser
 
@@ -57,16 +56,16 @@ def _parser() -> argparse.ArgumentParser:
 def _kind(
     kinds: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str, out: bool = False
 ) -> argparse.ArgumentParser:
-    parser = kinds.add_parser(name, help=text)
+    parser = kinds.add_parser(name, help=text, description=f"{text}.")
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="a file, a folder or hf:owner/name")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report to FILE")
     if out:
         parser.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="file to write")
     return parser
 
 
 def check(sources: Sequence[str]) -> Report:
-    """Every row, as the kind that it is: a demonstration where it has `messages`, else a task."""
+    """Checks every row: as a demonstration if it has `messages`, otherwise as a task. Wrong rows count as dropped."""
     report = Report()
     for source in sources:
         for where, row in scan_rows(source):
@@ -81,9 +80,10 @@ def check(sources: Sequence[str]) -> Report:
 
 
 def mix(sources: Sequence[str], count: int | None, seed: int) -> Iterator[tuple[str, Row]]:
-    """Rows of all sources: by weight, `count` of them; without weights all, or the first `count`. No row comes twice.
+    """Yields (where, row) from all sources in a random order. No row comes twice.
 
-    UserError where a source has fewer rows than its count or its share, and for weights without a count.
+    Sources with weights give `count` rows in these shares. Without weights, the result is all rows, or the first
+    `count` of them. Raises UserError for weights without a count, and for a source with too few rows.
     """
     import numpy as np
 
@@ -96,7 +96,8 @@ def mix(sources: Sequence[str], count: int | None, seed: int) -> Iterator[tuple[
     for number, place in _places(chosen, [len(order) for order in orders], count, seed):
         if place >= len(orders[number]):
             raise UserError(
-                f"{chosen[number].path}: expected rows for its share of {count}; found only {len(orders[number])}"
+                f"{chosen[number].path}: expected rows for its share of {count}; found only {len(orders[number])}. "
+                "Lower --count or its weight"
             )
         yield lists[number][int(orders[number][place])]
 
@@ -106,14 +107,14 @@ def _places(sources: Sequence[Source], sizes: Sequence[int], count: int | None, 
 
     weights = [source.weight for source in sources if source.weight is not None]
     if weights and count is None:
-        raise UserError("expected --count N where the sources have weights; found none")
+        raise UserError("expected --count N, because the sources have weights; found none")
     if weights:
         blend = Blend(weights)
         yield from (blend.at(position) for position in range(count or 0))
         return
     owners = np.repeat(np.arange(len(sizes)), sizes)
     if count is not None and count > len(owners):
-        raise UserError(f"expected --count of at most the {len(owners)} rows that there are; found {count}")
+        raise UserError(f"expected --count of at most {len(owners)}, the number of rows; found {count}")
     taken: Counter[int] = Counter()
     for owner in np.random.default_rng((seed, 1)).permutation(owners)[:count].tolist():
         yield owner, taken[owner]
@@ -129,7 +130,7 @@ def _label(row: Row, where: str) -> str:
 
 
 def _reason(message: str) -> str:
-    """What was expected, without what was found and without places in lists."""
+    """The expected part of a message, without list positions: rows with the same fault share it."""
     return re.sub(r"\[\d+\]", "[]", message.partition("; found")[0])
 
 
@@ -160,7 +161,7 @@ def _benchmark_text(field: str | None, where: str, row: Row) -> str:
         try:
             return asked(row)
         except UserError as error:
-            raise UserError(f"{where}: {error}; or name the --field with its text") from None
+            raise UserError(f"{where}: {error}; or name the key of its text with --field") from None
     if not isinstance(row.get(field), str):
         raise UserError(f"{where}: expected '{field}' to be text; found {row.get(field)!r}")
     return str(row[field])

@@ -27,7 +27,7 @@ def run() -> int:
     if tier is None:
         raise unavailable(reasons)
     for stronger, reason in reasons.items():
-        print(f"sandbox: {stronger}: {'works' if reason is None else f'no: {reason}'}")
+        print(f"sandbox: {stronger}: {'works' if reason is None else f'not available: {reason}'}")
     with Sandbox(2, tier) as sandbox:
         print(f"sandbox: {_milliseconds_per_box(sandbox):.0f} ms for a box, best of {BOXES}")
         golden, wrong = graded(sandbox)
@@ -58,7 +58,7 @@ def _told(verdict: Verdict) -> str:
 
 
 def _failures(sandbox: Sandbox) -> Mapping[str, str | None]:
-    """What is wrong with the outcome of each attack that takes no more than a moment."""
+    """Attack -> how it escaped, or None if it was contained. The slow attacks are left out."""
     attacks = {name: attack for name, attack in ATTACKS.items() if name not in SLOW}
     with ThreadPoolExecutor(2) as threads:
         runs = threads.map(lambda attack: sandbox.run_program(attack.program, [attack.stdin]), attacks.values())

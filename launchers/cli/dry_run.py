@@ -1,4 +1,4 @@
-"""`cascade dry-run`: a layout of hundreds of ranks, built stage by stage on one CPU without its memory."""
+"""`cascade dry-run`: builds one rank of each pipeline stage of a layout on the meta device, and shows its memory."""
 
 import argparse
 from dataclasses import asdict, fields
@@ -23,19 +23,23 @@ HEADINGS = ("rank", "layers", "parameters", "weights", "gradients", "optimizer",
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, help="folder with a config.json, as those in engine/models/published")
-    parser.add_argument("--ranks", type=int, required=True, metavar="N", help="GPUs of the trainer")
+    parser.add_argument("model", type=Path, help="folder with a config.json, such as those in engine/models/published")
+    parser.add_argument("--ranks", type=int, required=True, metavar="N", help="number of trainer ranks")
     defaults = {field.name: field.default for field in fields(ParallelConfig)}
     for name in SIZES:
-        option = "--" + name.replace("_", "-")
-        parser.add_argument(option, type=int, default=defaults[name], metavar="N", help=f"({defaults[name]})")
+        option, size = "--" + name.replace("_", "-"), name.replace("_", " ")
+        text = f"{size} parallel size (default: {defaults[name]})"
+        parser.add_argument(option, type=int, default=defaults[name], metavar="N", help=text)
     parser.add_argument(
-        "--engines", type=int, default=0, metavar="N", help="vLLM engines on the first cards; plans a refit"
+        "--engines", type=int, default=0, metavar="N", help="also plan a refit to N vLLM engines on the first GPUs"
     )
-    parser.add_argument("--engine-tensor", type=int, default=1, metavar="N", help="workers of each (1)")
+    parser.add_argument(
+        "--engine-tensor", type=int, default=1, metavar="N", help="tensor parallel workers of each engine (default: 1)"
+    )
     for name, speed in asdict(Links()).items():
         option = "--" + name.replace("_", "-")
-        parser.add_argument(option, type=float, default=speed, metavar="B/S", help=f"bytes per second ({speed:.0e})")
+        text = f"link speed {name.replace('_', ' ')}, in bytes per second (default: {speed:g})"
+        parser.add_argument(option, type=float, default=speed, metavar="B/S", help=text)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -54,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _first_of_stage(hf: HfConfig, name_map: NameMap, parallel: ParallelConfig, world: int, rank: int) -> list[str]:
-    """One rank as Megatron builds it. The others of its stage hold as much."""
+    """One rank as Megatron builds it. The other ranks of its pipeline stage hold equally much."""
     from cascade_rl.engine.models.dry_run import imagined_rank, meta_chunks
 
     with imagined_rank(rank, world, parallel):

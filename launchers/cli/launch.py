@@ -1,7 +1,7 @@
-"""`nemo-run LAUNCHER.py [--runs DIR] [key=value ...]`, and `launch`, which a launcher file ends with.
+"""`nemo-run LAUNCHER.py [--runs DIR] [key=value ...]`, and `launch`, the last call of a launcher file.
 
-Exit codes: 0, the failed rank's, 1 for a job that failed on a cluster, 2 for bad input, 130 after Ctrl-C, 143 after
-SIGTERM. Torch-free, and what only a launch needs is imported by it, so that --help comes at once.
+Exit codes: 0, that of the failed rank, 1 for a job that failed on a cluster, 2 for bad input, 130 after Ctrl-C, 143
+after SIGTERM. Torch-free. Modules that only a launch needs are imported late, so --help is fast.
 """
 
 import argparse
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 USAGE = """usage: nemo-run LAUNCHER.py [--runs DIR] [--only STAGES | --from STAGE] [--rerun STAGES] [key=value ...]
                 [--cluster NAME [--backend nemo-run|sbatch] [--detach | --dryrun DIR]]
 
-Runs the cascade that a launcher file describes, or goes on with it where its run folder is there.
+Runs the cascade that a launcher file describes, or resumes it if its run folder exists.
 
   nemo-run launchers/cascade2_tiny.py                          runs/cascade2_tiny, all stages
   nemo-run launchers/cascade2_tiny.py seed=2 name=other        another seed in another run folder
   nemo-run launchers/cascade2_tiny.py if_rl.optimizer.lr=1e-3  one setting of one stage
   nemo-run launchers/cascade2_tiny.py if_rl.steps=9 --rerun if_rl,math_rl   the same where both have run: they run again
   nemo-run launchers/cascade2_tiny.py --from mopd              that stage and those after it
-  nemo-run launchers/cascade2_30b_a3b.py --cluster NAME        as Slurm jobs, by a profile of clusters.toml
-  nemo-run launchers/cascade2_tiny.py --help                   every key of that launcher with its value
+  nemo-run launchers/cascade2_30b_a3b.py --cluster NAME        as Slurm jobs, with a profile of clusters.toml
+  nemo-run launchers/cascade2_tiny.py --help                   all keys of that launcher and their values
 """
 STAGE_COMMAND = (sys.executable, "-m", "cascade_rl.launchers.stage.run_stage")
 
@@ -44,9 +44,9 @@ def main() -> NoReturn:
 
 
 def launch(cascade: "Cascade", stage_command: Sequence[str] = STAGE_COMMAND) -> NoReturn:
-    """Run `cascade` as the command line asks; ends the process.
+    """Runs `cascade` as the command line says, and ends the process.
 
-    Every rank of a stage runs `stage_command` with RUN_DIR and STAGE_NAME added.
+    Every rank of a stage runs `stage_command` with the arguments RUN_DIR and STAGE_NAME.
     """
     sys.exit(exit_status("nemo-run", lambda: _launch(cascade, sys.argv[1:], stage_command)))
 
@@ -56,17 +56,19 @@ def run_file(arguments: list[str]) -> int:
         print(USAGE, end="")
         return 0 if arguments else USER_ERROR
     file = arguments[0]
-    if not file.endswith(".py") or not Path(file).is_file():
-        raise UserError(f"expected a launcher file (LAUNCHER.py) first, found no file '{file}'.")
+    if not Path(file).is_file():
+        raise UserError(f"no such file: {file}. The first argument must be a launcher file (LAUNCHER.py).")
+    if not file.endswith(".py"):
+        raise UserError(f"expected a launcher file (LAUNCHER.py), found '{file}'.")
     sys.argv = arguments
     runpy.run_path(file, run_name="__main__")
-    raise UserError(f"{file}: expected a file that ends with launch(...), found one that launches nothing.")
+    raise UserError(f"{file}: expected a file that ends with launch(...), found no such call.")
 
 
 def _launch(cascade: "Cascade", arguments: list[str], stage_command: Sequence[str]) -> int:
     options = _parser(cascade).parse_args(arguments)
     if options.cluster is None and (options.detach or options.dryrun):
-        raise UserError("expected --cluster NAME with --dryrun and --detach, found none.")
+        raise UserError("expected --cluster NAME with --dryrun or --detach, found none.")
 
     from cascade_rl.launchers.local.rerun import agree
     from cascade_rl.launchers.local.run_local import run_cascade
@@ -100,12 +102,12 @@ def _launch_on_cluster(
     from cascade_rl.launchers.slurm.dryrun import write_dryrun
 
     write_dryrun(cascade, root, chosen, how, options.dryrun.resolve())
-    print(f"{options.dryrun}: the jobs, the resolved configuration and the plan; nothing was submitted")
+    print(f"{options.dryrun}: wrote the jobs, the resolved configuration and the plan; submitted nothing")
     return 0
 
 
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:
-    """Ends by SystemExit, so that every context manager on the way stops what it started."""
+    """Ends by SystemExit, so that every open context manager stops what it started."""
     sys.exit(128 + number)
 
 
@@ -115,20 +117,20 @@ def _parser(cascade: "Cascade") -> argparse.ArgumentParser:
     keys = "\n".join(f"  {key}={value}" for key, value in leaves(to_plain(cascade)).items())
     parser = argparse.ArgumentParser(
         prog=f"nemo-run {sys.argv[0]}",
-        description=f"Runs the cascade '{cascade.name}' on this machine, or goes on with it.",
+        description=f"Runs or resumes the cascade '{cascade.name}'.",
         epilog=f"keys:\n{keys}".replace("%", "%%"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of run folders (runs)")
-    parser.add_argument("--only", metavar="STAGE[,STAGE]", help="run these stages alone")
+    parser.add_argument("--only", metavar="STAGE[,STAGE]", help="run only these stages")
     parser.add_argument("--from", dest="first", metavar="STAGE", help="run this stage and those that follow")
     parser.add_argument("--rerun", metavar="STAGE[,STAGE]", help="agree that these, where changed, are trained again")
     parser.add_argument("--cluster", metavar="NAME", help="submit Slurm jobs, by this profile of clusters.toml")
-    parser.add_argument("--backend", choices=("nemo-run", "sbatch"), default="nemo-run", help="what submits them")
-    parser.add_argument("--detach", action="store_true", help="submit and do not wait for the jobs")
-    parser.add_argument("--dryrun", type=Path, metavar="DIR", help="write what would be submitted there")
-    parser.add_argument("settings", nargs="*", metavar="key=value", help="what differs from the launcher file")
+    parser.add_argument("--backend", choices=("nemo-run", "sbatch"), default="nemo-run", help="how to submit them")
+    parser.add_argument("--detach", action="store_true", help="submit the jobs without waiting for them")
+    parser.add_argument("--dryrun", type=Path, metavar="DIR", help="write the jobs to DIR, submit nothing")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="override a key of the launcher file")
     return parser
 
 

@@ -1,9 +1,10 @@
-"""The console script `cascade`. Every command is imported when it is asked for."""
+"""The console script `cascade`. A command's modules are imported only when it runs."""
 
 import argparse
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,13 +15,16 @@ from cascade_rl.launchers.stage.exit_status import exit_status
 
 DEMO = Path("runs/cascade2_tiny")
 
+type Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+type Run = Callable[[argparse.Namespace], int]
+
 
 def main() -> NoReturn:
     sys.exit(exit_status("cascade", lambda: _run(sys.argv[1:])))
 
 
 def _run(arguments: list[str]) -> int:
-    if arguments[:1] == ["run"]:  # its arguments are the launcher file's to parse
+    if arguments[:1] == ["run"]:  # the launcher file parses its own arguments
         return run_file(arguments[1:])
     if arguments[:1] == ["data"]:
         from cascade_rl.launchers.cli import data
@@ -35,72 +39,90 @@ def _run(arguments: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="cascade", allow_abbrev=False)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    benches = commands.add_parser("bench", help="measurements").add_subparsers(required=True, metavar="WHAT")
-    step = benches.add_parser("step", help="seconds per phase of an RL step, best of the steps of a run")
-    step.add_argument("run", type=Path, nargs="?", default=DEMO, help=f"run folder ({DEMO})")
-    step.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
-    step.set_defaults(command=_bench_step)
-    kernels = benches.add_parser("kernels", help="log-prob and KL ops against baselines, side by side")
-    kernels.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
-    kernels.set_defaults(command=_bench_kernels)
-    packing = benches.add_parser("packing", help="the batch planner against first-fit-decreasing and Karmarkar-Karp")
-    packing.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
-    packing.set_defaults(command=_bench_packing)
-    refit = benches.add_parser("refit", help="bytes and seconds of moving the weights, against gather-and-broadcast")
-    refit.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
-    refit.set_defaults(command=_bench_refit)
-    verify = benches.add_parser("verify", help="checks per second of each verifier, and what a fork per test saves")
-    verify.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
-    verify.set_defaults(command=_bench_verify)
-    certificate = commands.add_parser("parity", help="are transformers, Megatron and vLLM one model, under a layout")
-    parity.add_arguments(certificate)
-    certificate.set_defaults(command=parity.run)
-    commands.add_parser("run", help="the same as nemo-run")
-    status = commands.add_parser("status", help="where each stage of a run stands")
+    parser = argparse.ArgumentParser(
+        prog="cascade",
+        description="Post-training of reasoning models: Megatron-Core trains, vLLM samples.",
+        epilog="'cascade COMMAND --help' describes a command.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    commands.add_parser("run", help="Run or resume the cascade of a launcher file (same as nemo-run)")
+    commands.add_parser("plan", help="Estimate memory, time and storage of a cascade, without a GPU")
+    _add_run_commands(commands)
+    _add_model_commands(commands)
+    _add_data_commands(commands)
+    isolation = "Check how well this machine isolates untrusted code"
+    _command(commands, "doctor", _doctor, isolation, "Exit code 1 if an attack is not contained.")
+    _add_benches(commands.add_parser("bench", help="Measure speed: step, kernels, packing, refit, verify"))
+    return parser
+
+
+def _add_run_commands(commands: Commands) -> None:
+    status = _command(commands, "status", _status, "Show the state and the scores of each stage of a run")
     status.add_argument("run", type=Path, help="run folder")
-    status.set_defaults(command=_status)
-    compare = commands.add_parser("compare", help="settings and scores of two runs, side by side")
+    compare = _command(commands, "compare", _compare, "Show how two runs differ, in settings and scores")
     compare.add_argument("first", type=Path, help="run folder")
     compare.add_argument("second", type=Path, help="run folder")
-    compare.set_defaults(command=_compare)
-    report = commands.add_parser("report", help="a run as one HTML file, with all its rollouts")
+    report = _command(commands, "report", _report, "Write a run, rollouts included, as one HTML file")
     report.add_argument("run", type=Path, help="run folder")
-    report.add_argument("--out", type=Path, metavar="FILE", help="the file to write (report.html in the run folder)")
-    report.add_argument("--rollouts", type=int, default=100_000, metavar="N", help="at most, evenly spread (100000)")
-    report.set_defaults(command=_report)
-    replay = commands.add_parser("replay", help="the update of a recorded step once more, compared with its record")
+    report.add_argument("--out", type=Path, metavar="FILE", help="file to write (default: run/report.html)")
+    some = "include at most N rollouts, evenly spread over the run (default: 100000)"
+    report.add_argument("--rollouts", type=int, default=100_000, metavar="N", help=some)
+    again = "Recompute a recorded step and compare it with its record"
+    replay = _command(commands, "replay", _replay, again, "Exit code 1 if a number differs.")
     replay.add_argument("run", type=Path, help="run folder")
     replay.add_argument("stage", help="name of a GRPO or MOPD stage")
-    replay.add_argument("step", type=int, help="counting from 1")
-    replay.set_defaults(command=_replay)
-    doctor = commands.add_parser("doctor", help="how untrusted code is isolated here, tried by attacks")
-    doctor.set_defaults(command=_doctor)
-    dry = commands.add_parser("dry-run", help="builds a layout of any size on this CPU, without its memory")
-    dry_run.add_arguments(dry)
-    dry.set_defaults(command=_dry_run)
-    commands.add_parser("plan", help="what fits on a GPU that is not there, and what a cascade costs")
-    curve = commands.add_parser("curve", help="draws the reward over the steps of an RL stage")
-    curve.add_argument("metrics", type=Path, help="the stage's metrics.jsonl")
-    curve.add_argument("svg", type=Path, help="the picture to write")
-    curve.set_defaults(command=_curve)
-    swe_tasks = commands.add_parser("swe-tasks", help="repair tasks from an installed package, by mutation")
-    swe_tasks.add_argument("package", help="an installed pure-Python distribution that holds its tests")
-    swe_tasks.add_argument("out", type=Path, help="the .jsonl file to write; the repository goes beside it")
-    domains = ("swe_executed", "swe_agentless", "swe_agentic")
-    swe_tasks.add_argument("--domain", default=domains[0], choices=domains, help=f"of the rows ({domains[0]})")
-    swe_tasks.add_argument("--count", type=int, default=100, metavar="N", help="tasks (100)")
-    swe_tasks.add_argument("--seed", type=int, default=1, help="of the order of the mutants (1)")
-    swe_tasks.set_defaults(command=_swe_tasks)
-    commands.add_parser("data", help="checks, filters, deduplicates, decontaminates and mixes rows")
-    upcycle = commands.add_parser("upcycle", help="a dense Qwen3 folder as a Qwen3-MoE that computes the same")
+    replay.add_argument("step", type=int, help="number of the step, from 1")
+    curve = _command(commands, "curve", _curve, "Draw the reward curve of an RL stage as SVG")
+    curve.add_argument("metrics", type=Path, help="metrics.jsonl of the stage")
+    curve.add_argument("svg", type=Path, help="picture to write")
+
+
+def _add_model_commands(commands: Commands) -> None:
+    same = "Check that transformers, Megatron and vLLM agree on log-probs"
+    parity.add_arguments(_command(commands, "parity", parity.run, same, "Exit code 1 if a gap exceeds its bound."))
+    layout = "Show the memory of each rank of a parallel layout, without a GPU"
+    dry_run.add_arguments(_command(commands, "dry-run", _dry_run, layout))
+    upcycle = _command(commands, "upcycle", _upcycle, "Turn a dense Qwen3 into a Qwen3-MoE that computes the same")
     upcycle.add_argument("dense", type=Path, help="Hugging Face model folder")
     upcycle.add_argument("out", type=Path, help="folder to write")
     upcycle.add_argument("--experts", type=int, required=True, metavar="N", help="copies of each MLP")
-    upcycle.add_argument("--topk", type=int, required=True, metavar="K", help="experts of each token, 2 or more")
-    upcycle.add_argument("--seed", type=int, default=1, help="of the random gates (1)")
-    upcycle.set_defaults(command=_upcycle)
+    upcycle.add_argument("--topk", type=int, required=True, metavar="K", help="experts per token, at least 2")
+    upcycle.add_argument("--seed", type=int, default=1, help="seed of the random gates (default: 1)")
+
+
+def _add_data_commands(commands: Commands) -> None:
+    commands.add_parser("data", help="Check, filter, deduplicate, decontaminate and mix data")
+    mutate = "Make repair tasks by mutating an installed package"
+    swe_tasks = _command(commands, "swe-tasks", _swe_tasks, mutate, "Exit code 1 if the package gives fewer than N.")
+    swe_tasks.add_argument("package", help="installed pure-Python distribution that contains its tests")
+    swe_tasks.add_argument("out", type=Path, help=".jsonl file to write; the repository is written next to it")
+    domains = ("swe_executed", "swe_agentless", "swe_agentic")
+    of_rows = f"domain of the rows (default: {domains[0]})"
+    swe_tasks.add_argument("--domain", default=domains[0], choices=domains, help=of_rows)
+    swe_tasks.add_argument("--count", type=int, default=100, metavar="N", help="number of tasks (default: 100)")
+    swe_tasks.add_argument("--seed", type=int, default=1, help="seed of the order of the mutants (default: 1)")
+
+
+def _add_benches(parser: argparse.ArgumentParser) -> None:
+    benches = parser.add_subparsers(title="benchmarks", required=True, metavar="WHAT")
+    step = _bench(benches, "step", _bench_step, "Show the best time of each phase of the RL steps of a run")
+    step.add_argument("run", type=Path, nargs="?", default=DEMO, help=f"run folder (default: {DEMO})")
+    _bench(benches, "kernels", _bench_kernels, "Time the log-prob and KL ops against their baselines")
+    _bench(benches, "packing", _bench_packing, "Compare the batch planner with two packing algorithms")
+    _bench(benches, "refit", _bench_refit, "Measure bytes and time of a refit against gather-and-broadcast")
+    _bench(benches, "verify", _bench_verify, "Measure the checks per second of each verifier")
+
+
+def _command(commands: Commands, name: str, run: Run, text: str, more: str = "") -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text, description=f"{text}. {more}")
+    parser.set_defaults(command=run)
+    return parser
+
+
+def _bench(benches: Commands, name: str, run: Run, text: str) -> argparse.ArgumentParser:
+    parser = _command(benches, name, run, text)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
     return parser
 
 
@@ -123,7 +145,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    """Exit code 1 where a number parts from the recorded one."""
+    """Exit code 1 if a number differs from the recorded one."""
     from cascade_rl.engine.core.quiet_libraries import quiet_libraries
 
     quiet_libraries()
@@ -171,7 +193,7 @@ def _bench_step(options: argparse.Namespace) -> int:
             title = f"{stage.label}: best of {len(steps)} steps"
             Console(highlight=False).print(phase_table(title, best[stage.config.name].items()))
     if not best:
-        raise UserError(f"{options.run}: expected an RL stage with finished steps, found none.")
+        raise UserError(f"{options.run}: expected an RL stage with finished steps, found none. Run one first.")
     print(f"on {machine()}")
     if options.json:
         options.json.write_text(json.dumps({"machine": machine(), "seconds": best}, indent=2) + "\n")
@@ -203,7 +225,7 @@ def _curve(options: argparse.Namespace) -> int:
 
 
 def _swe_tasks(options: argparse.Namespace) -> int:
-    """Exit code 1 where the package has fewer tasks."""
+    """Exit code 1 if the package gives fewer tasks."""
     from cascade_rl.rl_stages.swe_tasks import make_tasks
 
     report = make_tasks.write_tasks(options.package, options.out, options.domain, options.count, options.seed)
@@ -220,7 +242,7 @@ def _upcycle(options: argparse.Namespace) -> int:
 
 
 def machine() -> str:
-    """Hardware and versions of this machine, for the foot of a measurement; the run may be of another."""
+    """Hardware and library versions of this machine. A run that is measured may come from another one."""
     from importlib.metadata import version
 
     models = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
@@ -229,7 +251,7 @@ def machine() -> str:
 
 
 def _best_phases(steps: list[dict[str, float]]) -> dict[str, float]:
-    """Smallest seconds of each phase and of the whole step."""
+    """The smallest number of seconds of each phase and of the whole step."""
     phases = {phase: min(step[phase] for step in steps) for phase in steps[0]}
     return phases | {"whole step": min(sum(step.values()) for step in steps)}
 

@@ -1,6 +1,6 @@
-"""`cascade parity`: starts the ranks of a layout, waits for their certificate, and prints it.
+"""`cascade parity`: starts the ranks of a layout, waits for their parity certificate, and prints it.
 
-`python -m cascade_rl.launchers.cli.parity JSON` is one of the ranks; rank 0 writes the certificate.
+`python -m cascade_rl.launchers.cli.parity JSON` is the command of a rank. Rank 0 writes the certificate.
 """
 
 import argparse
@@ -28,29 +28,32 @@ BEYOND = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, help="Hugging Face model folder, with its tokenizer")
+    parser.add_argument("model", type=Path, help="Hugging Face model folder with a tokenizer")
     defaults = {field.name: field.default for field in fields(ParallelConfig)}
     for name in SIZES:
-        option = "--" + name.replace("_", "-")
-        parser.add_argument(option, type=int, default=defaults[name], metavar="N", help=f"({defaults[name]})")
-    parser.add_argument("--ranks", type=int, metavar="N", help="trainer ranks (the fewest that hold the layout)")
-    parser.add_argument("--engine-tensor", type=int, default=1, metavar="N", help="tensor parallel workers of vLLM (1)")
-    parser.add_argument("--engine-dtype", choices=("float32", "bfloat16"), default="float32", help="of vLLM (float32)")
+        option, size = "--" + name.replace("_", "-"), name.replace("_", " ")
+        text = f"{size} parallel size (default: {defaults[name]})"
+        parser.add_argument(option, type=int, default=defaults[name], metavar="N", help=text)
     parser.add_argument(
-        "--without", choices=("transformers", "vllm"), help="leave one out, where this machine cannot run it"
+        "--ranks", type=int, metavar="N", help="number of trainer ranks (default: the fewest for the layout)"
     )
+    parser.add_argument(
+        "--engine-tensor", type=int, default=1, metavar="N", help="tensor parallel workers of vLLM (default: 1)"
+    )
+    parser.add_argument(
+        "--engine-dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of vLLM (default: float32)"
+    )
+    parser.add_argument("--without", choices=("transformers", "vllm"), help="skip one that this machine cannot run")
     bounds = Bounds()
-    parser.add_argument(
-        "--bound", type=float, default=bounds.logprob, metavar="NATS", help=f"largest gap ({bounds.logprob:.0e})"
-    )
-    parser.add_argument(
-        "--tme-bound", type=float, default=bounds.tme, metavar="X", help=f"largest mean of exp|gap| ({bounds.tme})"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the certificate there too")
+    gap = f"largest allowed gap of a log-prob (default: {bounds.logprob:.0e})"
+    parser.add_argument("--bound", type=float, default=bounds.logprob, metavar="NATS", help=gap)
+    tme = f"largest allowed mean of exp|gap| (default: {bounds.tme})"
+    parser.add_argument("--tme-bound", type=float, default=bounds.tme, metavar="X", help=tme)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the certificate to FILE")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit code 1 beyond a bound, otherwise a failed rank's."""
+    """Exit code 1 if a gap exceeds its bound; that of the failed rank if one fails."""
     parallel = ParallelConfig(**{name: getattr(options, name) for name in SIZES}, sequence=options.tensor > 1)
     ranks = options.ranks or _fewest(parallel)
     check_layout(read_config(options.model), parallel, ranks)
@@ -67,14 +70,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def show(told: dict[str, Any], console: Console) -> None:
-    """The certificate as tables, and its verdict last."""
+    """Prints the certificate as tables, and the verdict last."""
     cut = ", ".join(f"{name} {size}" for name, size in told["layout"].items() if name in SIZES and size > 1)
     console.print(f"{told['model']}: {told['tokens']} tokens, layout {cut or 'of one rank'}", style="bold")
     console.print(f"mean log-prob {_number(told['mean_logprob'], '.3f')}")
     console.print(_pairs(told))
     if told["replay_fraction"] is not None:
         console.print("refit: each slice of each weight in vLLM has the digest of the trainer's")
-        console.print(f"experts of vLLM replayed in Megatron: {told['replay_fraction']:.4f}")
+        console.print(f"fraction of vLLM's expert choices replayed in Megatron: {told['replay_fraction']:.4f}")
     if told["layers"]:
         console.print(_first_difference(told))
     console.print(_worst(told))
@@ -90,7 +93,7 @@ def _fewest(parallel: ParallelConfig) -> int:
 
 
 def _work(options: argparse.Namespace, parallel: ParallelConfig) -> dict[str, Any]:
-    """What a rank needs to know, as JSON holds it."""
+    """The work of a rank as JSON."""
     rollout = RolloutConfig(
         tensor=options.engine_tensor,
         dtype=options.engine_dtype,
@@ -108,8 +111,8 @@ def _work(options: argparse.Namespace, parallel: ParallelConfig) -> dict[str, An
 
 
 def _measure(work: dict[str, Any], ranks: int, scratch: Path) -> int:
-    """The exit code of the ranks."""
-    from cascade_rl.launchers.local.run_local import Ranks  # with all verifiers: not for --help
+    """Runs the ranks. Returns their exit code."""
+    from cascade_rl.launchers.local.run_local import Ranks  # it imports all verifiers, too slow for --help
 
     command = [sys.executable, "-m", "cascade_rl.launchers.cli.parity", json.dumps(work)]
     with open(os.devnull, "rb") as nothing, Ranks(command, ranks, scratch, nothing.fileno()) as processes:
@@ -133,11 +136,11 @@ def _first_difference(told: dict[str, Any]) -> str:
     bound, first = told["bounds"]["layer"], told["first_difference"]
     if first:
         return (
-            f"layer of first difference: {first['layer']}, where hidden states of Megatron and transformers differ by "
-            f"{_number(first['gap'], '.1e')} of their norm (named beyond {bound:.0e})"
+            f"first layer that differs: {first['layer']}; there the hidden states of Megatron and transformers differ "
+            f"by {_number(first['gap'], '.1e')} of their norm (more than {bound:.0e})"
         )
     largest = max(layer["gap"] for layer in told["layers"])
-    return f"hidden states of all {len(told['layers'])} places agree to {largest:.1e} of their norm"
+    return f"the hidden states at all {len(told['layers'])} points agree to {largest:.1e} of their norm"
 
 
 def _worst(told: dict[str, Any]) -> Table:
@@ -154,7 +157,7 @@ def _worst(told: dict[str, Any]) -> Table:
 
 
 def _number(value: float | None, form: str) -> str:
-    """None stands for what is not finite."""
+    """None stands for a number that is not finite."""
     return "not finite" if value is None else format(value, form)
 
 

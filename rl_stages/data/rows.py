@@ -56,6 +56,8 @@ def scan_rows(source: str) -> Iterator[tuple[str, Row | UserError]]:
 def data_files(source: str) -> list[Path]:
     """The files of a local source, in a fixed order. For a saved data set this is its folder."""
     path = Path(source)
+    if not path.exists():
+        raise UserError(f"no such file: {source}")
     if path.is_file() and _form(path):
         return [path]
     if (path / "dataset_dict.json").is_file():

@@ -82,7 +82,7 @@ def test_decontaminate_drops_nine_shared_words_and_not_eight(tmp_path: Path) -> 
     report, kept = run(tmp_path, "decontaminate", source, "--against", benchmark, "--field", "problem")
     assert kept == [rows[1], rows[3]]
     assert report["dropped"] == {"shares 9 words with the benchmark": 2}
-    with pytest.raises(UserError, match=r"bench\.jsonl:1: expected a row with 'messages' .* name the --field"):
+    with pytest.raises(UserError, match=r"bench\.jsonl:1: expected a row with 'messages' .* text with --field"):
         run(tmp_path, "decontaminate", source, "--against", benchmark)
 
 
@@ -96,9 +96,9 @@ def test_mix_writes_the_shares_and_no_row_twice(tmp_path: Path) -> None:
     report, mixed = run(tmp_path, "mix", f"{a}[:30]", b)
     assert report["kept"] == {a: 30, b: 100} and len({json.dumps(found) for found in mixed}) == 130
     for arguments, message in (
-        ((f"{a}*1", f"{b}*1"), "expected --count N where the sources have weights"),
+        ((f"{a}*1", f"{b}*1"), "expected --count N, because the sources have weights"),
         ((f"{a}*1", f"{b}*1", "--count", "300"), "expected rows for its share of 300; found only 100"),
-        ((a, "--count", "101"), "expected --count of at most the 100 rows that there are; found 101"),
+        ((a, "--count", "101"), "expected --count of at most 100, the number of rows; found 101"),
     ):
         with pytest.raises(UserError, match=message):
             run(tmp_path, "mix", *arguments)

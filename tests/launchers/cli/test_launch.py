@@ -22,7 +22,7 @@ def children_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-@pytest.mark.parametrize(("module", "arguments"), [("cli", ()), ("cli", (LAUNCHER,)), ("cascade", ())])
+@pytest.mark.parametrize(("module", "arguments"), [("cli.launch", ()), ("cli.launch", (LAUNCHER,)), ("cli.main", ())])
 def test_help_comes_at_once(tmp_path: Path, module: str, arguments: tuple[str, ...]) -> None:
     start = children_cpu_s()
     told = run(module, tmp_path, *arguments, "--help")
@@ -32,7 +32,7 @@ def test_help_comes_at_once(tmp_path: Path, module: str, arguments: tuple[str, .
 
 
 def test_the_launcher_side_never_loads_what_takes_seconds(tmp_path: Path) -> None:
-    modules = "cli", "local", "cascade"
+    modules = "cli.launch", "local.run_local", "cli.main"
     source = f"import sys; {'; '.join(f'import cascade_rl.launchers.{name}' for name in modules)}"
     slow = ("torch", "transformers", "datasets", "pytest", "nemo_run")
     told = subprocess.run(
@@ -43,7 +43,7 @@ def test_the_launcher_side_never_loads_what_takes_seconds(tmp_path: Path) -> Non
 
 
 def test_help_of_a_launcher_names_every_key(tmp_path: Path) -> None:
-    told = run("cli", tmp_path, LAUNCHER, "--help")
+    told = run("cli.launch", tmp_path, LAUNCHER, "--help")
     assert "\n  math_rl.optimizer.lr=3e-06\n" in told.stdout
     assert "\n  rollout.max_num_seqs=64\n" in told.stdout
 
@@ -51,20 +51,18 @@ def test_help_of_a_launcher_names_every_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["experiment"], "expected a launcher file (LAUNCHER.py) first, found no file 'experiment'"),
-        (["missing.py"], "found no file 'missing.py'"),
+        (["experiment"], "no such file: experiment. The first argument must be a launcher file"),
+        ([sys.executable], "expected a launcher file (LAUNCHER.py), found"),
+        (["missing.py"], "no such file: missing.py"),
         ([LAUNCHER, "math_rl.stepz=3"], "Unknown key 'math_rl.stepz'. Did you mean 'math_rl.steps'?"),
         ([LAUNCHER, "math_rl.steps=many"], "math_rl.steps: expected a whole number, found 'many'."),
-        (
-            [LAUNCHER, "sft.data=gone.jsonl"],
-            "sft.data: expected data (.jsonl, .jsonl.gz",
-        ),
+        ([LAUNCHER, "sft.data=gone.jsonl"], "sft.data: no such file: gone.jsonl"),
         ([LAUNCHER, "--clutser", "x"], "unrecognized arguments: --clutser"),
         ([LAUNCHER, "base.hf_config=null", "base.hf=gone"], "found none in 'gone'"),
     ],
 )
 def test_bad_input_is_one_message_and_nothing_is_written(tmp_path: Path, arguments: list[str], message: str) -> None:
-    told = run("cli", tmp_path, *arguments)
+    told = run("cli.launch", tmp_path, *arguments)
     assert told.returncode == 2
     assert message in told.stderr
     assert "Traceback" not in told.stderr
@@ -83,16 +81,16 @@ def test_bad_input_is_one_message_and_nothing_is_written(tmp_path: Path, argumen
 )
 def test_a_wrong_launcher_file_is_told(tmp_path: Path, source: str, message: str) -> None:
     (tmp_path / "wrong.py").write_text(source)
-    told = run("cli", tmp_path, "wrong.py")
+    told = run("cli.launch", tmp_path, "wrong.py")
     assert told.returncode == 2
     assert message in told.stderr
     assert "Traceback" not in told.stderr
 
 
 def test_bench_step_tells_the_best_of_each_phase(tmp_path: Path) -> None:
-    launched = run("cli", tmp_path, LAUNCHER)
+    launched = run("cli.launch", tmp_path, LAUNCHER)
     assert launched.returncode == 0
-    told = run("cascade", tmp_path, "bench", "step", "runs/fake", "--json", "step.json")
+    told = run("cli.main", tmp_path, "bench", "step", "runs/fake", "--json", "step.json")
     assert told.returncode == 0
     assert "02_math_rl: best of 6 steps" in told.stdout
     told = json.loads((tmp_path / "step.json").read_text())
@@ -101,6 +99,6 @@ def test_bench_step_tells_the_best_of_each_phase(tmp_path: Path) -> None:
 
 
 def test_bench_step_without_a_run_is_told(tmp_path: Path) -> None:
-    told = run("cascade", tmp_path, "bench", "step", "gone")
+    told = run("cli.main", tmp_path, "bench", "step", "gone")
     assert told.returncode == 2
     assert "gone: expected a run folder with a cascade.yaml, found none" in told.stderr

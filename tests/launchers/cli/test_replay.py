@@ -179,7 +179,7 @@ def test_a_kl_term_is_replayed_against_the_first_weights(recorded: RunFolder) ->
     code, text = replayed(recorded, "held", 2)
     assert text == (
         f"02_held, step 2: 6 samples (train_logprobs) and {compared(recorded, 'held', 1)} metrics, all as recorded; "
-        "not computed again: probe_gap\n"
+        "not recomputed: probe_gap\n"
     )
     assert code == 0
 
@@ -191,7 +191,7 @@ def test_distillation_is_replayed_with_its_teachers(recorded: RunFolder, objecti
     code, text = replayed(recorded, objective, 2)
     assert text == (
         f"{stage.label}, step 2: 6 samples (train_logprobs, teacher_logprobs) and {compared(recorded, objective, 1)} "
-        "metrics, all as recorded; not computed again: probe_gap\n"
+        "metrics, all as recorded; not recomputed: probe_gap\n"
     )
     assert code == 0
 
@@ -199,7 +199,7 @@ def test_distillation_is_replayed_with_its_teachers(recorded: RunFolder, objecti
 def test_what_needs_the_groups_that_were_dropped_is_named(recorded: RunFolder) -> None:
     code, text = replayed(recorded, "choosy", 1)
     assert code == 0
-    _, _, left = text.partition("not computed again: ")
+    _, _, left = text.partition("not recomputed: ")
     outcomes = {"reward", "length", *(f"{outcome}_fraction" for outcome in Outcome)}
     assert set(left.strip().split(", ")) == {*outcomes, "draws", "accept_rate", "surplus_groups", "probe_gap"}
 
@@ -214,7 +214,7 @@ def test_metrics_that_are_not_what_they_were_are_named(recorded: RunFolder) -> N
     *parts, summary = text.splitlines()
     assert code == 1
     assert set(parts) == {f"{name}: {second[name]:.6g}, recorded {value:.6g}" for name, value in wrong.items()}
-    assert "metrics, not all as recorded; not computed again: probe_gap" in summary
+    assert "metrics, not all as recorded; not recomputed: probe_gap" in summary
 
 
 def test_another_teacher_is_seen_in_its_log_probs(recorded: RunFolder) -> None:

@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
     ("settings", "message"),
     [
         (["math_rl.stepz=3"], "Unknown key 'math_rl.stepz'. Did you mean 'math_rl.steps'?"),
-        (["math_rl.data=gone.jsonl"], "math_rl.data: expected data (.jsonl, .jsonl.gz"),
+        (["math_rl.data=gone.jsonl"], "math_rl.data: no such file: gone.jsonl"),
         (["math_rl.data=generate:maths"], "found 'maths'; did you mean 'math'?"),
         (["math_rl.data=math.jsonl"], "math.jsonl:3: expected 'expected_answer' to be non-empty text"),
         (["math_rl.data=torn.jsonl"], "torn.jsonl:1: expected one JSON object a line; found text that is not JSON"),

@@ -113,6 +113,7 @@ def test_what_a_column_holds_and_json_cannot_is_told_by_its_row(value: Any, tmp_
 def test_sources_that_are_none_are_refused(tmp_path: Path) -> None:
     datasets.DatasetDict({"train": datasets.Dataset.from_list([{"a": 1}])}).save_to_disk(tmp_path / "splits")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "rows.csv").touch()
     for source, message in (
         ("gone.jsonl", "expected data .*; no such file: gone.jsonl"),
         (str(tmp_path / "empty"), "expected data .*; found .*/empty', which has none of these formats"),
