@@ -1,4 +1,4 @@
-"""A free port that stays free until the process that is meant to listen on it does."""
+"""Reserves a free port until the intended process listens on it."""
 
 import socket
 from collections.abc import Iterator
@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """A port of this machine that the kernel gives to nobody who asks for any, as long as the context lasts.
+    """Yields a port that the kernel assigns to no other program while the context lasts.
 
-    A listener that names the port and sets SO_REUSEADDR gets it, as torch's TCPStore does. A port that was only
-    seen to be free is another's by the time that a rank has imported torch: any connection of any program may have
-    it as its own end.
+    A listener that binds this port by number, with SO_REUSEADDR, still gets it; torch's TCPStore does so. Without the
+    reservation, a port that was free may be taken before a rank has imported torch: any outgoing connection of any
+    program may get it as its local port.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("", 0))  # never listens: a second socket may then bind it too
+        holder.bind(("", 0))  # it never listens, so a second socket can bind the port too
         yield int(holder.getsockname()[1])

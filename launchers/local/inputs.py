@@ -1,4 +1,4 @@
-"""What the user gives to a launch, checked as a whole before anything is written or started. Torch-free."""
+"""Checks all inputs of a launch before anything is written or started. Torch-free."""
 
 from collections.abc import Iterator, Set
 from itertools import chain
@@ -24,7 +24,7 @@ from cascade_rl.rl_stages.tasks.domains import domain_named
 
 PUBLISHED = Path(models.__file__).parent / "published"
 
-# keys of a config.json that may differ between two checkpoints of one architecture
+# Keys of config.json that may differ between two checkpoints of the same architecture.
 BESIDE_THE_MODEL = {
     "_name_or_path", "bos_token_id", "dtype", "eos_token_id", "pad_token_id", "torch_dtype", "transformers_version",
     "use_cache",
@@ -32,11 +32,11 @@ BESIDE_THE_MODEL = {
 
 
 def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere: bool = False) -> None:
-    """Raises UserError for a model, a layout, a domain or a row of data that would end the run later; of what is not
-    there, one line each. `elsewhere`: it will run in another environment, whose vLLM is not this one.
+    """Raises UserError for a model, layout, domain or row of data that would make the run fail later.
 
-    Every row of every source that is not `known` is read, once, as a stream: that takes time in proportion to the data,
-    and no memory.
+    If files are missing, the error has one line for each. `elsewhere` says that the run has another environment, so the
+    vLLM of this one is not checked. Every row of every source that is not in `known` is streamed once. The time is
+    proportional to the size of the data; the memory is constant.
     """
     if missing := "\n".join(_missing(cascade)):
         raise UserError(missing)
@@ -59,9 +59,11 @@ def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere:
 
 
 def check_settings(cascade: Cascade) -> None:
-    """Raises UserError for what no machine and no data could mend: a model that is not supported, a layout that does
-    not divide it, a domain that there is not or that the stage's reward model does not score. Reads config.json alone,
-    and that of `base.published` where the checkpoint is not at hand."""
+    """Raises UserError for faults of the settings themselves, whatever the machine and the data.
+
+    These are an unsupported model, a layout that does not divide it, an unknown domain, and a domain that the stage's
+    reward model does not score. Only config.json is read: that of `base.published` if the checkpoint is not here.
+    """
     hf_config = model_config(cascade)
     for domain in cascade.evaluation.domains:
         domain_named(domain)
@@ -73,7 +75,7 @@ def check_settings(cascade: Cascade) -> None:
 
 
 def model_config(cascade: Cascade) -> HfConfig:
-    """The base's config.json; that of `base.published` where the checkpoint is not at hand. UserError without both."""
+    """The config.json of the base, or of `base.published` if the checkpoint is not here. UserError without both."""
     base = cascade.base
     if base.hf is None:
         return dict(base.hf_config or {})
@@ -82,14 +84,14 @@ def model_config(cascade: Cascade) -> HfConfig:
 
 
 def _missing(cascade: Cascade) -> Iterator[str]:
-    """What is read and is not there: a message for each."""
+    """A message for each missing input."""
     base = cascade.base
     if base.hf is not None and not (Path(base.hf) / "config.json").is_file():
         yield (
             f"base.hf: expected a Hugging Face folder with a config.json, found none in '{base.hf}'. "
             "Put the checkpoint there first; the launcher file says where it comes from."
         )
-    readers: dict[str, Stage] = {}  # the first of each path
+    readers: dict[str, Stage] = {}  # path -> first stage that reads it
     for stage in cascade.stages:
         for source in map(Source.parse, stage.data):
             readers.setdefault(source.path, stage)
@@ -110,7 +112,7 @@ def _count_pairs(source: str) -> int:
 
 
 def _trained(source: str) -> list[str]:
-    """The domains that have tasks in the train split."""
+    """The domains with tasks in the train split."""
     return sorted(domain for split, domain in task.census(source) if split == "train")
 
 

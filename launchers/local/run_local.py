@@ -1,7 +1,7 @@
-"""Runs a cascade on this machine: the stages in order, each as one process per rank.
+"""Runs a cascade on this machine: the stages in order, one process per rank.
 
-Guarantees: no process outlives the launcher, however either ends; a stage that is done is skipped, another
-one goes on from its newest complete checkpoint; the exit code of a failed rank is the exit code of the run.
+Guarantees: No process outlives the launcher, however either ends. A finished stage is skipped. An unfinished one
+resumes from its newest complete checkpoint. If a rank fails, its exit code is the exit code of the run.
 """
 
 import os
@@ -31,7 +31,7 @@ from cascade_rl.rl_stages.run.score_gate import GATE_CLOSED
 from cascade_rl.rl_stages.run.upgrade.kept_folders import Agree
 
 POLL_S = 0.05
-OTHERS_S = 2.0  # a rank that fails takes others with it: wait for the one that knows why
+OTHERS_S = 2.0  # a failing rank makes others fail: wait for the one with the cause
 TERM_S = 5.0
 LOG_TAIL_LINES = 20
 
@@ -116,14 +116,14 @@ def _beginning(stage: StageFolder) -> str:
 
 @dataclass(frozen=True)
 class Failure:
-    """The rank that failed, with what `Popen.returncode` said: an exit code, or minus a signal."""
+    """The rank that failed, and its `Popen.returncode`: an exit code, or a negative signal number."""
 
     rank: int
     returncode: int
 
     @property
     def code(self) -> int:
-        """Exit code as a shell tells it."""
+        """Exit code as a shell reports it."""
         return self.returncode if self.returncode > 0 else 128 - self.returncode
 
     def describe(self, logs: Path) -> str:
@@ -135,10 +135,10 @@ class Failure:
 
 
 class Ranks:
-    """The processes of one stage. A context manager: whatever is left at its end is killed.
+    """The processes of one stage. A context manager that kills all remaining processes at its end.
 
-    Rank 0 has the terminal; the others write to `logs/rank_N.log`. Each rank leads a process group of its
-    own, and the kernel kills it when the launcher dies (peers 150: engines that outlive a failure).
+    Rank 0 writes to the terminal, the others to `logs/rank_N.log`. Each rank leads a process group of its own. The
+    kernel kills the rank when the launcher dies, so no engine outlives a failure (AReaL#622, vllm#16259).
     """
 
     def __init__(self, command: Sequence[str], nproc: int, logs: Path, lock: int) -> None:
@@ -158,7 +158,7 @@ class Ranks:
         self._end.close()
 
     def wait(self) -> Failure | None:
-        """Wait for all ranks, or for the first failure. A user error goes before what it caused."""
+        """Wait for all ranks, or for the first failure. Prefers a user error to the failures that it caused."""
         while not self._failures() and self._running():
             time.sleep(POLL_S)
         if self._failures():
@@ -166,7 +166,7 @@ class Ranks:
         return min(self._failures(), key=lambda failure: failure.code != USER_ERROR, default=None)
 
     def stop(self) -> None:
-        """End every process group: SIGTERM, then SIGKILL."""
+        """End every process group by SIGTERM, then SIGKILL."""
         if self._running():
             self._signal(signal.SIGTERM)
             self._wait_until_ended(TERM_S)
@@ -222,7 +222,7 @@ class Ranks:
 
 
 def _die_with(launcher: int) -> Callable[[], None]:
-    """Runs in the child before exec: SIGKILL when the launcher ends, also if it ended meanwhile."""
+    """Runs in the child before exec: the child gets SIGKILL when the launcher ends, even if it already has."""
 
     def ask_kernel() -> None:
         die_with_parent()
