@@ -1,18 +1,19 @@
-"""What a cascade needs and takes on a given GPU, computed beforehand on any CPU. Reading order:
+"""Estimates on a CPU what a cascade needs on a given GPU: memory, time and storage. Reading order:
 
-hardware        the stated table and the assumptions (hardware.toml)
-model           what the formulas read of a config.json
-activations     bytes that a training pass keeps for each token, by kind of layer
-trainer_memory, engine_memory     terms of a trainer rank and of an engine's worker
-workload        how many tokens a step has, and how long they are
+hardware        GPUs and assumptions (hardware.toml)
+model           the sizes that the formulas need, from a config.json
+activations     bytes that a training pass keeps per token, by kind of layer
+trainer_memory  memory of a trainer rank
+engine_memory   memory of an engine worker
+workload        tokens per step, and lengths of sequences
 step_time       seconds of each phase
 storage         files of a stage
-stage_plan      a stage: problems, phases, cache, cost
-mend            the nearest layouts that fit, found by planning them
-cascade_plan    all stages of a cascade
-table, command  the text, and the command line
+stage_plan      the plan of a stage: problems, phases, cache, cost
+mend            the nearest layouts that fit
+cascade_plan    the plan of all stages
+table, command  the tables, and the command line
 
-Free of torch.
+Torch-free.
 """
 
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def plan(cascade: "Cascade", hardware: str) -> "Plan":
-    """The plan of a cascade on GPUs named in hardware.toml. Raises UserError for another name, or an unknown model."""
+    """The plan of a cascade on a GPU of hardware.toml. Raises UserError for an unknown GPU or model."""
     from cascade_rl.launchers.plan.cascade_plan import plan_cascade
     from cascade_rl.launchers.plan.hardware import read_hardware
 
@@ -31,7 +32,7 @@ def plan(cascade: "Cascade", hardware: str) -> "Plan":
 
 
 def text(cascade: "Cascade", hardware: str) -> str:
-    """`plan` as tables of plain text."""
+    """`plan` as plain-text tables."""
     from cascade_rl.launchers.plan.table import plain_text
 
     return plain_text(plan(cascade, hardware))

@@ -1,14 +1,14 @@
-"""Bytes that a training pass keeps for backward, for each token of a rank. No layer is recomputed: the trainer leaves
+"""Bytes per token that a training pass keeps for backward on a rank. No layer is recomputed: the trainer leaves
 Megatron's `recompute_granularity` at None.
 
-Counted from the modules of Megatron-Core 0.19 that the layer spec names. `tests/launchers/plan/test_plan.py` compares
-with what autograd saves in them. Of the kernels that this machine lacks, from their sources: Transformer Engine's
-LayerNormLinear keeps its input, the normed input and a float32 per row; attention its queries, keys, values, outputs
-and a float32 per head; `mamba_split_conv1d_scan_combined` its input and the scan's output before the gate, and
-computes the convolution and the states again.
+The counts follow the modules of Megatron-Core 0.19 that the layer spec names. `tests/launchers/plan/test_plan.py`
+compares them with what autograd saves. The counts of kernels that do not run on a CPU come from their sources.
+Transformer Engine's LayerNormLinear keeps its input, the normed input and one float32 per row. Attention keeps its
+queries, keys, values and outputs, and one float32 per head. `mamba_split_conv1d_scan_combined` keeps its input and the
+scan's output before the gate; it recomputes the convolution and the states.
 
-Letters: T tensor parallel ranks; S those that share the rows of the residual stream, T under sequence parallelism
-and otherwise 1. Tokens of experts are taken as spread evenly over their ranks.
+T is the number of tensor parallel ranks. S is the number of ranks that share the rows of the residual stream: T under
+sequence parallelism, otherwise 1. The tokens are assumed to spread evenly over the expert parallel ranks.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ FLOAT32, INT64 = 4, 8
 
 @dataclass(frozen=True)
 class Cuts:
-    """T and S."""
+    """T and S of the module docstring."""
 
     tensor: int
     rows: int
@@ -33,39 +33,41 @@ class Cuts:
 
 
 def layer_bytes(model: Model, symbol: str, parallel: ParallelConfig) -> float:
-    """Of one layer, for each token."""
+    """Bytes per token of one layer; `symbol` is its letter in the hybrid pattern."""
     layers = {"*": _attention, "M": _mamba, "-": _mlp, "E": _experts}
     return layers[symbol](model, model.config, Cuts.of(parallel))
 
 
 def embedding_bytes() -> int:
-    """The ids."""
+    """Bytes per token of the embedding: its ids."""
     return INT64
 
 
 def final_bytes(model: Model, parallel: ParallelConfig) -> float:
-    """Of the last norm its input; of the head, beside its exponentials, hidden states of all rows, targets, and four
-    float32 of statistics."""
+    """Bytes per token of the last norm and the head, without the head's exponentials.
+
+    The norm keeps its input. The head keeps the hidden states of all rows, the targets, and four float32 of statistics.
+    """
     row = model.itemsize * model.hidden
     return (row + FLOAT32) / Cuts.of(parallel).rows + row + INT64 + 4 * FLOAT32
 
 
 def _norm(model: Model, cuts: Cuts) -> float:
-    """Input, normed input, root mean square."""
+    """Keeps the input, the normed input and the root mean square."""
     return (2 * model.itemsize * model.hidden + FLOAT32) / cuts.rows
 
 
 def _attention(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
     heads, groups, width = (config[key] for key in ("num_attention_heads", "num_query_groups", "kv_channels"))
     query, key, local_groups = heads * width / cuts.tensor, groups * width / cuts.tensor, groups // cuts.tensor
-    numbers = query + 2 * key if local_groups else heads * width + 2 * groups * width  # gathered for the groups' sake
+    numbers = query + 2 * key if local_groups else heads * width + 2 * groups * width  # all heads are gathered
     statistics = heads / cuts.tensor  # log-sum-exp
-    copied = query if local_groups > 1 else 0  # out of groups that queries, keys and values share
+    copied = query if local_groups > 1 else 0  # queries, copied out of the fused groups of queries, keys and values
     if model.qk_norm:
         numbers += copied
         statistics += (heads + groups) / cuts.tensor
     if model.rotary:
-        numbers += query + key + 4 * width  # turned, and the cosines and sines of both
+        numbers += query + key + 4 * width  # rotated queries and keys, and the cosines and sines of both
     elif not model.qk_norm:
         numbers += copied
     return _norm(model, cuts) + model.itemsize * (numbers + query) + FLOAT32 * statistics
@@ -85,12 +87,12 @@ def _mlp(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
 
 
 def _activated(config: dict[str, Any]) -> int:
-    """Multiples of the width: relu and its square; or gate and up, silu, up plus the offset, their product."""
+    """Kept tensors of the MLP's width: relu and its square; or gate, up, silu, up plus offset, and their product."""
     return 5 if config["gated_linear_unit"] else 2
 
 
 def _experts(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
-    """Each choice of a token brings a copy of its row to an expert; one more product, with the router's weight."""
+    """Each chosen expert gets a copy of the token's row. The product with the router's weight is kept too."""
     topk, experts, width = (config[key] for key in ("moe_router_topk", "num_moe_experts", "moe_ffn_hidden_size"))
     choice = model.itemsize * (model.hidden + (_activated(config) + 1) * width) + FLOAT32
     shared = _activated(config) * config.get("moe_shared_expert_intermediate_size", 0) / cuts.tensor
@@ -98,7 +100,7 @@ def _experts(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
 
 
 def _router(config: dict[str, Any], experts: int, topk: int) -> int:
-    """Chosen ids, their scores, the order of the copies, and which tokens go to each expert; sigmoid routers keep all
-    scores and their sum."""
+    """Keeps the chosen ids and scores, the order of the copies, and the map of tokens to experts. A sigmoid router also
+    keeps all scores and their sum."""
     scores = FLOAT32 * (experts + 1) if config.get("moe_router_score_function") == "sigmoid" else 0
     return scores + (2 * INT64 + FLOAT32) * topk + INT64 * experts

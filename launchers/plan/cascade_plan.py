@@ -11,7 +11,7 @@ from cascade_rl.rl_stages.config.cascade import Cascade
 
 @dataclass(frozen=True)
 class Plan:
-    """`model` is by its config.json, `source` where that was found; capacity in bytes."""
+    """`model` describes the model, `source` says where its config.json was found."""
 
     cascade: str
     gpu: Gpu
@@ -34,7 +34,7 @@ class Plan:
 
 
 def plan_cascade(cascade: Cascade, gpu: Gpu, assumed: Assumed) -> Plan:
-    """All stages, each in its layout for this GPU where the launcher has one. UserError on an unknown model."""
+    """Plans all stages, in the launcher's layouts for this GPU if it has any. Raises UserError for an unknown model."""
     model = model_of(cascade.base)
     if gpu.name in cascade.layouts:
         cascade = replace(cascade, hardware=gpu.name)

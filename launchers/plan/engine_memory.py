@@ -1,8 +1,9 @@
-"""What a worker of a vLLM engine holds on its GPU, and how many sequences its cache takes.
+"""What a worker of a vLLM engine holds on its GPU, and how many sequences fit in its cache.
 
-The cache is laid out as vLLM 0.32 does (`v1/core/kv_cache_utils.py`, `platforms/interface.py`): pages of one size,
-which a Mamba layer's state must fit; layers in groups of equal length, and a block is a page for each of a group's
-layers. A sequence takes one block of each Mamba group, and of each attention group one for every `block_tokens`.
+The cache has the layout of vLLM 0.32 (vllm/v1/core/kv_cache_utils.py, vllm/platforms/interface.py). All pages have the
+same size, and the state of a Mamba layer must fit in one. Layers form groups of equal size, and a block is one page for
+each layer of a group. A sequence takes one block of each Mamba group, and one block per `block_tokens` tokens of each
+attention group.
 """
 
 import math
@@ -17,17 +18,17 @@ from cascade_rl.launchers.plan.model import Model
 from cascade_rl.launchers.plan.trainer_memory import ROUNDS_IN_FLIGHT, Terms
 
 BLOCK_TOKENS = 16  # vLLM's default on CUDA; 128 on a CPU
-GROUPS_ALIKE = 1.5  # kinds of layers whose numbers differ by less are padded to one group each
+GROUPS_ALIKE = 1.5  # kinds of layers whose counts differ by less than this factor are padded to one group each
 
 
 @dataclass(frozen=True)
 class Cache:
-    """Of one worker; all workers of an engine hold a part of the same sequences.
+    """The cache of one worker. All workers of an engine hold a part of the same sequences.
 
-    block_bytes    of a block over its group's layers
-    blocks         in kv_cache_mib
-    block_tokens   of an attention layer
-    attention_groups, mamba_groups   of layers
+    block_bytes    bytes of a block, over all layers of its group
+    blocks         number of blocks in kv_cache_mib
+    block_tokens   tokens of a block of an attention group
+    attention_groups, mamba_groups   numbers of groups
     """
 
     block_bytes: int
@@ -37,17 +38,17 @@ class Cache:
     mamba_groups: int
 
     def blocks_of(self, tokens: int) -> int:
-        """Of a sequence."""
+        """Blocks of a sequence of `tokens`."""
         return self.attention_groups * math.ceil(tokens / self.block_tokens) + self.mamba_groups
 
     def sequences(self, tokens: int) -> float:
-        """Of so many tokens each, at the same time; vLLM's "maximum concurrency"."""
+        """How many sequences of `tokens` fit at the same time: vLLM's "maximum concurrency"."""
         return self.blocks / self.blocks_of(tokens)
 
 
 @dataclass(frozen=True)
 class EngineWorker:
-    """The worker of rank 0, which holds as much as any."""
+    """The worker of rank 0, which holds at least as much as any other."""
 
     model: Model
     rollout: RolloutConfig
@@ -58,7 +59,7 @@ class EngineWorker:
         return 2 if self.rollout.dtype == "bfloat16" else 4
 
     def weights(self) -> int:
-        """Raises UserError where vLLM cannot cut the model."""
+        """Raises UserError if vLLM cannot shard the model this way."""
         rollout = self.rollout
         return self.itemsize * self.model.worker_numbers(rollout.tensor, expert_parallel=rollout.expert_parallel)
 
@@ -71,7 +72,7 @@ class EngineWorker:
         }
 
     def asleep(self) -> Terms:
-        """Without sleep mode an engine keeps what it has."""
+        """Without sleep mode, an engine keeps all its memory."""
         return {"engine process": self.process()} if self.rollout.sleep else self.awake()
 
     def refit(self) -> Terms:
@@ -82,7 +83,7 @@ class EngineWorker:
         return GIB * (self.assumed.context_gib + communicators)
 
     def work(self) -> float:
-        """One layer's tensors for the largest batch of prompt tokens, and float32 logits, twice, of all requests."""
+        """Tensors of one layer for the largest prefill batch, and two copies of the float32 logits of all requests."""
         cut = ParallelConfig(tensor=self.rollout.tensor)
         layer = max(layer_bytes(self.model, symbol, cut) for symbol in set(self.model.pattern))
         tokens = min(self.assumed.prefill_batch_tokens, self.rollout.max_num_seqs * self.rollout.max_model_len)
@@ -90,15 +91,15 @@ class EngineWorker:
         return layer * self.itemsize / self.model.itemsize * tokens + logits
 
     def token_bytes(self) -> float:
-        """Keys and values of a token in one attention layer."""
+        """Bytes of the keys and values of a token in one attention layer."""
         groups = max(self.model.config["num_query_groups"] // self.rollout.tensor, 1)
         return 2 * groups * self.model.config["kv_channels"] * self.itemsize
 
     def state_bytes(self) -> float:
-        """Of a sequence in one Mamba layer: the convolution's last inputs, in the model's dtype, and float32 states."""
+        """Bytes of a sequence in one Mamba layer: last convolution inputs in the engine's dtype, and float32 states."""
         config, tensor = self.model.config, self.rollout.tensor
         heads, groups, state = (config[f"mamba_{key}"] for key in ("num_heads", "num_groups", "state_dim"))
-        groups = groups if groups % tensor == 0 else tensor  # one for each worker then
+        groups = groups if groups % tensor == 0 else tensor  # vLLM then gives each worker one
         channels = heads * config["mamba_head_dim"]
         convolved = (channels + 2 * groups * state) // tensor * (read(self.model.hf, "conv_kernel") - 1)
         return convolved * self.itemsize + 4 * (channels // tensor) * state

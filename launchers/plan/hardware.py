@@ -1,4 +1,4 @@
-"""The stated table of GPUs and assumptions, from hardware.toml."""
+"""GPUs and assumptions, read from hardware.toml."""
 
 import tomllib
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Gpu:
-    """One kind of GPU; rates per direction, in 1e12 FLOP/s and 1e9 bytes/s."""
+    """One kind of GPU. Rates are per direction, in 1e12 FLOP/s and 1e9 bytes/s."""
 
     name: str
     memory_gib: float
@@ -39,7 +39,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Assumed:
-    """What is neither measured here nor said by a launcher; each is explained in hardware.toml."""
+    """Numbers that are neither measured nor set by a launcher. hardware.toml explains each."""
 
     context_gib: float
     communicators_gib: float
@@ -59,7 +59,7 @@ class Assumed:
 
 
 def read_hardware(name: str, assumptions: Mapping[str, float] | None = None) -> tuple[Gpu, Assumed]:
-    """The GPU of that name, and the assumptions with `assumptions` in place of theirs. UserError on unknown names."""
+    """The GPU of that name, and the assumptions with those of `assumptions` replaced. UserError for an unknown name."""
     table = tomllib.loads(TABLE.read_text())
     if name not in table["gpu"]:
         expected = ", ".join(table["gpu"])

@@ -1,4 +1,4 @@
-"""The nearest settings of a stage that fit: each neighbour is planned, and the fewest changes are told."""
+"""Finds the settings nearest to those of a stage that fit. Every neighbour is planned; the fewest changes win."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,11 +14,11 @@ LEAST_CACHE = 1024  # MiB
 
 
 Change = Mapping[str, Any]
-"""Key -> value, keys as in a launcher: parallel.context, rollout.engines, nproc, token_budget."""
+"""Key -> value. Keys are written as in a launcher: parallel.context, rollout.engines, nproc, token_budget."""
 
 
 def mends(setting: Setting) -> tuple[str, ...]:
-    """Up to three, of one change each where there are such, or of two; the lightest on the fullest phase first."""
+    """Up to three suggestions of one change, or else of two changes, sorted by the memory of their fullest phase."""
     single = list(_changes(setting))
     for count in range(1, CHANGES + 1):
         found = [(fullest, chosen) for chosen in combinations(single, count) if (fullest := _fullest(setting, chosen))]
@@ -29,7 +29,7 @@ def mends(setting: Setting) -> tuple[str, ...]:
 
 
 def _fullest(setting: Setting, chosen: Sequence[Change]) -> float | None:
-    """Bytes of the fullest phase with these changes; None where it does not fit."""
+    """Bytes of the fullest phase with these changes. None if it does not fit."""
     keys = [key for change in chosen for key in change]
     if len(set(keys)) < len(keys):
         return None

@@ -1,4 +1,4 @@
-"""What the plan reads of a config.json, and where it finds one for a launcher's base model."""
+"""The sizes that the plan reads from a config.json, and where it finds that file for a base model."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ PUBLISHED = Path(__file__).parents[2] / "engine/models/published"
 
 @dataclass(frozen=True)
 class Model:
-    """One model, by its config.json. `source` says where that was found."""
+    """A model, described by its config.json. `source` says where that was found."""
 
     hf: HfConfig
     source: str
@@ -32,7 +32,7 @@ class Model:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """Megatron's names of the sizes."""
+        """The sizes by their names in Megatron."""
         return family_of(self.hf).transformer_config(self.hf)
 
     @cached_property
@@ -71,11 +71,11 @@ class Model:
 
     @property
     def routes(self) -> int:
-        """Experts that are chosen for a token in all layers."""
+        """The number of experts that are chosen for a token, over all layers."""
         return self.pattern.count("E") * self.config.get("moe_router_topk", 0)
 
     def state(self, rank: int, world: int, parallel: ParallelConfig) -> StateBytes:
-        """Of trainer rank `rank`; computed once for each stage of each layout."""
+        """State of trainer rank `rank`, cached."""
         key = (rank, world, parallel)
         if key not in self._states:
             place = place_of(rank, world, parallel)
@@ -83,7 +83,7 @@ class Model:
         return self._states[key]
 
     def worker_numbers(self, tensor: int, *, expert_parallel: bool) -> int:
-        """That a worker of an engine holds; computed once for each layout. Raises UserError where vLLM cannot cut."""
+        """How many numbers a worker of an engine holds, cached. Raises UserError if vLLM cannot shard the model."""
         key = (tensor, expert_parallel)
         if key not in self._workers:
             cut = Cut(0, tensor)
@@ -101,9 +101,9 @@ class Model:
 
 
 def model_of(base: BaseModel) -> Model:
-    """From the launcher, its folder, or, where that is not on this machine, the published config that it names.
+    """The model of `base.hf_config`, of the folder `base.hf`, or of `base.published` if that folder is not here.
 
-    Raises UserError where there is none.
+    Raises UserError if there is none.
     """
     if base.hf_config is not None:
         return Model(dict(base.hf_config), "base.hf_config")

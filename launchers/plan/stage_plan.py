@@ -1,4 +1,4 @@
-"""The plan of one stage: what is wrong with its layout, what each phase holds and takes, and what all of it costs."""
+"""The plan of one stage: problems of its layout, memory and time of each phase, and the total cost."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 
 @dataclass(frozen=True)
 class Setting:
-    """A stage with all that its plan is a function of."""
+    """A stage with everything that determines its plan."""
 
     model: Model
     stage: Stage
@@ -55,7 +55,7 @@ class Setting:
 
     @property
     def has_engines(self) -> bool:
-        """For sampling or evaluation."""
+        """Whether engines run, for sampling or evaluation."""
         return not isinstance(self.stage, RewardModelStage)
 
     @property
@@ -70,7 +70,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Phase:
-    """Memory of the fullest GPU, bytes by term, and seconds of a step; 0 for one that is part of another."""
+    """Memory of the fullest GPU in bytes by term, and seconds per step: 0 if the phase is part of another."""
 
     name: str
     memory: Terms
@@ -83,7 +83,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class CacheUse:
-    """Of one engine. `block_tokens` of a block of keys and values; `running` sequences decode at once on average."""
+    """The cache of one engine. `block_tokens` are tokens per block; `running` sequences decode at once on average."""
 
     tokens: int
     block_tokens: int
@@ -94,10 +94,10 @@ class CacheUse:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """Where `problems` says that the layout cannot be, nothing else is planned.
+    """If the layout has `problems`, nothing else is planned.
 
-    mends   the nearest settings that fit, where the stage does not
-    sandbox_core_hours   of all its verifications that run programs
+    mends   the nearest settings that fit, if the stage does not
+    sandbox_core_hours   of all verifications that run programs
     """
 
     name: str
@@ -128,7 +128,7 @@ class StagePlan:
 
     @property
     def fullest(self) -> Phase | None:
-        """The phase that breaks first."""
+        """The phase with the most memory, which breaks first."""
         return max(self.phases, key=lambda phase: phase.bytes, default=None)
 
     def fits(self, capacity: float) -> bool:
@@ -153,13 +153,13 @@ def plan_stage(setting: Setting) -> StagePlan:
 
 
 def problems(setting: Setting) -> Iterator[str]:
-    """What the engine would refuse, in its own words, and what it would only find out in the middle of a step."""
+    """What the engine would refuse, in its own words, and what would make it fail in the middle of a step."""
     layout, rollout, gpu = setting.layout, setting.layout.rollout, setting.gpu
     checks: list[Callable[[], object]] = []
     if not divides(setting.model.hf, setting.model.name_map, layout.parallel, layout.nproc):
         checks.append(partial(check_layout, setting.model.hf, layout.parallel, layout.nproc))
     if setting.has_engines:
-        # what the vLLM of this machine lacks is not asked
+        # features that the vLLM of this machine may lack are not checked
         plain = replace(rollout, sleep=False, expert_parallel=False)
         checks += [
             setting.worker.weights,
@@ -175,7 +175,7 @@ def problems(setting: Setting) -> Iterator[str]:
     if longest > setting.stage.token_budget:
         yield (
             f"token_budget = {setting.stage.token_budget:,}: expected room for the longest sequence, {longest:,} "
-            f"tokens (with {setting.work.prompt:,} of the prompt)"
+            f"tokens (of which {setting.work.prompt:,} are the prompt)"
         )
     if setting.has_engines:
         yield from _places(rollout.engines, rollout.tensor, setting.nodes, min(layout.nproc, gpu.gpus_per_node))
@@ -197,7 +197,7 @@ def _places(engines: int, tensor: int, nodes: int, gpus: int) -> Iterator[str]:
 
 
 def memory(setting: Setting) -> dict[str, Terms]:
-    """Phase -> terms of the fullest GPU: that of a trainer rank which shares it with an engine's worker."""
+    """Phase -> terms of the fullest GPU, which a trainer rank and a worker of an engine share."""
     ranks = range(0, setting.layout.nproc, setting.layout.nproc // setting.layout.parallel.pipeline)
     of_stages = [_memory_of(setting, rank) for rank in ranks]
     return {name: max((phases[name] for phases in of_stages), key=lambda t: sum(t.values())) for name in of_stages[0]}
@@ -247,7 +247,7 @@ def _seconds(setting: Setting) -> dict[str, float]:
 
 
 def _teachers(stage: MopdStage) -> int:
-    """At most: each "best" may be another one."""
+    """An upper bound on the number of teachers: each "best" may be a different one."""
     names = list(stage.teachers.values())
     return len(set(names) - {"best"}) + names.count("best")
 
@@ -275,7 +275,7 @@ def _evaluated(setting: Setting) -> int:
 
 
 def _evaluation(setting: Setting) -> float:
-    """Before and after the stage; a reward model's costs nothing to speak of."""
+    """Seconds of the evaluations before and after the stage. That of a reward model is negligible."""
     if not setting.has_engines:
         return 0.0
     longest = setting.evaluation.max_new_tokens
@@ -285,7 +285,7 @@ def _evaluation(setting: Setting) -> float:
 
 
 def _sandbox_core_seconds(setting: Setting) -> float:
-    """Of a step. Of several domains each is taken to have an equal share."""
+    """Core seconds of a step. Several domains are assumed to have equal shares."""
     stage = setting.stage
     if not isinstance(stage, OnPolicyStage) or isinstance(stage, MopdStage):
         return 0.0

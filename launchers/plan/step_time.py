@@ -1,14 +1,14 @@
-"""Seconds of a step's phases, from rates and shares of them (hardware.toml). Each is a formula of a line:
+"""Seconds of the phases of a step. The rates, and the shares of them that real code reaches, are in hardware.toml.
 
-decode      a step of an engine reads every weight that one of its B sequences needs, each sequence's keys, values and
-            states, and writes the states: bytes / (workers x memory rate x share), or its FLOPs if they take longer,
-            and a fixed overhead. All sequences start at once: N mean-length answers in batches of B, and then the
-            longest one alone for what it is longer
+decode      A decoding step reads every weight that one of the B sequences needs, and the keys, values and states of
+            each sequence; it writes the states. It takes bytes / (workers x memory rate x share), or the time of its
+            FLOPs if that is longer, plus a fixed overhead. N answers of mean length are decoded in batches of B. Then
+            the longest answer decodes its remaining tokens alone.
 prefill     FLOPs of the prompts / (GPUs of the engines x peak x share)
-log-prob    forward FLOPs / (trainer GPUs x peak x share of training) x bubble; update three times that
+log-prob    forward FLOPs / (trainer GPUs x peak x share of training) x bubble; an update takes three times as long
 bubble      1 + (pipeline - 1) / (micro-batches x virtual_pipeline)
-refit       bytes of a worker / network rate: every worker takes its weights from other nodes
-teacher     as log-prob, and reading each teacher's weights
+refit       bytes of a worker / network rate: every worker gets its weights from other nodes
+teacher     like log-prob, plus the time to read each teacher's weights
 """
 
 import math
@@ -27,7 +27,7 @@ FORWARD_AND_BACKWARD = 3
 
 @dataclass(frozen=True)
 class EngineTime:
-    """Of all engines of a stage."""
+    """Times of all engines of a stage."""
 
     model: Model
     rollout: RolloutConfig
@@ -46,17 +46,17 @@ class EngineTime:
         return self._prefill(sequences, prompt) + decoding + tail
 
     def batch(self, sequences: int, tokens: int) -> int:
-        """That one engine decodes at once, where its cache and `max_num_seqs` let it."""
+        """How many sequences an engine decodes at once, limited by its cache and `max_num_seqs`."""
         return max(min(sequences, self.rollout.max_num_seqs, int(self.worker.cache().sequences(tokens))), 1)
 
     def decode_step(self, batch: int, tokens: int) -> float:
-        """Seconds of one token for each of `batch` sequences that have `tokens`."""
+        """Seconds to decode one token for each of `batch` sequences of `tokens`."""
         read = self.weight_bytes(batch) + batch * self._cache_bytes(tokens)
         by_bytes = read / (self.rollout.tensor * self.gpu.memory_gb_s * 1e9 * self.assumed.decode_bandwidth)
         return max(by_bytes, batch * self.model.cost.per_token / self._flops(self.rollout.tensor)) + self._overhead
 
     def weight_bytes(self, batch: int) -> float:
-        """Of an engine, that `batch` tokens touch: experts are drawn evenly."""
+        """Bytes of weights of an engine that `batch` tokens touch. Experts are chosen uniformly."""
         config, size = self.model.config, self.worker.itemsize
         layers, experts = self.model.pattern.count("E"), config.get("num_moe_experts", 1)
         expert = (3 if config["gated_linear_unit"] else 2) * self.model.hidden * config.get("moe_ffn_hidden_size", 0)
@@ -69,7 +69,7 @@ class EngineTime:
         return self.assumed.engine_step_ms / 1e3
 
     def _cache_bytes(self, tokens: int) -> float:
-        """Of a sequence over all workers; states are read and written."""
+        """Bytes of a sequence over all workers. States count twice: they are read and written."""
         worker, pattern = self.worker, self.model.pattern
         states = 2 * pattern.count("M") * worker.state_bytes() if "M" in pattern else 0
         return self.rollout.tensor * (pattern.count("*") * worker.token_bytes() * tokens + states)
@@ -83,7 +83,7 @@ class EngineTime:
 
 
 def forward_seconds(model: Model, stage: Stage, layout: Layout, work: Workload, gpu: Gpu, assumed: Assumed) -> float:
-    """Of one pass of the trainer over a step's sequences."""
+    """Seconds of a forward pass of the trainer over the sequences of a step."""
     share = assumed.train_flops if "E" in model.pattern else assumed.dense_train_flops
     flops = work.sequences * model.cost.of([work.mean])[0]
     return flops / (layout.nproc * gpu.bf16_tflops * 1e12 * share) * _bubble(stage, layout, work)
@@ -101,5 +101,5 @@ def refit_seconds(model: Model, rollout: RolloutConfig, gpu: Gpu, assumed: Assum
 
 
 def reading_seconds(model: Model, assumed: Assumed) -> float:
-    """Of a model's files."""
+    """Seconds to read the files of a model."""
     return model.parameters * model.itemsize / (assumed.read_gb_s * 1e9)

@@ -1,4 +1,4 @@
-"""Bytes that a stage leaves in the run folder, and of host memory that its samples take."""
+"""Disk space that a stage takes in the run folder, and host memory that its samples take."""
 
 from collections.abc import Mapping
 
@@ -9,12 +9,12 @@ from cascade_rl.rl_stages.config.cascade import Layout
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 
-STATE_IN_CHECKPOINT = 12  # float32 weight and two moments of each number
-ID, LOGPROB, MASK, TEXT = 4, 4, 1, 4  # of a token in a step's parquet file, before compression
+STATE_IN_CHECKPOINT = 12  # bytes per parameter: a float32 weight and two moments
+ID, LOGPROB, MASK, TEXT = 4, 4, 1, 4  # bytes per token in the parquet file of a step, uncompressed
 
 
 def disk_bytes(model: Model, stage: Stage, work: Workload) -> Mapping[str, float]:
-    """Checkpoints: as many as are kept, and the one that is being written."""
+    """Bytes by kind. The checkpoints are those that are kept, and the one that is being written."""
     checkpoint = model.parameters * (model.itemsize + STATE_IN_CHECKPOINT)
     return {
         "checkpoints": checkpoint * (stage.keep_checkpoints + 1),
@@ -24,7 +24,7 @@ def disk_bytes(model: Model, stage: Stage, work: Workload) -> Mapping[str, float
 
 
 def step_file_bytes(stage: Stage, work: Workload) -> float:
-    """The samples of one step (rl_stages/run/sample_record.py), at mean lengths."""
+    """Bytes of the samples of one step (rl_stages/run/sample_record.py), at mean lengths."""
     if not isinstance(stage, OnPolicyStage):
         return 0
     models = 3 if isinstance(stage, MopdStage) else 2
@@ -33,12 +33,15 @@ def step_file_bytes(stage: Stage, work: Workload) -> float:
 
 
 def host_bytes(model: Model, stage: Stage, layout: Layout, work: Workload, gpus_per_node: int) -> float:
-    """Of a node's memory, if every answer is as long as may be: each rank has all samples of a step, with ids,
-    log-probs and, int16, the experts of each token, and the micro-batches of its replica."""
+    """Bytes of host memory per node if every answer has the maximum length.
+
+    Each rank holds all samples of a step, with ids, log-probs and the experts of each token (int16), and the
+    micro-batches of its replica.
+    """
     if not isinstance(stage, OnPolicyStage):
         return 0
     routes = 2 * model.routes if layout.rollout.replay_routes else 0
-    token: float = 2 * 8 + 2 * 4 + 1 + routes  # ids of rollout and sequence, log-prob of sampler and trainer, mask
+    token: float = 2 * 8 + 2 * 4 + 1 + routes  # ids of rollout and sequence, log-probs of sampler and trainer, mask
     cut = layout.parallel
     replicas = layout.nproc // (cut.tensor * cut.pipeline * cut.context)
     token += batch_bytes(model, stage, layout) / replicas

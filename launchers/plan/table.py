@@ -1,4 +1,4 @@
-"""A plan as tables."""
+"""Prints a plan as tables."""
 
 import io
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from cascade_rl.launchers.plan.hardware import GIB
 from cascade_rl.launchers.plan.stage_plan import Phase, StagePlan
 
 PLAIN_WIDTH = 160
-TERMS = 6  # of a phase
+TERMS = 6  # shown per phase
 
 
 def plain_text(plan: Plan) -> str:
-    """Without colours, as wide as a log line may be."""
+    """The plan without colours, PLAIN_WIDTH characters wide."""
     page = io.StringIO()
     print_plan(plan, Console(file=page, width=PLAIN_WIDTH, no_color=True, force_terminal=False))
     return page.getvalue()
@@ -25,7 +25,7 @@ def plain_text(plan: Plan) -> str:
 def print_plan(plan: Plan, console: Console) -> None:
     gpu = plan.gpu
     console.print(
-        f"{plan.cascade} on {gpu.name}: {plan.model} ({plan.source}); {gpu.memory_gib} GiB for each GPU",
+        f"{plan.cascade} on {gpu.name}: {plan.model} ({plan.source}); {gpu.memory_gib} GiB per GPU",
         highlight=False,
     )
     for table in (_memory(plan), _cost(plan)):
@@ -37,7 +37,7 @@ def print_plan(plan: Plan, console: Console) -> None:
 
 
 def _memory(plan: Plan) -> Table:
-    table = Table("stage", "phase", "GiB", "of it", "largest terms, GiB", title="memory of the fullest GPU", box=None)
+    table = Table("stage", "phase", "GiB", "of GPU", "largest terms, GiB", title="memory of the fullest GPU", box=None)
     for stage in plan.stages:
         for number, phase in enumerate(phase for phase in stage.phases if phase.memory):
             full = phase.bytes / plan.gpu.capacity
@@ -70,7 +70,7 @@ def _cost(plan: Plan) -> Table:
         "disk GB",
         "host GB",
     )
-    table = Table(*headings, title="time, cache of an engine, and storage", box=None)
+    table = Table(*headings, title="time, cache per engine, and storage", box=None)
     for stage in plan.stages:
         table.add_row(*_cost_row(stage))
     return table
@@ -107,7 +107,7 @@ def _verdict(plan: Plan, stage: StagePlan) -> Iterator[str]:
     if fullest:
         term = max(fullest.memory, key=lambda name: fullest.memory[name])
         over = (fullest.bytes - plan.gpu.capacity) / GIB
-        yield f"{stage.name}: {fullest.name} breaks first, {over:.2f} GiB above the card; most are {term}"
+        yield f"{stage.name}: {fullest.name} breaks first, {over:.2f} GiB above the GPU's; its largest term is {term}"
     for mend in stage.mends:
         yield f"{stage.name}: fits with {mend}"
     if not stage.mends:
@@ -116,7 +116,7 @@ def _verdict(plan: Plan, stage: StagePlan) -> Iterator[str]:
 
 def _footer(plan: Plan) -> str:
     cores = sum(stage.sandbox_core_hours for stage in plan.stages)
-    sandbox = f"; {cores:,.0f} core hours of sandboxes, on {plan.gpu.cores_per_node} cores of a node" if cores else ""
+    sandbox = f"; {cores:,.0f} core hours of sandboxes, on {plan.gpu.cores_per_node} cores per node" if cores else ""
     verdict = "everything fits" if plan.fits else "not everything fits"
     return (
         f"{verdict}; {plan.gpu_hours:,.0f} GPU hours{sandbox}; {plan.disk_bytes / 1e9:,.1f} GB of disk. "

@@ -1,4 +1,4 @@
-"""What a trainer rank holds on its GPU: always, and in a pass over micro-batches."""
+"""What a trainer rank holds on its GPU: throughout the stage, and during a pass over micro-batches."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 
 Terms = Mapping[str, float]
-"""Name -> bytes of one GPU."""
+"""Name -> bytes on one GPU."""
 
-ROUNDS_IN_FLIGHT = 2  # of a refit (engine/refit/transport.py)
+ROUNDS_IN_FLIGHT = 2  # rounds of a refit (engine/refit/transport.py)
 
 
 @dataclass(frozen=True)
 class TrainerRank:
-    """One rank of a stage. All ranks of a pipeline stage hold as much."""
+    """One rank of a stage. All ranks of a pipeline stage hold equally much."""
 
     model: Model
     stage: Stage
@@ -46,7 +46,7 @@ class TrainerRank:
 
     @property
     def tokens(self) -> int:
-        """Of a micro-batch, on this rank."""
+        """Tokens of a micro-batch on this rank."""
         return self.stage.token_budget // self.parallel.context
 
     @property
@@ -54,25 +54,25 @@ class TrainerRank:
         return self.place.pipeline.rank == self.parallel.pipeline - 1
 
     def resident(self) -> Terms:
-        """From the start of the stage to its end; `copy` is the reference's or the teachers' weights."""
+        """Held from the start of the stage to its end. `copy` holds the weights of the reference or of a teacher."""
         state = self.model.state(self.rank, self.layout.nproc, self.parallel)
         process = GIB * (self.assumed.context_gib + self.assumed.communicators_gib)
         held = {"weights": state.weights, "gradients": state.gradients, "optimizer": state.optimizer}
         return {**held, "copy": state.weights if has_copy(self.stage) else 0, "process": process}
 
     def training(self) -> Terms:
-        """The peak is behind the last forward pass, with as many micro-batches kept as the schedule holds."""
+        """The peak, right after the last forward pass, when the schedule holds the most micro-batches."""
         kept = self._kept_layers() + self._ends()
         terms = {
             "activations": kept * self.tokens,
             "head": self._head(training=True),
-            "backward": self._largest_layer() * self.tokens,  # gradients of what one layer kept
+            "backward": self._largest_layer() * self.tokens,  # gradients of the tensors that one layer kept
             "batch": batch_bytes(self.model, self.stage, self.layout) * self.tokens * self._passes_in_flight(),
         }
         return self._with_fragments(terms)
 
     def reading(self) -> Terms:
-        """A pass without gradient: one layer's tensors at most."""
+        """A pass without gradients holds the tensors of one layer at a time."""
         terms = {
             "activations": (self._largest_layer() + self._ends()) * self.tokens,
             "head": self._head(training=False),
@@ -94,11 +94,11 @@ class TrainerRank:
         return [layer_bytes(self.model, symbol, self.parallel) for symbol in self._layers()]
 
     def _kept_layers(self) -> float:
-        """Of all micro-batches in flight: each pass through a model chunk keeps what its layers keep."""
+        """Bytes per token over all micro-batches in flight. A pass through a model chunk keeps what its layers keep."""
         return sum(self._layer_bytes()) / self.parallel.virtual_pipeline * self._passes_in_flight()
 
     def _passes_in_flight(self) -> int:
-        """Of Megatron's 1F1B, plain or interleaved in rounds of as many micro-batches as there are pipeline ranks."""
+        """Passes in flight in Megatron's 1F1B schedule: plain, or interleaved in groups of `pipeline` micro-batches."""
         behind = self.parallel.pipeline - 1 - self.place.pipeline.rank
         chunks = self.parallel.virtual_pipeline
         return behind + 1 if chunks == 1 else 2 * behind + (chunks - 1) * self.parallel.pipeline + 1
@@ -111,7 +111,7 @@ class TrainerRank:
         return max(self._layer_bytes())
 
     def _head(self, *, training: bool) -> float:
-        """Working memory of kernels/parts/linear_logprob_triton.py and slabs.py on the last stage."""
+        """Working memory of the head on the last stage (linear_logprob_triton.py and slabs.py of kernels/parts)."""
         if not self.is_last or isinstance(self.stage, RewardModelStage):
             return 0
         size, hidden, config = self.model.itemsize, self.model.hidden, self.kernels
@@ -124,8 +124,8 @@ class TrainerRank:
         tile = (size * self.tokens + (size + 4) * hidden) * config.gradient.columns
         slab = max(config.gradient_bytes, tile)
         gradients = (4 + size) * self.tokens * hidden + size * columns * hidden  # of the rows, of the weight
-        operands = 2 * rows  # the rows themselves, and as operands of the products
-        chosen = (1 + 4) * self.tokens * (1 + top_k(self.stage)) ** 2  # which of a token's ids are the same
+        operands = 2 * rows  # the rows, and their copies as operands of the products
+        chosen = (1 + 4) * self.tokens * (1 + top_k(self.stage)) ** 2  # which ids of a token are equal
         return exponentials + slab + gradients + operands + chosen
 
 
@@ -135,13 +135,13 @@ def has_copy(stage: Stage) -> bool:
 
 
 def batch_bytes(model: Model, stage: Stage, layout: Layout) -> int:
-    """Of a token of a micro-batch: ids, positions, targets, mask, temperature, values, routes, kept ids
-    (engine/train/packing.py)."""
+    """Bytes per token of a micro-batch (engine/train/packing.py): ids, positions, targets, mask, temperature, values,
+    routes, kept ids."""
     replayed = isinstance(stage, OnPolicyStage) and layout.rollout.replay_routes
     ids = 3 + top_k(stage) + (model.routes if replayed else 0)
     return INT64 * ids + 1 + 4 + 4 * values_per_token(stage)
 
 
 def top_k(stage: Stage) -> int:
-    """Tokens kept at a position at most, 0 where samples are drawn from the whole vocabulary."""
+    """The most tokens that are kept at a position; 0 if the stage samples from the whole vocabulary."""
     return stage.sampling.top_k if isinstance(stage, OnPolicyStage) else 0

@@ -1,5 +1,4 @@
-"""How many tokens a step of a stage has, and how long its sequences are: the mean decides the time, the longest that
-the launcher allows decides the memory."""
+"""Number and lengths of the sequences of a step. The mean length determines the time, the maximum length the memory."""
 
 from dataclasses import dataclass
 
@@ -14,12 +13,12 @@ from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 
 @dataclass(frozen=True)
 class Workload:
-    """Of one step.
+    """The sequences of one step.
 
-    sequences   that are trained on
-    drawn       that are sampled; 0 in a stage that learns from given answers
-    prompt, answer   mean tokens; `answer` is all of a given sequence
-    longest_answer, longest   tokens that an answer, and a sequence with its prompt, can have
+    sequences   number of sequences that are trained on
+    drawn       number of sequences that are sampled; 0 in a stage that learns from given answers
+    prompt, answer   mean tokens; in a stage with given answers, `answer` is the whole sequence
+    longest_answer, longest   maximum tokens of an answer, and of a sequence with its prompt
     """
 
     sequences: int
@@ -35,7 +34,7 @@ class Workload:
 
     @property
     def tokens(self) -> int:
-        """That the trainer sees, on average."""
+        """Mean number of tokens that the trainer processes."""
         return self.sequences * self.mean
 
     @property
@@ -74,9 +73,9 @@ def _given(stage: Stage) -> int:
 
 
 def values_per_token(stage: Stage) -> int:
-    """Float32 that ride with each token into the loss."""
-    if isinstance(stage, GrpoStage):  # advantage, the sampler's log-prob, the reference's
+    """The number of float32 values per token that the loss needs."""
+    if isinstance(stage, GrpoStage):  # advantage, log-probs of the sampler and the reference
         return 3 if stage.kl_coefficient else 2
-    if isinstance(stage, MopdStage):  # advantage, the sampler's log-prob, share, teacher, and the teacher's best
+    if isinstance(stage, MopdStage):  # advantage, sampler's log-prob, share, teacher, and the teacher's top k
         return 4 + (2 * stage.topk if stage.objective == "topk" else 0)
     return 1 if isinstance(stage, RewardModelStage) else 0

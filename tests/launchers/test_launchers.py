@@ -27,7 +27,7 @@ BFLOAT16, GIB = 2, 1 << 30
 STATE_SHARE = 0.4
 
 NUMBERS = {
-    "cascade2_30b_a3b": {  # facts/paper.md 1.2, 3.1
+    "cascade2_30b_a3b": {  # arXiv 2603.19220, Tables 7 to 10 and text
         "sft.steps": 33_000,
         "sft.token_budget": 262_144,
         "sft.optimizer.lr": 5e-5,
@@ -71,7 +71,7 @@ NUMBERS = {
         "swe_agentic_rl.optimizer.warmup_steps": 10,
         "layouts.b200.swe_agentic_rl.rollout.max_model_len": 262_144,
     },
-    "cascade1_8b": {  # facts/paper.md 1.4, 3.2
+    "cascade1_8b": {  # arXiv 2512.13607, Tables 14 to 20 and text
         "sft_16k.steps": 20_000,
         "sft_16k.optimizer.lr": 5e-5,
         "sft_32k.steps": 32_000,

@@ -220,7 +220,7 @@ def test_the_cache_holds_what_vllm_says() -> None:
 
 
 def test_nanos_cache_by_hand() -> None:
-    """facts/paper.md 6.1: 6,144 bytes of a token, 48.2 MB of float32 states; three inputs of the convolution."""
+    """By Nemotron-3-Nano's config.json: 6,144 bytes per token, 48.2 MB of float32 states, three convolution inputs."""
     worker = EngineWorker(Model(read_config(PUBLISHED / NANO), ""), RolloutConfig(dtype="bfloat16"), ASSUMED)
     assert 6 * worker.token_bytes() == 6144
     assert 23 * worker.state_bytes() == 23 * (64 * 64 * 128 * 4 + 3 * 6144 * 2)
@@ -268,7 +268,7 @@ def test_a_layout_that_cannot_be_has_the_engines_own_words() -> None:
 
 
 def test_a_published_step_is_met_within_a_half() -> None:
-    """NeMo-RL v0.6: 192 s for 2,048 samples of 3,203 tokens of Qwen3-30B-A3B on 32 H100 (facts/peers.md 4.2)."""
+    """NeMo-RL v0.6: 192 s for 2,048 samples of 3,203 tokens of Qwen3-30B-A3B on 32 H100 (performance-summary.md)."""
     base = of_nano(ParallelConfig(expert=8), nproc=32)
     stage = replace(base.stage, sampling=Sampling(max_new_tokens=3584), token_budget=16_384)
     rollout = replace(base.layout.rollout, engines=16, tensor=2, max_model_len=4096, max_num_seqs=128)
