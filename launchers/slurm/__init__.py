@@ -1,1 +1,1 @@
-"""A cascade on a Slurm cluster: one job a stage, submitted through NeMo-Run or plain sbatch. Torch-free."""
+"""Runs a cascade on a Slurm cluster: one job per stage, submitted through NeMo-Run or plain sbatch. Torch-free."""

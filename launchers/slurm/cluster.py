@@ -1,4 +1,4 @@
-"""Profiles of `clusters.toml`: what a cluster wants to hear, by the name that `--cluster` gives it."""
+"""The cluster profiles of clusters.toml, which `--cluster NAME` selects."""
 
 import re
 import tomllib
@@ -15,32 +15,32 @@ VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 SECRET = re.compile(r"(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASSWORD)($|_)")
 SIGNAL = re.compile(r"USR1@(\d+)")
 TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
-MARGIN_S = 120  # a signal comes up to a minute early, and a stage needs a moment to start
+MARGIN_S = 120  # Slurm sends the signal up to a minute early, and a stage needs time to start
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster(Node):
     """One profile.
 
-    account, partition   as sbatch knows them; no account where the cluster has none
-    hardware         kind of accelerator: chooses the launcher's layouts and names a row of the plan's hardware table
-    gpus_per_node    ranks on a full node, one a GPU
-    gpus             whether GPUs are asked for; false: the ranks compute on CPUs
-    cpus_per_node    cores of a node that its ranks and verifiers share; None: what the cluster gives
-    time             limit of one attempt of a job; one that reaches it is saved and queued again
-    signal           when a job is told to save: USR1@SECONDS before its limit
+    account, partition   as sbatch takes them; omit the account if the cluster has none
+    hardware         kind of accelerator: selects the launcher's layouts and an entry of the plan's hardware table
+    gpus_per_node    ranks of a full node, one per GPU
+    gpus             whether the jobs request GPUs; if false, the ranks compute on CPUs
+    cpus_per_node    cores of a node, shared by its ranks and verifiers; None: the cluster's default
+    time             time limit of one attempt of a job; at the limit, the job saves and is queued again
+    signal           when a job is asked to save: USR1@SECONDS before its time limit
     container_image  registry name or path of an image; None: jobs run in the environment of the launcher
-    mounts           of the container, SOURCE:TARGET[:ro]; the run folder is mounted without being named
-    env              variables of the jobs, in plain text in their scripts
-    secrets_file     shell file of variables, read by the jobs and copied nowhere; mode 0600
-    setup            lines of the job's script before the stage starts
-    python           interpreter in the job; None: the launcher's own, in a container `python3`
-    job_dir          folder of job scripts, on the shared file system; None: `slurm/` of the run folder
-    memory           of a node, as sbatch's --mem; "0" is all
-    exclusive        whether a job has its nodes alone
-    attempts_without_progress   attempts without a newer checkpoint after which a job stops
-    max_requeues     of one job, whatever their reason
-    phase_limit_seconds   a phase of a step that takes longer is reported by rank and pending samples
+    mounts           mounts of the container, SOURCE:TARGET[:ro]; the run folder is always mounted
+    env              environment variables of the jobs; their scripts contain them in plain text
+    secrets_file     shell file of variables with mode 0600; jobs read it and never copy it
+    setup            lines of bash that the job runs before the stage starts
+    python           interpreter in the job; None: that of the launcher, or `python3` in a container
+    job_dir          folder of the job scripts, on the shared file system; None: `slurm/` in the run folder
+    memory           memory of a node, as sbatch's --mem; "0" requests all of it
+    exclusive        whether a job has its nodes to itself
+    attempts_without_progress   a job stops after this number of attempts without a newer checkpoint
+    max_requeues     maximum requeues of one job, for any reason
+    phase_limit_seconds   a phase of a step that takes longer is logged, with its rank and pending samples
     """
 
     partition: str
@@ -82,22 +82,22 @@ class Cluster(Node):
         if total < int(early[1]) + MARGIN_S:
             raise UserError(
                 f"time: expected at least {MARGIN_S} s more than signal = {self.signal}, found {self.time}. "
-                "Otherwise a job is told to save before it has started."
+                "Otherwise a job is asked to save before it has started."
             )
 
     def _check_env(self) -> None:
         for name in self.env:
-            if not VARIABLE.fullmatch(name):  # NeMo-Run writes names in upper case
+            if not VARIABLE.fullmatch(name):  # NeMo-Run converts names to upper case
                 raise UserError(f"env.{name}: expected a name of capitals, digits and _.")
             if SECRET.search(name):
                 raise UserError(
-                    f"env.{name}: expected nothing secret, which would stand in every job's script. Put it into a file "
-                    "of mode 0600 as `NAME=value` lines and name that file as secrets_file."
+                    f"env.{name}: expected no secret, because every job's script would contain it. Put it into a file "
+                    "of mode 0600, as a line NAME=value, and set secrets_file to that file."
                 )
 
 
 def read_cluster(name: str, launcher: Path) -> Cluster:
-    """The profile of that name. Raises UserError for an unknown name or key, and says where it looked."""
+    """The profile of that name. Raises UserError for an unknown name or key, with the places that were searched."""
     profiles: dict[str, tuple[Path, object]] = {}
     places = [folder / FILE for folder in (Path.cwd(), Path.home() / ".config" / "cascade", launcher.parent)]
     for path in places:
@@ -118,7 +118,7 @@ def _load(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: expected TOML, found none: {error}.") from None
+        raise UserError(f"{path}: expected valid TOML, found an error: {error}.") from None
 
 
 def _listed(places: list[Path]) -> str:

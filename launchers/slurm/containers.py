@@ -1,4 +1,4 @@
-"""What a job sees of the file system inside its container, checked before it is submitted."""
+"""Checks before submission that a job finds its files inside its container."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +12,7 @@ from cascade_rl.rl_stages.data.rows import HUB
 
 
 def all_mounts(cluster: Cluster, run: Path) -> tuple[str, ...]:
-    """The profile's mounts, and the run folder's where none of them holds it; empty without a container."""
+    """The profile's mounts, plus one for the run folder if none of them contains it. Empty without a container."""
     if cluster.container_image is None:
         return ()
     if any(run.is_relative_to(target) for _, target in map(_ends, cluster.mounts)):
@@ -21,20 +21,20 @@ def all_mounts(cluster: Cluster, run: Path) -> tuple[str, ...]:
 
 
 def check_container(cluster: Cluster, cascade: Cascade, workdir: Path) -> None:
-    """Raises UserError for an image or a source that is not there, and for what the stages read and would not see."""
+    """Raises UserError for a missing image or mount source, and for files of the stages that no mount contains."""
     image = cluster.container_image
     if image is None:
         return
     if image.startswith(("/", ".")) and not Path(image).exists():
-        raise UserError(f"container_image: expected a registry name or an image, found no file '{image}'.")
+        raise UserError(f"container_image: no such file: {image}. Expected a registry name or the path of an image.")
     for source, _ in map(_ends, cluster.mounts):
         if not source.exists():
-            raise UserError(f"mounts: expected a source that is there, found no '{source}'.")
+            raise UserError(f"mounts: no such file: {source}. The source of a mount must exist.")
     targets = [target for _, target in map(_ends, cluster.mounts)]
     for path in (workdir, *(workdir / read for read in _paths_read(cascade))):
         if not any(path.is_relative_to(target) for target in targets):
             raise UserError(
-                f"mounts: expected one that holds '{path}', found only {', '.join(map(str, targets)) or 'none'}. "
+                f"mounts: expected one that contains '{path}', found only {', '.join(map(str, targets)) or 'none'}. "
                 f"Add '{path}:{path}' or a folder above it."
             )
 

@@ -1,4 +1,4 @@
-"""Everything that a launch would submit, as files: no Slurm, no GPU, no run folder."""
+"""Writes what a launch would submit to files, without Slurm, GPU or run folder."""
 
 from collections.abc import Sequence
 from pathlib import Path

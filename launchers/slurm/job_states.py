@@ -1,4 +1,4 @@
-"""What Slurm says about jobs, and the wait for their end: the return code of a launch comes from here."""
+"""Asks Slurm for the states of jobs, and waits for their end."""
 
 import subprocess
 import time
@@ -12,12 +12,12 @@ ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
     "TIMEOUT",
 }  # fmt: skip
-SETTLED = 3  # looks in a row that see the same end: a job that is queued again looks ended for a moment
+SETTLED = 3  # a job has ended if this many polls in a row agree: a requeued job looks ended for a moment
 
 
 @dataclass(frozen=True)
 class JobState:
-    """`reason` is why a job waits, `nodes` where it runs, `restarts` how often it was queued again."""
+    """`reason` says why a job waits, `nodes` where it runs, `restarts` how often it was requeued."""
 
     state: str
     reason: str = ""
@@ -36,13 +36,13 @@ class JobState:
 
 
 def live_jobs(prefix: str) -> dict[str, str]:
-    """Ids of this user's jobs whose name starts with `prefix`, by the rest of their name."""
+    """The ids of the user's jobs whose name starts with `prefix`, by the rest of the name."""
     rows = (line.split() for line in _ask("squeue", "--noheader", "--me", "--format=%i %j").splitlines())
     return {name.removeprefix(prefix): job for job, name in rows if name.startswith(prefix)}
 
 
 def state_of(job: str) -> JobState:
-    """As the controller knows it, or the accounting where the controller has forgotten it."""
+    """The state from the controller, or from the accounting if the controller no longer has the job."""
     told = subprocess.run(["scontrol", "show", "job", "-o", job], capture_output=True, text=True, check=False)
     if told.returncode == 0:
         pairs = dict(pair.split("=", 1) for pair in told.stdout.split() if "=" in pair)
@@ -56,7 +56,7 @@ def state_of(job: str) -> JobState:
 
 
 def wait(jobs: Mapping[str, str], poll_s: float = POLL_S) -> Iterator[tuple[str, JobState] | None]:
-    """Each change of state of `jobs`, ids by name, until all have ended; None once after each look at them."""
+    """Yields each change of state of `jobs` (name -> id) until all have ended, and None after each poll."""
     known: dict[str, JobState] = {}
     looks = dict.fromkeys(jobs, 0)
     while waiting := [name for name in jobs if looks[name] < SETTLED]:
@@ -75,7 +75,7 @@ def _ask(*command: str) -> str:
         told = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         raise UserError(
-            f"expected Slurm's commands on PATH, found no '{command[0]}'. Launch where they are, or without --cluster."
+            f"expected Slurm's commands on PATH, found no '{command[0]}'. Launch on a Slurm host, or without --cluster."
         ) from None
     if told.returncode:
         raise UserError(f"{' '.join(command)}: {told.stderr.strip()}.")

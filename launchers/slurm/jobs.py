@@ -1,4 +1,4 @@
-"""A stage as a Slurm job: nodes, tasks, time, dependencies and command. Both backends render these alone."""
+"""A stage as a Slurm job: nodes, tasks, time, dependencies and command. Both backends render these jobs."""
 
 import hashlib
 import os
@@ -22,11 +22,11 @@ from cascade_rl.rl_stages.run.watchdog import LIMIT_VARIABLE
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One stage's job. One task on each node starts the node's ranks.
+    """The job of one stage. It has one task per node, which starts the ranks of the node.
 
-    needs    names of the stages among the submitted ones that must end well before
-    command  of the task, not quoted for a shell
-    setup    lines of bash before the tasks start
+    needs    names of submitted stages that must succeed first
+    command  command of the task, not quoted for a shell
+    setup    lines of bash that run before the tasks start
     """
 
     stage: StageFolder
@@ -41,12 +41,12 @@ class Job:
 
     @property
     def log(self) -> str:
-        """Output of the tasks; bash fills in how often the job was queued again, sbatch %j."""
+        """Output file of the tasks. sbatch fills in %j, bash the number of requeues."""
         return f"{self.stage.logs}/job_%j_${{SLURM_RESTART_COUNT:-0}}.out"
 
     @property
     def srun_arguments(self) -> tuple[str, ...]:
-        """Beside those of the container: a step does not inherit the job's cpus-per-task."""
+        """Besides the container's arguments. A Slurm step does not inherit cpus-per-task from its job."""
         cpus, container = self.cluster.cpus_per_node, self.cluster.container_image
         return (
             *((f"--cpus-per-task={cpus}",) if cpus else ()),
@@ -59,14 +59,14 @@ class Job:
 
 
 def name_prefix(run: Path) -> str:
-    """Of all jobs of a run folder and of no others."""
+    """The prefix of the names of all jobs of a run folder, and of no other jobs."""
     return f"{run.name}-{hashlib.sha256(str(run).encode()).hexdigest()[:8]}."
 
 
 def make_jobs(
     run: RunFolder, stages: Sequence[StageFolder], cluster: Cluster, stage_command: Sequence[str], workdir: Path
 ) -> tuple[Job, ...]:
-    """One job for each of `stages`, in their order. Raises UserError for ranks that do not fill their nodes evenly."""
+    """One job per stage, in the order of `stages`. Raises UserError if ranks do not divide evenly over their nodes."""
     names = [stage.config.name for stage in stages]
     python = cluster.python or ("python3" if cluster.container_image else sys.executable)
     command = [python if part == sys.executable else part for part in stage_command]
@@ -93,14 +93,14 @@ def make_jobs(
 
 
 def _environment(cluster: Cluster) -> Mapping[str, str]:
-    """The profile's variables win. A cluster may start jobs without the launcher's own: what they need is named."""
+    """Variables of the jobs; the profile's win. A job may not inherit the launcher's, so those it needs are set."""
     nemo_gym = os.environ.get(NEMO_GYM)
     here = {NEMO_GYM: str(Path(nemo_gym).absolute())} if nemo_gym else {}
     return RANK_ENVIRONMENT | {LIMIT_VARIABLE: str(cluster.phase_limit_seconds)} | here | dict(cluster.env)
 
 
 def _nodes(run: RunFolder, stage: StageFolder, cluster: Cluster) -> tuple[int, int]:
-    """Nodes, and ranks on each of them."""
+    """The number of nodes, and of ranks per node."""
     layout = run.cascade.layout(stage.config)
     nproc, nodes = layout.nproc, ceil(layout.nproc / cluster.gpus_per_node)
     if nproc % nodes:
@@ -116,15 +116,15 @@ def _nodes(run: RunFolder, stage: StageFolder, cluster: Cluster) -> tuple[int, i
 
 
 def _setup(cluster: Cluster, stage: StageFolder) -> tuple[str, ...]:
-    """Runs on the first node outside the container, where Slurm's commands are.
+    """Lines of bash that run on the first node, outside the container, where Slurm's commands are.
 
-    NeMo-Run's template traces what bash reads, secrets included, makes the tasks write to a terminal, and queues a job
-    again whatever it ended of: that is undone here, for both backends.
+    NeMo-Run's template makes bash echo every line, secrets included. It makes the tasks write to a pseudo-terminal, and
+    it requeues a job for any reason. These lines undo that, for both backends.
     """
     secrets = (f"set -a; . {quote(cluster.secrets_file)}; set +a",) if cluster.secrets_file else ()
     final, began = (f"{quote(f'{stage.logs}/{mark}')}_$SLURM_JOB_ID" for mark in (FINAL, BEGAN))
     attempts = cluster.attempts_without_progress
-    never = f"{attempts} starts of the job, and its task began on none of them: see the output in {stage.logs}"
+    never = f"the job started {attempts} times, but its task never began: see the output in {stage.logs}"
     return (
         "set +vx; unset SLURM_UNBUFFEREDIO",
         *secrets,

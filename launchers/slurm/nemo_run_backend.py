@@ -1,8 +1,8 @@
-"""Jobs through NeMo-Run 0.11.1, with a remedy for each of its traps that a job of ours could meet.
+"""Submits jobs through NeMo-Run 0.11.1, and works around its faults (docs/slurm.md).
 
-Its tasks are scripts, its folder is on the shared file system, and it neither waits for jobs nor judges them: it asks
-sacct alone, returns 0 for failed jobs, and queues a job again whatever it ended of (job_states.py and `Job.setup` do
-these). What it does not quote is quoted here.
+NeMo-Run only submits. It does not wait for jobs or judge them: it asks only sacct, returns 0 for failed jobs and
+requeues a job for any reason. job_states.py and `Job.setup` do this instead. Arguments that NeMo-Run does not quote are
+quoted here. Its tasks are scripts, and its folder is on the shared file system.
 """
 
 import os
@@ -20,11 +20,11 @@ from cascade_rl.launchers.slurm.jobs import Job
 if TYPE_CHECKING:
     from nemo_run import Experiment, SlurmExecutor
 
-REWRITTEN = "/nemo_run"  # NeMo-Run replaces it in scripts of jobs without a container
+REWRITTEN = "/nemo_run"  # NeMo-Run replaces this text in the scripts of jobs without a container
 
 
 def render(jobs: Sequence[Job], folder: Path) -> dict[str, str]:
-    """The script of each job by stage name, as NeMo-Run submits it, but for the ids of jobs that it waits for."""
+    """Stage name -> the script that NeMo-Run submits, except for the ids of the jobs that it waits for."""
     with _experiment(jobs, folder) as experiment:
         experiment.dryrun(log=False, delete_exp_dir=False)
         scripts = Path(experiment._exp_dir)
@@ -32,21 +32,21 @@ def render(jobs: Sequence[Job], folder: Path) -> dict[str, str]:
 
 
 def submit(jobs: Sequence[Job], folder: Path) -> dict[str, str]:
-    """Submits all jobs; returns the job id of each stage."""
+    """Submits all jobs. Returns stage name -> job id."""
     with _experiment(jobs, folder) as experiment:
         experiment.run(detach=True)
         handles = {job.id: job.handle for job in experiment.jobs}
     if missing := [name for name, handle in handles.items() if not handle]:
-        raise UserError(f"NeMo-Run submitted no job for {', '.join(missing)}: see its message above.")
+        raise UserError(f"NeMo-Run submitted no job for {', '.join(missing)}. See its message above.")
     return {name: handle.partition("://")[2].split("/")[1] for name, handle in handles.items()}
 
 
 @contextmanager
 def _experiment(jobs: Sequence[Job], folder: Path) -> "Iterator[Experiment]":
     _refuse_rewritten(jobs, folder)
-    os.environ["NEMORUN_HOME"] = str(folder)  # read by the import
-    os.environ.pop("SLURM_PROCID", None)  # above 0 it makes NeMo-Run skip the writing
-    warnings.simplefilter("ignore")  # its dependencies warn of each other
+    os.environ["NEMORUN_HOME"] = str(folder)  # read when nemo_run is imported
+    os.environ.pop("SLURM_PROCID", None)  # if above 0, NeMo-Run writes nothing
+    warnings.simplefilter("ignore")  # its dependencies warn about each other
     import nemo_run
 
     title = jobs[0].name.rpartition(".")[0]
@@ -72,7 +72,7 @@ def _experiment(jobs: Sequence[Job], folder: Path) -> "Iterator[Experiment]":
 
 @contextmanager
 def _no_input() -> Iterator[None]:
-    """The commands that NeMo-Run starts would read what the user types."""
+    """Without this, the commands that NeMo-Run starts would read what the user types."""
     terminal = sys.stdin
     with open(os.devnull) as sys.stdin:
         try:

@@ -1,4 +1,4 @@
-"""Where NeMo-Run lets a job write; a module of its own, because it imports NeMo-Run."""
+"""The log files of jobs through NeMo-Run. A separate module, because it imports NeMo-Run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ from nemo_run.core.execution.slurm import SlurmJobDetails
 
 @dataclass(kw_only=True)
 class StageLogs(SlurmJobDetails):
-    """Logs in the stage's folder, under the names that the plain backend gives them."""
+    """Puts the logs into the stage's folder, with the names that the sbatch backend uses."""
 
     @property
     def stdout(self) -> Path:

@@ -1,4 +1,4 @@
-"""Jobs as plain sbatch scripts: the way without NeMo-Run, and the oracle for what NeMo-Run renders."""
+"""Submits jobs as plain sbatch scripts, without NeMo-Run. Tests compare NeMo-Run's scripts with these."""
 
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ from cascade_rl.rl_stages.run.durable_file import write_atomically
 
 
 def render(jobs: Sequence[Job], folder: Path) -> dict[str, str]:
-    """The script of each job by stage name. `folder` is not used: these scripts are the same wherever they are."""
+    """Stage name -> script. `folder` is not used: the scripts do not depend on it."""
     return {job.stage.config.name: _script(job) for job in jobs}
 
 
 def submit(jobs: Sequence[Job], folder: Path) -> dict[str, str]:
-    """Writes the scripts to `folder` and submits them all; returns the job id of each stage."""
+    """Writes the scripts to `folder` and submits them. Returns stage name -> job id."""
     ids: dict[str, str] = {}
     for job in jobs:
         path = folder / f"{job.stage.label}.sh"
@@ -29,7 +29,7 @@ def submit(jobs: Sequence[Job], folder: Path) -> dict[str, str]:
 def _sbatch(arguments: Sequence[str]) -> str:
     told = subprocess.run(["sbatch", *arguments], capture_output=True, text=True, check=False)
     if told.returncode:
-        raise UserError(f"{join(['sbatch', *arguments])}: {told.stderr.strip()}. Jobs submitted before it stay.")
+        raise UserError(f"{join(['sbatch', *arguments])}: {told.stderr.strip()}. Jobs submitted before it stay queued.")
     return told.stdout.strip().partition(";")[0]
 
 

@@ -1,7 +1,7 @@
-"""A cascade as Slurm jobs: submitted all at once, watched until they have ended, judged by what the stages left.
+"""Runs a cascade as Slurm jobs: submits all at once, watches until they end, and judges them by their stage folders.
 
-The launcher holds the run folder only while it submits. After that its jobs keep others out: they are found by name,
-here and by `refuse_live_jobs`, and Slurm lets no two jobs of one name run together.
+The launcher locks the run folder only while it submits. After that, its jobs keep other launchers out: this module and
+`refuse_live_jobs` find them by name, and Slurm runs no two jobs of the same name at the same time.
 """
 
 import shutil
@@ -32,12 +32,12 @@ from cascade_rl.rl_stages.run.upgrade.kept_folders import Agree
 
 BACKENDS: Mapping[str, ModuleType] = {"nemo-run": nemo_run_backend, "sbatch": sbatch_backend}
 LOG_TAIL_LINES = 20
-SHARED_FOLDER_S = 10.0  # until another host sees what a job's last host wrote
+SHARED_FOLDER_S = 10.0  # until this host sees what the host of a job wrote last
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What the command line says beside the cascade."""
+    """What the command line says besides the cascade."""
 
     cluster: Cluster
     backend: str
@@ -47,7 +47,7 @@ class Submission:
 
 
 def run_on_cluster(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Submission) -> int:
-    """Submits the `chosen` stages that are not done, or attaches to their living jobs; 0 where all of them end well.
+    """Submits the `chosen` stages that are not done, or attaches to their live jobs. Returns 0 if all of them succeed.
 
     Raises UserError before anything is submitted: for bad input, for work that `how.agree` does not let be set aside,
     for a stage that needs one that is not done, and for living jobs of another configuration.
@@ -68,13 +68,13 @@ def run_on_cluster(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: S
         Watch(stages, ids, console).until_ended()
     except KeyboardInterrupt:
         ending = f"scancel {' '.join(ids.values())}"
-        console.print(f"The jobs go on. The same command watches them again, `{ending}` ends them.", soft_wrap=True)
+        console.print(f"The jobs continue. The same command watches them again; `{ending}` ends them.", soft_wrap=True)
         return INTERRUPTED
     return _judge(run, stages, console)
 
 
 def refuse_live_jobs(root: Path) -> None:
-    """Raises UserError where Slurm jobs are at work in a run folder that was once submitted from here."""
+    """Raises UserError if Slurm jobs are at work in a run folder that was submitted from here."""
     submitted = (root / "slurm").is_dir() and shutil.which("squeue")
     if submitted and (live := job_states.live_jobs(name_prefix(root))):
         raise _at_work(root, live)
@@ -99,7 +99,7 @@ def _attach(cascade: Cascade, root: Path, live: Mapping[str, str], console: Cons
     if not (root / "cascade.yaml").exists() or RunFolder.open(root).cascade != cascade:
         raise _at_work(root, live)
     for stage, job in live.items():
-        console.print(f"{stage}: job {job} is alive, watched", soft_wrap=True)
+        console.print(f"{stage}: watching job {job}, which is alive", soft_wrap=True)
     return live
 
 
@@ -138,7 +138,7 @@ def _check_dependencies(run: RunFolder, stage: StageFolder, waiting: Sequence[St
 
 
 class Watch:
-    """Prints a line for each change of a job's state and for each step."""
+    """Prints a line for each change of state of a job, and for each step."""
 
     def __init__(self, stages: Sequence[StageFolder], ids: Mapping[str, str], console: Console) -> None:
         self.stages = {stage.config.name: stage for stage in stages}
@@ -160,7 +160,7 @@ class Watch:
                 _say(self.console, stage, f"step {self.steps[name]} of {stage.config.steps}  {metrics_text(row)}")
 
     def _why(self, name: str, state: job_states.JobState) -> str:
-        """Of a job that ended badly: the reason that it gives, or the end of its newest log."""
+        """Why a job failed: the reason that it recorded, or the end of its newest log."""
         if not state.ended or state.state == "COMPLETED":
             return ""
         stage, job = self.stages[name], self.ids[name]
@@ -169,13 +169,13 @@ class Watch:
             return f": {reason}"
         log = _newest_log(stage, job)
         if log is None:
-            return f", without a log: see `scontrol show job {job}`"
+            return f", without a log. See `scontrol show job {job}`"
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
         return f". Last lines of {log}:\n{tail}"
 
 
 def _newest_log(stage: StageFolder, job: str) -> Path | None:
-    """Of the newest attempt's tasks; of the job's script where no task began."""
+    """The log of the tasks of the newest attempt, or of the job's script if no task began."""
     for pattern in (f"job_{job}_*.out", f"sbatch_{job}.out"):
         if found := list(stage.logs.glob(pattern)):
             return max(found, key=lambda path: path.stat().st_mtime)

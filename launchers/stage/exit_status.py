@@ -1,4 +1,4 @@
-"""The border of a program: what its exit code says."""
+"""The exit codes of the programs, and the last place where an error is caught."""
 
 import signal
 import sys
@@ -11,7 +11,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def exit_status(program: str, command: Callable[[], int]) -> int:
-    """The exit code of `command`; a user error is told in one message, without a traceback."""
+    """Runs `command` and returns its exit code. A user error is printed as one message, without a traceback."""
     try:
         return command()
     except UserError as error:

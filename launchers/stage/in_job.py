@@ -1,18 +1,19 @@
-"""One node's part of a stage's Slurm job: `python -m cascade_rl.launchers.stage.in_job RUN STAGE ... -- RANK_COMMAND`.
+"""The task of one node in a Slurm job: `python -m cascade_rl.launchers.stage.in_job RUN STAGE ... -- RANK_COMMAND`.
 
-It looks at the node, starts the node's ranks under torchrun, tells them when the job is to stop, and says by its exit
-code how the attempt ended. Exit codes and what the job's script makes of them:
+It checks the node, starts the ranks of the node under torchrun, and passes a request to stop on to them. Its exit code
+says how the attempt ended. The job's script acts on it:
 
     0   the stage is done
     2   bad input: final
-    3   the stage is done and its gate closed: final, and what depends on it is cancelled
+    3   the stage is done but its gate is closed: final, and jobs that depend on it are cancelled
     4   too many attempts without a newer checkpoint: final
     75  saved on request: queued again
     any other   a crash: queued again
 
-Why an end is final stands in `logs/final_<job>`, where the job's script and the launcher look. The restart that this
-began last stands in `logs/began_<job>`: a task that never begins, its container being gone, ends as final too.
-Guarantees: nothing that a rank started outlives this process, unless it is killed itself; then Slurm ends the step.
+`logs/final_<job>` marks a final end and says why; the job's script and the launcher read it. `logs/began_<job>` holds
+the number of the restart whose task began last. With it, the script ends a job whose task never begins, for example
+because its container is gone.
+Guarantee: no process of a rank outlives this process. If this process itself is killed, Slurm ends the step.
 """
 
 import argparse
@@ -37,14 +38,14 @@ from cascade_rl.rl_stages.sandbox.process_tree import descendants, end_descendan
 CRASH_LOOP = 4
 UNFIT_NODE = 5
 FINAL, BEGAN = "final", "began"
-OTHERS_S = 2.0  # srun ends all tasks with the first that fails: let the one that knows why be first
+OTHERS_S = 2.0  # srun ends all tasks once one fails: let the one with the cause fail first
 RENDEZVOUS_S = 900
 PORTS = range(20_000, 30_000)
 PR_SET_CHILD_SUBREAPER = 36
 
 
 class StopSignals:
-    """From its making on, SIGUSR1 and SIGTERM to this process ask its ranks to stop."""
+    """Once created, it turns SIGUSR1 and SIGTERM to this process into requests to its ranks to stop."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
@@ -55,7 +56,7 @@ class StopSignals:
     def _pass_on(self) -> None:
         signal.sigwait({STOP_SIGNAL})
         self.asked.set()
-        while True:  # ranks that start meanwhile are asked too
+        while True:  # repeated for ranks that start later
             for pid in _ranks():
                 with suppress(ProcessLookupError):
                     os.kill(pid, STOP_SIGNAL)
@@ -63,7 +64,7 @@ class StopSignals:
 
 
 def _ranks() -> list[int]:
-    """Children of this process, as far as they have not ended."""
+    """The children of this process that have not ended."""
     return [pid for pid in descendants(os.getpid()) if _parent(pid) == os.getpid()]
 
 
@@ -143,12 +144,12 @@ def _mark_final(stage: StageFolder, reason: str) -> None:
 
 
 def final_mark(stage: StageFolder, job: str) -> Path:
-    """The file whose presence says that a job's end is final, and whose text says why."""
+    """The file whose existence marks the end of a job as final. Its text says why."""
     return stage.logs / f"{FINAL}_{job}"
 
 
 def _fruitless_attempts(stage: StageFolder) -> int:
-    """Attempts of this job, the latest ones, that began where this one begins."""
+    """How many earlier attempts of this job began at the step where this one begins."""
     attempts = [row for row in stage.events.rows() if row["event"] == "attempt" and row.get("job") == _job()]
     return sum(row["from_step"] == stage.last_step() for row in attempts)
 
@@ -163,7 +164,7 @@ def _fit(stage: StageFolder, options: argparse.Namespace) -> bool:
 
 
 def _torchrun(options: argparse.Namespace, command: Sequence[str]) -> int:
-    """Exit code of the ranks of this node: that of the one which knows why, where they fail."""
+    """Runs the ranks of this node. Returns their exit code: if they fail, that of the rank with the cause."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
@@ -189,7 +190,7 @@ def _torchrun(options: argparse.Namespace, command: Sequence[str]) -> int:
     return 0
 
 
-# What Slurm and the job's script tell.
+# Variables that Slurm and the job's script set.
 
 
 def _job() -> str:

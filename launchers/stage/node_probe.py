@@ -1,5 +1,5 @@
-"""Is this node fit for its part of a job? Asked before the ranks start, so that a bad node is named, not guessed from a
-collective that hangs. Torch-free."""
+"""Checks that a node is fit for its part of a job, before the ranks start. A bad node is then named in a message,
+instead of being guessed from a hanging collective. Torch-free."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from cascade_rl.rl_stages.run.durable_file import JsonLines
 
 GIB = 2**30
 MIN_FREE = {"memory": GIB, "shared_memory": GIB // 2, "run_folder": GIB, "temporary": GIB}
-MIN_GPU_FREE = 0.9  # the rest is another process's
+MIN_GPU_FREE = 0.9  # with less, another process uses the GPU
 GPU_FIELDS = {
     "index": "index",
     "name": "name",
@@ -30,8 +30,8 @@ GPU_FIELDS = {
 
 @dataclass(frozen=True)
 class NodeState:
-    """What was found. `free` is in bytes; `head` the first node's addresses; `gpus` is None where none are used, and
-    `complaint` what nvidia-smi said instead of telling them."""
+    """The state of a node. `free` is in bytes. `head` are the addresses of the job's first node. `gpus` is None if the
+    job uses none. `complaint` is the error message of nvidia-smi, if any."""
 
     node: str
     free: dict[str, int]
@@ -40,7 +40,7 @@ class NodeState:
     complaint: str = ""
 
     def problems(self, ranks: int, nodes: int) -> Iterator[str]:
-        """Each reason why `ranks` ranks here, of a job on `nodes` nodes, would fail or be slow."""
+        """Yields the reasons why `ranks` ranks on this node, in a job on `nodes` nodes, would fail or be slow."""
         for place, minimum in MIN_FREE.items():
             if self.free[place] < minimum:
                 found = f"{self.free[place] / GIB:.1f}"
@@ -73,7 +73,7 @@ def observe(run_folder: Path, head: str, gpus: bool) -> NodeState:
 
 
 def record(state: NodeState, logs: Path, **facts: Any) -> None:
-    """One line in the node's own file: nodes of a shared file system do not append to one."""
+    """Appends a line to a file of this node: on a shared file system, several nodes cannot append to one file."""
     JsonLines(logs / f"node_{state.node}.jsonl").append({"time": time.time(), **facts, **asdict(state)})
 
 
@@ -83,13 +83,13 @@ def _gpu_problems(gpus: tuple[dict[str, str], ...], ranks: int) -> Iterator[str]
     for gpu in gpus:
         free, total = float(gpu["free_mib"]), float(gpu["total_mib"])
         if free < MIN_GPU_FREE * total:
-            yield f"GPU {gpu['index']}: expected its memory free, found {total - free:.0f} of {total:.0f} MiB in use"
+            yield f"GPU {gpu['index']}: expected free memory, found {total - free:.0f} of {total:.0f} MiB in use"
         if "Active" in (gpu["slowed"], gpu["hot"]):
             yield f"GPU {gpu['index']}: expected full clocks, found {gpu['clock_mhz']} MHz because of heat or power"
 
 
 def _gpus() -> tuple[tuple[dict[str, str], ...], str]:
-    """Those that the job may use, as nvidia-smi tells them, or what it says instead."""
+    """The GPUs that the job may use, as nvidia-smi lists them, and its error message, if any."""
     if shutil.which("nvidia-smi") is None:
         return (), "not found on PATH"
     query = ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS.values())}", "--format=csv,noheader,nounits"]

@@ -14,11 +14,11 @@ from cascade_rl.rl_stages.run.stop_request import STOPPED, StopRequested
 
 
 def run_stage(run: RunFolder, name: str) -> int:
-    """Takes the stage from where it stands to its end; returns exit code 0, or STOPPED where it was asked to stop."""
+    """Runs or resumes the stage to its end. Returns exit code 0, or STOPPED if it was asked to stop."""
     with uncollected():
         from cascade_rl.engine.backend.machine import backend
 
-        backend()  # before Megatron: on a CPU it does without the compiler, 2 s of a start
+        backend()  # before the import of Megatron: on a CPU it leaves out the compiler, 2 s of the start
         from cascade_rl.distillation import mopd
         from cascade_rl.rl_stages import bradley_terry, grpo, sft
         from cascade_rl.rl_stages.session import Session

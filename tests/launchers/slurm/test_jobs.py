@@ -178,7 +178,7 @@ def test_a_job_whose_task_never_begins_is_not_queued_again_for_ever(
         began.write_text(str(last))
     first = 0 if last is None else last + 1
     assert [requeues(run_script(path, 1, restarts)[0]) for restarts in range(first, first + 3)] == [1, 1, 0]
-    assert "3 starts of the job, and its task began on none" in final.read_text()
+    assert "the job started 3 times, but its task never began" in final.read_text()
     final.unlink()
     began.unlink(missing_ok=True)
 
@@ -217,10 +217,10 @@ def test_containers_are_checked_before_anything_is_submitted(tmp_path: Path) -> 
 
     check("team#image:1", f"{tmp_path}:{tmp_path}")()
     for wrong, message in (
-        (check(f"{tmp_path}/gone.sqsh"), "found no file"),
-        (check("image", f"{tmp_path}/gone:/gone"), "mounts: expected a source that is there, found no"),
+        (check(f"{tmp_path}/gone.sqsh"), "container_image: no such file"),
+        (check("image", f"{tmp_path}/gone:/gone"), "mounts: no such file"),
         (check("image", "relative:/a"), "expected SOURCE:TARGET"),
-        (check("image"), f"mounts: expected one that holds '{tmp_path}/work', found only none"),
+        (check("image"), f"mounts: expected one that contains '{tmp_path}/work', found only none"),
     ):
         with pytest.raises(UserError, match=re.escape(message)):
             wrong()

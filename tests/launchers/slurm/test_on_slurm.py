@@ -147,7 +147,7 @@ def assert_others_are_kept_out(slurm: VirtualSlurm, folder: Path) -> None:
         told = again(*arguments)
         assert told.returncode == 2 and "Slurm jobs are at work here" in told.stderr, told.stderr
     told = again("--cluster", "ci", "--detach")
-    assert told.returncode == 0 and "is alive, watched" in told.stdout, told.stdout + told.stderr
+    assert told.returncode == 0 and "which is alive" in told.stdout, told.stdout + told.stderr
 
 
 @dataclass(frozen=True)

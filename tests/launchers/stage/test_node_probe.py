@@ -28,7 +28,7 @@ def test_a_fit_node_has_no_problem() -> None:
     ("change", "message"),
     [
         ({"gpus": (GPU,)}, "expected 2 visible GPUs, found 1"),
-        ({"gpus": (GPU, {**GPU, "free_mib": "1000"})}, "GPU 0: expected its memory free, found 80559 of 81559 MiB"),
+        ({"gpus": (GPU, {**GPU, "free_mib": "1000"})}, "GPU 0: expected free memory, found 80559 of 81559 MiB"),
         ({"gpus": (GPU, {**GPU, "hot": "Active", "clock_mhz": "345"})}, "GPU 0: expected full clocks, found 345 MHz"),
         ({"head": ()}, "expected the first node's name to resolve here"),
         ({"head": ("127.0.1.1",)}, "expected an address of the first node that others reach, found loopback 127.0.1.1"),

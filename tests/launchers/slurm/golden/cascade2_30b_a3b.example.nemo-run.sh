@@ -50,7 +50,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/01_sft/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/01_sft/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/01_sft/logs' > /shared/runs/cascade2_30b_a3b/stages/01_sft/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/01_sft/logs' > /shared/runs/cascade2_30b_a3b/stages/01_sft/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
@@ -124,7 +124,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
@@ -198,7 +198,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
@@ -272,7 +272,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs' > /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs' > /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
@@ -346,7 +346,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs' > /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs' > /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
@@ -420,7 +420,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs' > /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs' > /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
@@ -494,7 +494,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
@@ -568,7 +568,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
@@ -642,7 +642,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
@@ -716,7 +716,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi

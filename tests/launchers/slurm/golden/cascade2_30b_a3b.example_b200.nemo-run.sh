@@ -53,7 +53,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/01_sft/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/01_sft/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/01_sft/logs' > /shared/runs/cascade2_30b_a3b/stages/01_sft/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/01_sft/logs' > /shared/runs/cascade2_30b_a3b/stages/01_sft/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
@@ -130,7 +130,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
@@ -207,7 +207,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
@@ -284,7 +284,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs' > /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs' > /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
@@ -361,7 +361,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs' > /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs' > /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
@@ -438,7 +438,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs' > /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs' > /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
@@ -515,7 +515,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
@@ -592,7 +592,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
@@ -669,7 +669,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
@@ -746,7 +746,7 @@ queue_again() {
   last=$(cat /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs/began_$SLURM_JOB_ID 2>/dev/null || echo -1)
   if [ $code -eq 0 ] || [ -e /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs/final_$SLURM_JOB_ID ]; then return; fi
   if [ $((restarts - last)) -ge 3 ]; then
-    echo '3 starts of the job, and its task began on none of them: see the output in /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs/final_$SLURM_JOB_ID
+    echo 'the job started 3 times, but its task never began: see the output in /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs' > /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs/final_$SLURM_JOB_ID
   elif [ $restarts -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
   fi
