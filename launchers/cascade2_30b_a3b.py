@@ -44,7 +44,7 @@ LONG = recipe.SWE_AGENTIC_MAX_TOTAL_TOKENS
 
 # Not in the paper. NeMo-RL's recipe for the base model freezes the router's gates in RL and updates its biases by 1e-3.
 ROUTER = RouterConfig(trained=False, bias_update_rate=1e-3)
-BFLOAT16_TME_BOUND = 1.05  # Nemotron-3-Nano has 1.03 on vLLM 0.17 and later: NVIDIA-NeMo/RL#2141
+BFLOAT16_TME_BOUND = 1.05  # Nemotron-3-Nano reached 1.03 on vLLM 0.17 (NeMo-RL#2141)
 GATE = 0.05  # not in the paper, which has no score gates
 
 

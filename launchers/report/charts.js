@@ -1,11 +1,11 @@
-// Line charts and stacked bars, as SVG of a fixed size that is scaled to its column.
+// Line charts and stacked bar charts, as SVG of a fixed size that scales to its column.
 
 const WIDTH = 300, HEIGHT = 130, LEFT = 46, RIGHT = 8, TOP = 8, BOTTOM = 18;
 const WINDOW = 5; // steps of the trailing mean, as in `cascade curve`
 
 const linear = (low, high, first, last) => (value) => first + ((value - low) / (high - low || 1)) * (last - first);
 
-// Round numbers from at or above low to at or below high.
+// Round numbers between low and high.
 function ticks(low, high, wanted) {
   const rough = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(rough));
   const unit = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= rough * 0.7);
@@ -28,7 +28,7 @@ function trailing(values) {
   });
 }
 
-// A point for each value; where they are more than pixels, the lowest and highest of each pixel.
+// One point per value. If several values share a pixel, its lowest and highest.
 function path(xs, ys, x, y) {
   const points = [];
   let column = null;
@@ -41,13 +41,13 @@ function path(xs, ys, x, y) {
   return "M" + points.map(({ px, low, high, last }) => (low === high ? at(px, low) : `${at(px, low)}L${at(px, high)}L${at(px, last)}`)).join("L");
 }
 
-// A round number in as few characters as it needs.
+// A tick label in as few characters as possible.
 function tick(value) {
   const size = Math.abs(value), text = value === 0 ? "0" : size < 1e-3 || size >= 1e5 ? String(Number(value.toPrecision(4)).toExponential()).replace("e+", "e") : String(Number(value.toPrecision(5)));
   return text.replace(/^-/, "−");
 }
 
-// What values that differ by little are told from: 1 for 1.0000003. 0 where they are told as they are.
+// The offset from which nearly equal values are labelled, for example 1 for 1.0000003. 0 means no offset.
 function nearby(low, high) {
   const size = Math.max(Math.abs(low), Math.abs(high));
   return high - low < size * 1e-3 ? Number(low.toPrecision(2)) : 0;
@@ -66,7 +66,7 @@ function axes(x, y, [firstStep, lastStep], [low, high], levels) {
   return parts;
 }
 
-// Thin: the values; thick: mean of each and up to WINDOW - 1 before it.
+// Thin line: the values. Thick line: their trailing mean over WINDOW steps.
 function lineChart(title, allSteps, allValues, range) {
   const kept = allValues.map((value, i) => [allSteps[i], value]).filter(([, value]) => value !== null && value !== undefined);
   const steps = kept.map(([step]) => step), values = kept.map(([, value]) => value);
@@ -74,7 +74,7 @@ function lineChart(title, allSteps, allValues, range) {
   const x = linear(span[0], span[1], LEFT, WIDTH - RIGHT), y = linear(low, high, HEIGHT - BOTTOM, TOP);
   const last = values[values.length - 1], digits = high - low;
   const rest = `${number(last, digits)}`;
-  const read = h("output", { title: "last value; point at the chart for others" }, rest);
+  const read = h("output", { title: "last value; hover over the chart for others" }, rest);
   const cross = svg("line", { class: "cross", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" });
   const dot = svg("circle", { class: "point", r: 3, visibility: "hidden" });
   const label = `${title}: ${plural(values.length, "step")}, first ${number(values[0], digits)}, last ${rest}, lowest ${number(bounds(values)[0], digits)}, highest ${number(bounds(values)[1], digits)}`;
@@ -98,7 +98,7 @@ function lineChart(title, allSteps, allValues, range) {
   return h("figure", null, h("figcaption", null, h("b", { title }, title), read), drawing);
 }
 
-// One bar a step, or the mean of several; `parts` are [colour, values] from the bottom up.
+// One bar per step, or per mean of several steps. `parts` are [colour, values] from the bottom up.
 function barChart(label, steps, parts, unit) {
   const width = 720, height = 96, bins = Math.min(steps.length, 180), size = steps.length / bins;
   const means = parts.map(([, values]) => Array.from({ length: bins }, (_, bin) => {

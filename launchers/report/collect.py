@@ -1,4 +1,4 @@
-"""What the report says of a run beside its rollouts, as the plain data that the page reads."""
+"""Everything that the report shows of a run except its rollouts, as plain data for the page."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from cascade_rl.rl_stages.run.durable_file import read_json
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.stage_graph import base_hash
 
-EXPERT_COLUMNS = 120  # of a heat map of expert load; more steps are averaged
+EXPERT_COLUMNS = 120  # columns of a heat map of expert load; more steps are averaged
 Events = list[dict[str, Any]]
 
 
@@ -28,8 +28,10 @@ def collect(run: RunFolder) -> dict[str, Any]:
 
 
 def expert_load(stage: StageFolder) -> np.ndarray:
-    """Tokens of each expert over its layer's mean, float32 [layers, experts, at most EXPERT_COLUMNS]; 1 is even. Empty
-    where no step counted them."""
+    """Tokens of each expert / mean of its layer, float32 [layers, experts, at most EXPERT_COLUMNS].
+
+    A uniform load is 1. Empty if no step counted tokens per expert.
+    """
     tokens = [event["tokens"] for event in _by_step(stage.events.rows(), "expert_tokens")]
     if not tokens:
         return np.zeros((0, 0, 0), np.float32)
@@ -89,7 +91,7 @@ def _stage(run: RunFolder, stage: StageFolder) -> dict[str, Any]:
 
 
 def _models(run: RunFolder, stage: StageFolder) -> Iterator[tuple[str, str]]:
-    """What each is for, a domain or "judge", and its stage or folder; "best" is resolved once the stage is done."""
+    """Yields (role, model): a domain or "judge", and a stage or folder. "best" is resolved once the stage is done."""
     chosen = _lineage(run).get(stage.config.name, {})
     exports = {str(other.export.relative_to(run.root)): other.config.name for other in run.stages}
     for key, model in stage.config.models_read.items():
@@ -99,14 +101,14 @@ def _models(run: RunFolder, stage: StageFolder) -> Iterator[tuple[str, str]]:
 
 
 def _lineage(run: RunFolder) -> dict[str, dict[str, str]]:
-    """The teachers that each finished stage had."""
+    """The teachers of each finished stage."""
     path = run.root / "lineage.json"
     stages = read_json(path)["stages"] if path.exists() else []
     return {entry["name"]: entry.get("teachers", {}) for entry in stages}
 
 
 def _metrics(rows: Events) -> dict[str, list[float | None]]:
-    """Every series over the rows, with None where a row has none; `step` among them."""
+    """Each metric as a series over the rows, `step` included. A row without the metric has None."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 
@@ -123,13 +125,13 @@ def _phases(events: Events) -> dict[str, Any]:
 
 
 def _by_step(events: Events, kind: str) -> Events:
-    """A step that a killed attempt took too counts as it was taken last."""
+    """The events by step. If an attempt was killed and a step repeated, its last event counts."""
     last = {event["step"]: event for event in events if event["event"] == kind}
     return [last[step] for step in sorted(last)]
 
 
 def _attempts(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Each with its first step, its seconds up to its last event, and its exit code; None where none was written."""
+    """The attempts, with first step, seconds up to the last event, and exit code: None if none was recorded."""
     attempt: dict[str, Any] | None = None
     for event in events:
         if event["event"] == "attempt":

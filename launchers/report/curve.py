@@ -1,4 +1,4 @@
-"""A learning curve as an SVG picture, drawn from a metrics file without a plotting library."""
+"""Draws a learning curve as SVG, without a plotting library."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,7 +16,7 @@ STYLE = (
 
 
 def curve_svg(title: str, values: Sequence[float]) -> str:
-    """Dots: `values`, none negative, of steps 1, 2, ...; line: mean of each and up to `WINDOW` - 1 before it."""
+    """Dots are the non-negative `values` of steps 1, 2, ...; the line is their trailing mean over `WINDOW` steps."""
     top = _ceiling(max(values))
     x = _scale(1, max(len(values), 2), LEFT, WIDTH - RIGHT)
     y = _scale(0, top, HEIGHT - BOTTOM, TOP)
@@ -40,7 +40,7 @@ def curve_svg(title: str, values: Sequence[float]) -> str:
 
 
 def _ceiling(highest: float) -> float:
-    """The next value whose `TICKS` parts are round numbers; 1 where there is nothing above 0."""
+    """The next value that divides into `TICKS` parts of a round number; 1 if no value is above 0."""
     if not highest > 0:
         return 1.0
     part = highest / TICKS

@@ -1,4 +1,4 @@
-"""`cascade report RUN`: the run as one HTML file that needs no server, no network and no other file."""
+"""`cascade report RUN`: writes the run as one HTML file that needs no server, no network and no other file."""
 
 from collections.abc import Iterator
 from html import escape
@@ -23,11 +23,11 @@ from cascade_rl.rl_stages.run.durable_file import write_atomically
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 
 SCRIPTS = ("report.js", "charts.js", "sections.js", "viewer.js")
-EXPERT_UNIT = 256  # a load of 1, in the page
+EXPERT_UNIT = 256  # stands for a load of 1 in the page
 
 
 def run(root: Path, out: Path | None, limit: int) -> int:
-    """Writes `report.html` into the run folder, or `out`, with at most `limit` rollouts; says how large it became."""
+    """Writes `out`, or report.html in the run folder, with at most `limit` rollouts. Prints its size."""
     if limit < 0:
         raise UserError(f"--rollouts: expected 0 or more, found {limit}.")
     folder, out = RunFolder.open(root), out or root / "report.html"
@@ -40,7 +40,7 @@ def run(root: Path, out: Path | None, limit: int) -> int:
 
 
 def _page(run: RunFolder, rollouts: Rollouts, steps: list[tuple[int, int, Path]]) -> str:
-    """What is seen first stands first: a browser shows it while it reads the rest."""
+    """The page. What is seen first comes first: the browser shows it while it still reads the rest."""
     chunks = "".join(_rollout_blocks(run, rollouts, steps))
     loads = [expert_load(stage) for stage in run.stages]
     facts = collect(run) | {"rollouts": rollouts.facts(), "counts": rollouts.counts(), "bytes": len(chunks)}

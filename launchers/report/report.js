@@ -1,8 +1,8 @@
-// The frame: blocks, elements, numbers as text, the state in the address, colour scheme.
+// Shared parts: blocks, elements, number formats, the state in the address, the colour scheme.
 
 const byId = (id) => document.getElementById(id);
 
-// Blocks (blocks.py).
+// Unpacks a block (blocks.py).
 async function unpack(id) {
   const text = atob(byId(id).textContent), packed = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
@@ -14,7 +14,7 @@ const unpackJson = async (id) => JSON.parse(new TextDecoder().decode(await unpac
 
 const ARRAYS = { uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, float32: Float32Array };
 
-// Values of `count` elements that lie in byte planes from `start` on.
+// Joins `count` values from the byte planes that begin at `start`.
 function fromPlanes(bytes, start, count, Type) {
   const width = Type.BYTES_PER_ELEMENT, joined = new Uint8Array(count * width);
   for (let plane = 0; plane < width; plane++)
@@ -22,7 +22,7 @@ function fromPlanes(bytes, start, count, Type) {
   return new Type(joined.buffer);
 }
 
-// Elements. Attributes that are functions are listeners; null and false children are left out.
+// Builds an element. Function attributes become listeners; null and false children are left out.
 function build(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes ?? {})) {
     if (typeof value === "function") element.addEventListener(name.slice(2), value);
@@ -38,7 +38,7 @@ function facts(pairs) {
   return pairs.filter(([, value]) => value !== null && value !== "").map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value)));
 }
 
-// What is not a number stands at the left, and a heading where its column stands.
+// Text is aligned left, numbers right. A heading is aligned like its column.
 function table(headings, rows, attributes) {
   const left = (value) => (value instanceof HTMLTableCellElement ? value.matches(".wrap") : typeof value !== "string" || !/^[\d+−–]/.test(value));
   const cell = (value) => (value instanceof HTMLTableCellElement ? value : h("td", { class: left(value) ? "text-left" : null }, value));
@@ -46,14 +46,14 @@ function table(headings, rows, attributes) {
   return h("table", attributes, h("thead", null, h("tr", null, head)), h("tbody", null, rows.map((row) => h("tr", null, row.map(cell)))));
 }
 
-// Numbers as text.
+// Number formats.
 const whole = (value) => Math.round(value).toLocaleString("en");
 const score = (value) => value.toFixed(3);
 const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(3);
 const share = (value) => (100 * value).toFixed(1) + " %";
 const plural = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
 
-// With as many digits as tell apart values that differ by `range`.
+// With enough digits to distinguish values that differ by `range`.
 function number(value, range = Math.abs(value)) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (value === 0 || !Number.isFinite(value)) return String(value).replace("-", "−");
@@ -71,7 +71,7 @@ function duration(seconds) {
 
 const moment = (seconds) => (seconds === null ? "–" : new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ") + " UTC");
 
-// The state in the address: what is behind # says which rollout of which filter is shown, so that a link can be sent.
+// The address keeps the state after #: filters, sort order and the open rollout. So a view can be shared as a link.
 const address = {
   read: () => Object.fromEntries(new URLSearchParams(location.hash.slice(1))),
   write(changes) {
@@ -91,21 +91,21 @@ function toSection() {
   if (section) section.scrollIntoView();
 }
 
-// A choice among names, kept in the address.
+// A select element whose choice is kept in the address.
 function select(label, name, options, changed) {
   const chosen = address.read()[name];
   const items = options.map(([value, text]) => h("option", { value, selected: value === chosen }, text));
   return h("label", null, label, h("select", { name, onchange: (event) => { address.write({ [name]: event.target.value }); changed(); } }, items));
 }
 
-// Colour scheme: the system's, until the button is pressed.
+// Colour scheme: the system's until the button is pressed.
 const system = matchMedia("(prefers-color-scheme: dark)");
 const schemes = ["auto", "light", "dark"], repaints = [];
 let scheme = "auto";
 function paint() {
   document.documentElement.dataset.theme = scheme !== "auto" ? scheme : system.matches ? "dark" : "light";
   byId("theme").textContent = scheme;
-  byId("theme").setAttribute("aria-label", `Colour scheme: ${scheme === "auto" ? "as the system has it" : scheme}`);
+  byId("theme").setAttribute("aria-label", `Colour scheme: ${scheme === "auto" ? "system" : scheme}`);
   repaints.forEach((repaint) => repaint());
 }
 byId("theme").addEventListener("click", () => { scheme = schemes[(schemes.indexOf(scheme) + 1) % 3]; paint(); });

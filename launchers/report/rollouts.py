@@ -1,8 +1,9 @@
-"""The rollouts of a run as blocks: columns that the page filters and sorts by, and chunks that it opens one by one.
+"""The rollouts of a run as blocks: columns for filtering and sorting, and chunks that the page opens one by one.
 
-A chunk has two blocks: what is read and searched (`text-N`, JSON) and the numbers of its tokens (`tokens-N`): ids,
-sampler's log-probs, trainer's XOR sampler's, flags (1 in the loss, 2 generated), and in a stage with teachers theirs;
-4-byte values as byte planes. The two log-probs are nearly equal, so their XOR is nearly all zeros, and nothing is lost.
+A chunk has two blocks. `text-N` is JSON: the texts that are read and searched. `tokens-N` holds the numbers of the
+tokens: ids, the sampler's log-probs, the XOR of the trainer's and the sampler's log-probs, flags (1 in the loss, 2
+generated), and the teacher's log-probs in a stage with teachers. 4-byte values are stored as byte planes. The two
+log-probs are nearly equal, so their XOR is nearly all zeros and compresses well, without loss.
 """
 
 import math
@@ -30,7 +31,7 @@ COLUMNS = {
     "reward": np.float32,  # NaN: none
     "advantage": np.float32,
     "prompt": np.uint32,  # tokens
-    "answer": np.uint32,  # tokens, what an environment showed included
+    "answer": np.uint32,  # tokens, including the output of environments
     "length": np.uint32,  # tokens that the model generated
     "turns": np.uint16,
     "tme": np.float32,  # mean of exp|log p_train - log p_rollout| over the generated tokens; NaN: none
@@ -41,7 +42,7 @@ COLUMNS = {
 
 @dataclass
 class Rollouts:
-    """Counts are of all rollouts on disk; `kept` of those in the page."""
+    """What is known of the rollouts so far. Counts cover all rollouts on disk, `kept` those in the page."""
 
     total: int
     limit: int
@@ -51,7 +52,7 @@ class Rollouts:
     domains: list[str] = field(default_factory=list)
     outcomes: Counter[tuple[int, str, str]] = field(default_factory=Counter)  # stage, domain, outcome
     broken: Counter[tuple[int, str, str]] = field(default_factory=Counter)  # infrastructure: stage, domain, detail
-    starts: list[int] = field(default_factory=list)  # of the chunks, in rollouts
+    starts: list[int] = field(default_factory=list)  # first rollout of each chunk
     vocabulary: set[int] = field(default_factory=set)
     columns: dict[str, list[np.ndarray]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
 
@@ -66,7 +67,7 @@ class Rollouts:
         }
 
     def counts(self) -> dict[str, Any]:
-        """Of the outcomes, and of the infrastructure failures by what is said of them."""
+        """Counts of the outcomes, and of the infrastructure failures by their messages."""
         return {
             "outcomes": [[*key, count] for key, count in self.outcomes.items()],
             "broken": [[*key, count] for key, count in self.broken.most_common()],
@@ -79,7 +80,7 @@ class Rollouts:
 
 
 def step_files(run: RunFolder) -> list[tuple[int, int, Path]]:
-    """Index of the stage, step and parquet file, in the order of the run."""
+    """(index of the stage, step, parquet file), in the order of the run."""
     return [
         (index, int(path.stem.removeprefix("step_")), path)
         for index, stage in enumerate(run.stages)
@@ -94,13 +95,13 @@ def count(files: Sequence[tuple[int, int, Path]]) -> int:
 
 
 def unfinished(run: RunFolder, files: Sequence[tuple[int, int, Path]]) -> list[list[int]]:
-    """Index of the stage and step of the rollouts whose step has no metrics: it was cut off, or is at work."""
+    """[index of the stage, step] of the rollouts whose step has no metrics: it was interrupted, or is still running."""
     known = [{row["step"] for row in stage.metrics.rows()} for stage in run.stages]
     return [[stage, step] for stage, step, _ in files if step not in known[stage]]
 
 
 def chunk_blocks(files: Sequence[tuple[int, int, Path]], tokenizer: Any, rollouts: Rollouts) -> Iterator[str]:
-    """The blocks of all chunks, while `rollouts` is filled. Reads one file at a time."""
+    """Yields the blocks of all chunks, and fills `rollouts`. Reads one file at a time."""
     from pyarrow import parquet
 
     for stage, step, path in files:
@@ -114,7 +115,7 @@ def chunk_blocks(files: Sequence[tuple[int, int, Path]], tokenizer: Any, rollout
 
 
 def vocabulary_block(rollouts: Rollouts, tokenizer: Any) -> str:
-    """The text of every token that occurs, once; bytes that are no text alone, in hexadecimal."""
+    """The text of every token that occurs. Bytes that are not text on their own have the tokenizer's name for them."""
     ids = sorted(rollouts.vocabulary)
     texts = tokenizer.decode_batch([[token] for token in ids], skip_special_tokens=False)
     named = [_piece(tokenizer, token, text) for token, text in zip(ids, texts, strict=True)]
@@ -122,7 +123,7 @@ def vocabulary_block(rollouts: Rollouts, tokenizer: Any) -> str:
 
 
 def open_tokenizer(run: RunFolder) -> Any:
-    """The run's. Raises UserError where no stage or base has one."""
+    """The tokenizer of the run. Raises UserError if neither the base nor a stage has one."""
     from tokenizers import Tokenizer
 
     base = [Path(run.cascade.base.hf)] if run.cascade.base.hf else []
@@ -132,12 +133,12 @@ def open_tokenizer(run: RunFolder) -> Any:
             return Tokenizer.from_file(str(folder / "tokenizer.json"))
     raise UserError(
         f"{run.root}: expected a tokenizer.json to turn token ids into text, found none in "
-        f"{', '.join(map(str, folders))}. Copy the run's into {run.root / 'tokenizer'}."
+        f"{', '.join(map(str, folders))}. Copy that of the run into {run.root / 'tokenizer'}."
     )
 
 
 class _Batch:
-    """The rows of a file as flat arrays; `lengths` and `starts` are those of the answers in them, `groups` the numbers
+    """The rows of a file as flat arrays. `lengths` and `starts` locate the answers in them. `groups` holds the number
     of answers to each prompt."""
 
     def __init__(self, table: Any) -> None:
@@ -157,26 +158,26 @@ class _Batch:
         return list(self.table[name].to_pylist())
 
     def sums(self, values: np.ndarray) -> np.ndarray:
-        """Of each answer's part of `values`, [rows]."""
+        """The sum of `values` over each answer, [rows]."""
         running = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
         return running[self.starts[1:]] - running[self.starts[:-1]]
 
     def means(self, values: np.ndarray, where: np.ndarray) -> np.ndarray:
-        """Of each answer's values where `where`, [rows]; NaN where there are none."""
+        """The mean of `values` over the tokens of each answer in the mask `where`, [rows]. NaN for an empty mask."""
         counts = self.sums(where)
         return np.where(counts, self.sums(np.where(where, values, 0.0)) / np.maximum(counts, 1), math.nan)
 
     def _per_token(self, name: str, dtype: Any, absent: Any) -> np.ndarray:
         values, lengths, present = _flat(self.table[name])
         if not np.array_equal(lengths[present], self.lengths[present]):
-            raise UserError(f"expected one value of {name} for each answer token, found other numbers of them.")
+            raise UserError(f"expected one value of {name} per answer token, found a different number.")
         row = np.full(len(self.ids), absent, dtype)
         row[np.repeat(present, self.lengths)] = values
         return row
 
 
 def _flat(column: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values of a column of lists one behind the other, lengths, and which rows are not null."""
+    """The concatenated values of a column of lists, the lengths of the lists, and which rows are not null."""
     import pyarrow.compute as pc
 
     values = pc.list_flatten(column).to_numpy()
@@ -193,7 +194,7 @@ def _tally(rollouts: Rollouts, stage: int, table: Any) -> None:
 
 
 def _whole_groups(rollouts: Rollouts, ids: list[str]) -> np.ndarray:
-    """Rows to keep: evenly spread over the run, the answers to a prompt together, at most `limit` in all."""
+    """The rows to keep: at most `limit` in all, evenly spread over the run, and only whole groups of a prompt."""
     share, position = min(1.0, rollouts.limit / max(rollouts.total, 1)), 0
     rows: list[int] = []
     for size in _group_sizes(ids):
@@ -207,7 +208,7 @@ def _whole_groups(rollouts: Rollouts, ids: list[str]) -> np.ndarray:
 
 
 def _group_sizes(ids: list[str]) -> list[int]:
-    """Of the answers to one prompt, which stand together: their ids differ behind the last "/" alone."""
+    """The numbers of answers to each prompt. They are adjacent, and their ids differ only after the last "/"."""
     return [len(list(group)) for _, group in groupby(ids, lambda name: name.rpartition("/")[0])]
 
 
@@ -249,7 +250,7 @@ def _chunks(rollouts: Rollouts, batch: _Batch, tokenizer: Any) -> Iterator[str]:
 
 
 def _cuts(lengths: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Rows from and to of each chunk: at most CHUNK_ROWS, and CHUNK_TOKENS unless one answer alone has more."""
+    """(first row, end row) of each chunk: at most CHUNK_ROWS rows and CHUNK_TOKENS tokens, but at least one answer."""
     first = tokens = 0
     for row, length in enumerate(lengths.tolist()):
         if row > first and (row - first == CHUNK_ROWS or tokens + length > CHUNK_TOKENS):
@@ -260,7 +261,7 @@ def _cuts(lengths: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def _texts(batch: _Batch, tokenizer: Any) -> dict[str, list[Any]]:
-    """What is read of each rollout. A prompt is decoded once, however many answers it has."""
+    """The texts of each rollout. A prompt is decoded once, however many answers it has."""
     firsts = np.cumsum([0, *batch.groups[:-1]])
     decoded = tokenizer.decode_batch(batch.table["prompt_ids"].take(firsts).to_pylist(), skip_special_tokens=False)
     names = ("id", "task_id", "text", "detail", "finish", "versions", "thinking")
@@ -273,7 +274,7 @@ def _texts(batch: _Batch, tokenizer: Any) -> dict[str, list[Any]]:
 
 
 def _finite(value: float | None) -> float | str | None:
-    """JSON has no NaN; the page shows its name."""
+    """JSON has no NaN and no infinity, so the page gets their names."""
     return value if value is None or math.isfinite(value) else str(value)
 
 
@@ -294,7 +295,7 @@ def _numbers(batch: _Batch, first: int, end: int) -> bytes:
 
 
 def _piece(tokenizer: Any, token: int, text: str) -> str:
-    """A piece of a character is shown as its bytes."""
+    """A token that is only part of a character is shown by its name in the tokenizer."""
     if "\ufffd" not in text:
         return text
     return f"\u27e8{tokenizer.id_to_token(token)}\u27e9"

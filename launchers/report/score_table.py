@@ -1,4 +1,4 @@
-"""The scores of a stage, before and after."""
+"""Tables of the scores before and after a stage, and of its times."""
 
 from collections.abc import Iterable
 
@@ -9,13 +9,13 @@ from cascade_rl.rl_stages.run.run_folder import StageSummary
 
 
 def gain(before: float, after: float) -> Text:
-    """Difference of two scores, coloured by its sign."""
+    """The difference of two scores, coloured by its sign."""
     delta = after - before
     return Text(f"{delta:+.3f}", style="green" if delta > 0 else "red" if delta < 0 else "dim")
 
 
 def score_table(summary: StageSummary) -> Table:
-    """Held-out scores of every domain; the stage's own domain is bold."""
+    """Held-out scores of every domain. The domain of the stage is bold."""
     table = Table()
     table.add_column(f"{summary.name} ({summary.steps} steps, {summary.seconds:.0f} s)")
     for heading in ("before", "after", "gain"):
@@ -28,7 +28,7 @@ def score_table(summary: StageSummary) -> Table:
 
 
 def score_line(summary: StageSummary) -> Text:
-    """The same in one line: `instruction_following 0.350 -> 0.612 (+0.262), math ...`."""
+    """The same scores in one line: `instruction_following 0.350 -> 0.612 (+0.262), math ...`."""
     return Text(", ").join(_score(domain, before, summary.after[domain]) for domain, before in summary.before.items())
 
 

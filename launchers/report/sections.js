@@ -1,4 +1,4 @@
-// Everything above the rollouts.
+// The sections above the rollouts.
 
 const PHASES = ["generation", "reward", "log-prob", "teacher", "update", "refit"];
 const FIRST = ["reward", "loss", "length", "entropy", "tme", "kl", "grad_norm", "lr"];
@@ -15,11 +15,11 @@ function header(run) {
     ["time of all stages", duration(run.stages.reduce((sum, stage) => sum + stage.seconds, 0))],
     ["rollouts", rollouts.kept === rollouts.total ? whole(rollouts.total) : `${whole(rollouts.kept)} of ${whole(rollouts.total)} in this file`],
     ["folder", h("span", { class: "mono" }, at.folder)],
-    ["report", `${moment(at.written)}, cascade-rl ${at.version}${at.at_work ? "; a launcher was at work" : ""}`],
+    ["report", `${moment(at.written)}, cascade-rl ${at.version}${at.at_work ? "; written during a launch" : ""}`],
   ]));
 }
 
-// The graph: one row a stage, its edges in the gutter. The first child goes on in its parent's lane.
+// The graph: one row per stage, with its edges in the gutter. The first child continues in its parent's lane.
 function lanes(stages) {
   const lane = { base: 0 }, taken = new Set();
   let next = 1;
@@ -30,7 +30,7 @@ function lanes(stages) {
   return lane;
 }
 
-// Those who teach or judge a stage, with what for.
+// The models that teach or judge a stage, with their roles.
 function teachers(stage) {
   const roles = new Map();
   for (const [role, model] of stage.models) roles.set(model, [...(roles.get(model) ?? []), role]);
@@ -74,7 +74,7 @@ function stageRow(stage, stages) {
   const gates = stage.gate.map(([domain, lost, allowed, passed]) =>
     h("span", { class: passed ? "good" : "bad" }, `${passed ? "✓" : "✗"} gate: ${words(domain)} lost ${score(lost)}, allowed ${score(allowed)}`));
   const waiting = stage.gate.length ? [] : Object.entries(stage.allowed).map(([domain, allowed]) => h("span", null, `gate: ${words(domain)} may lose ${score(allowed)}`));
-  const reads = [...teachers(stage)].map(([model, roles]) => h("span", null, roles[0] === "judge" ? `judged by ${model}` : `${roles.map(words).join(", ")} taught by ${model === "best" ? "the best there is when it begins" : model}`));
+  const reads = [...teachers(stage)].map(([model, roles]) => h("span", null, roles[0] === "judge" ? `judged by ${model}` : `${roles.map(words).join(", ")} taught by ${model === "best" ? "the best stage when it starts" : model}`));
   const pupils = stages.filter((other) => teachers(other).has(stage.name)).map((other) => h("span", null, `→ ${other.name}: ${teachers(other).get(stage.name).map(words).join(", ")}`));
   const mark = { done: "●", "gate closed": "✗", started: "◐" }[stage.state] ?? "○";
   const waits = stage.state.startsWith("waits");
@@ -86,13 +86,13 @@ function stageRow(stage, stages) {
     h("span", { class: "more" }, h("span", null, words(stage.own.join(", "))), stage.ended && h("span", null, `ended by ${stage.ended}`), gates, waiting, reads, pupils, waits && h("span", null, stage.state)));
 }
 
-// What each stage did to every domain.
+// Scores of each stage in every domain.
 function scores(run) {
   const shown = run.stages.filter((stage) => Object.keys(stage.before).length);
   if (!shown.length) { byId("scores-note").textContent = "No stage has held-out scores yet."; return; }
   const gain = (stage, domain) => (domain in stage.after && domain in stage.before ? stage.after[domain] - stage.before[domain] : null);
   const top = Math.max(...shown.flatMap((stage) => run.domains.map((domain) => Math.abs(gain(stage, domain) ?? 0)))) || 1;
-  byId("scores-note").append(`Share of ${run.header.heldout} held-out prompts per domain, after each stage, and below it what the stage changed. `,
+  byId("scores-note").append(`Mean score on ${run.header.heldout} held-out prompts per domain after each stage, and below it the change by the stage. `,
     h("span", { class: "heat" }, h("i", { class: "key", style: "background:var(--up)" }), " gained ", h("i", { class: "key", style: "background:var(--down)" }), ` lost, full colour at ${score(top)}; framed: the stage’s own domain.`));
   const first = shown[0];
   const rows = run.domains.map((domain) => [h("th", { scope: "row" }, words(domain)), h("td", null, domain in first.before ? score(first.before[domain]) : "–"), ...shown.map((stage) => heatCell(stage, domain, gain(stage, domain), top))]);
@@ -109,7 +109,7 @@ function heatCell(stage, domain, gain, top) {
     score(stage.after[domain]), h("small", null, gain === null ? "" : signed(gain), verdict));
 }
 
-// Curves: all series of a stage, or one series in all stages.
+// Curves: all metrics of a stage, or one metric in all stages.
 function seriesOf(stage) {
   const names = Object.keys(stage.metrics).filter((name) => name !== "step" && stage.metrics[name].some((value) => value !== null));
   const place = (name) => (FIRST.includes(name) ? FIRST.indexOf(name) : FIRST.length);
@@ -118,7 +118,7 @@ function seriesOf(stage) {
 
 function curves(run) {
   const trained = run.stages.filter((stage) => seriesOf(stage).length);
-  if (!trained.length) { byId("curves-charts").textContent = "No step is finished yet."; return; }
+  if (!trained.length) { byId("curves-charts").textContent = "No step has finished yet."; return; }
   const names = [...new Set(trained.flatMap(seriesOf))];
   const draw = () => {
     const { curve = `stage ${(trained.find((stage) => stage.kind !== "sft") ?? trained[0]).name}` } = address.read(), [by, name] = curve.split(" ");
@@ -135,7 +135,7 @@ function curves(run) {
   draw();
 }
 
-// Where the time went.
+// Time per phase.
 function timings(run) {
   const names = [...new Set([...PHASES, ...run.stages.flatMap((stage) => stage.phases.names)])].filter((name) => run.stages.some((stage) => stage.phases.names.includes(name)));
   const shade = (name) => `var(--c${names.indexOf(name) % 8})`;
@@ -150,10 +150,10 @@ function timings(run) {
       h("figure", null, h("figcaption", null, h("b", null, title), h("output", null, `${whole(tokens)} tokens`)), barChart(`Seconds per phase of each step of ${stage.label}`, stage.phases.steps, phases.map((name, i) => [shade(name), values[i]]), " s")),
       table(["phase", "mean", "share"], rows)));
   }
-  if (!byId("time-charts").childElementCount) byId("time-charts").textContent = "No step is finished yet.";
+  if (!byId("time-charts").childElementCount) byId("time-charts").textContent = "No step has finished yet.";
 }
 
-// What went wrong: by sample, by attempt.
+// Failures by sample, by attempt and of engines.
 function failures(run) {
   const { outcomes, broken } = run.counts, names = run.rollouts.outcomes, body = byId("failures-body");
   const keys = [...new Set(outcomes.map(([stage, domain]) => `${stage} ${domain}`))];
@@ -165,18 +165,18 @@ function failures(run) {
   });
   const heads = names.map((name) => h("span", null, h("i", { class: "swatch", style: `background:${OUTCOME_COLOURS[name]}` }), `${OUTCOME_MARKS[name]} ${words(name)}`));
   if (rows.length) body.append(h("h3", null, "Outcomes of all rollouts"), h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Outcomes" }, table(["stage", "domain", "", "rollouts", ...heads], rows)));
-  if (broken.length) body.append(h("h3", null, "Infrastructure failures: masked, never a reward of 0"), h("div", { class: "scroll" }, table(["stage", "domain", "count", "what was said"], broken.map(([stage, domain, detail, count]) => [run.stages[stage].label, words(domain), whole(count), h("td", { class: "wrap mono" }, detail || "(nothing)")]))));
+  if (broken.length) body.append(h("h3", null, "Infrastructure failures: masked, never a reward of 0"), h("div", { class: "scroll" }, table(["stage", "domain", "count", "message"], broken.map(([stage, domain, detail, count]) => [run.stages[stage].label, words(domain), whole(count), h("td", { class: "wrap mono" }, detail || "(no message)")]))));
   if (run.unfinished.length) body.append(h("p", { class: "note" }, `Rollouts of steps that were not finished: ${run.unfinished.map(([stage, step]) => `${run.stages[stage].label} step ${step}`).join(", ")}.`));
   const attempts = run.stages.flatMap((stage) => stage.attempts.map((attempt, i) => [stage.label, `${i + 1} of ${stage.attempts.length}`, moment(attempt.time), whole(attempt.from), duration(attempt.seconds), ending(attempt.code)]));
-  if (attempts.length) body.append(h("h3", null, "Attempts"), h("div", { class: "scroll" }, table(["stage", "attempt", "began", "from step", "took", "ended"], attempts)));
+  if (attempts.length) body.append(h("h3", null, "Attempts"), h("div", { class: "scroll" }, table(["stage", "attempt", "started", "from step", "duration", "ended with"], attempts)));
   const deaths = run.stages.flatMap((stage) => stage.deaths.map(([time, detail]) => [stage.label, moment(time), h("td", { class: "wrap mono" }, detail)]));
   body.append(h("h3", null, `Engine deaths: ${deaths.length || "none"}`));
-  if (deaths.length) body.append(h("div", { class: "scroll" }, table(["stage", "when", "what was said"], deaths)));
+  if (deaths.length) body.append(h("div", { class: "scroll" }, table(["stage", "time", "message"], deaths)));
 }
 
-const ending = (code) => (code === null ? h("span", { class: "soft" }, "no end was written") : code === 0 ? "exit code 0" : h("span", { class: "bad" }, `exit code ${code}`));
+const ending = (code) => (code === null ? h("span", { class: "soft" }, "no end recorded") : code === 0 ? "exit code 0" : h("span", { class: "bad" }, `exit code ${code}`));
 
-// Expert load: a row an expert, a column a step.
+// Expert load: one row per expert, one column per step.
 async function experts(run) {
   const measured = run.experts.map((shape, index) => ({ shape, index })).filter(({ shape }) => shape[0]);
   if (!measured.length) return;
@@ -200,7 +200,7 @@ async function experts(run) {
     };
   };
   byId("experts-tools").append(select("layer", "experts", options, draw), read);
-  byId("experts-map").append(canvas, h("p", { class: "note" }, "Columns: steps, the first at the left. Rows: experts. ", h("span", { class: "ramp" }, "0", h("i", { style: "background:linear-gradient(90deg,var(--down),var(--panel),var(--up))" }), "2 × the mean and more; no colour is an even load")));
+  byId("experts-map").append(canvas, h("p", { class: "note" }, "Columns: steps, from left to right. Rows: experts. ", h("span", { class: "ramp" }, "0", h("i", { style: "background:linear-gradient(90deg,var(--down),var(--panel),var(--up))" }), "2 × the mean or more; no colour: the mean")));
   repaints.push(draw); listeners.push(draw);
   await draw();
 }

@@ -1,4 +1,4 @@
-"""`cascade status RUN`: where each stage of a run stands, and what it did to every domain."""
+"""`cascade status RUN`: shows the state of each stage of a run, and its scores in every domain."""
 
 import fcntl
 from pathlib import Path
@@ -22,7 +22,7 @@ def run(root: Path) -> int:
 
 
 def status_table(run: RunFolder) -> Table:
-    """One row a stage."""
+    """One row per stage."""
     table = Table(title=run.cascade.name, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("stage", "from", "state", "steps", "seconds"):
         table.add_column(heading, justify="right" if heading in ("steps", "seconds") else "left")
@@ -36,7 +36,7 @@ def status_table(run: RunFolder) -> Table:
 
 
 def scores_table(run: RunFolder) -> Table:
-    """One row a domain, one column a stage, by its number: the held-out score after it, coloured by its gain."""
+    """One row per domain, one column per stage: the held-out score after the stage, coloured by the gain."""
     table = Table(title="held-out scores after each stage", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("domain")
     for stage in run.stages:
@@ -47,7 +47,7 @@ def scores_table(run: RunFolder) -> Table:
 
 
 def state(run: RunFolder, stage: StageFolder) -> str:
-    """In one or two words: done, gate closed, started, ready, or what it waits for."""
+    """The state in a few words: done, gate closed, started, ready, or what the stage waits for."""
     if stage.done:
         return "done" if all(verdict.passed for verdict in stage.gate()) else "gate closed"
     if stage.events.rows():
@@ -57,7 +57,7 @@ def state(run: RunFolder, stage: StageFolder) -> str:
 
 
 def is_claimed(root: Path) -> bool:
-    """Whether a launcher, or a rank of one, holds the run folder."""
+    """Whether a launcher or one of its ranks holds the lock of the run folder."""
     lock = root / ".lock"
     if not lock.exists():
         return False

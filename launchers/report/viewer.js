@@ -1,4 +1,4 @@
-// The rollouts: filters over typed columns, a list that holds only the rows in sight, and one rollout token by token.
+// The rollouts: filters over typed columns, a list that builds only the visible rows, and one rollout token by token.
 
 const ROW = 26, SLICE_MS = 30, KEPT_CHUNKS = 48, AHEAD = 12, TOKENS_AT_ONCE = 2000, ROWS_AT_ONCE = 200;
 const FLAG_LOSS = 1, FLAG_GENERATED = 2;
@@ -16,7 +16,7 @@ const COLOURS = { trainer: "log p, trainer", sampler: "log p, sampler", ratio: "
 async function viewer(run) {
   const { rollouts } = run, { kept, total, starts } = rollouts, note = byId("rollouts-note");
   if (!kept) {
-    note.textContent = total ? `None of the run’s ${whole(total)} rollouts is in this file (--rollouts).` : "No stage has drawn rollouts yet.";
+    note.textContent = total ? `None of the run’s ${whole(total)} rollouts is in this file (--rollouts).` : "No stage has sampled rollouts yet.";
     return;
   }
   const columns = Object.fromEntries(await Promise.all(Object.entries(rollouts.columns).map(async ([name, type]) => [name, fromPlanes(await unpack(`column-${name}`), 0, kept, ARRAYS[type])])));
@@ -24,7 +24,7 @@ async function viewer(run) {
   const chunks = chunkReader(starts, columns.answer, kept), order = new Uint32Array(kept), found = { query: "", hits: null };
   let shown = 0, selected = -1, latest = 0;
 
-  // Filter, search, sort: a later call ends an earlier one.
+  // Filters, searches and sorts. A later call cancels an earlier one.
   async function apply() {
     const mine = ++latest, wanted = address.read();
     if (wanted.q && !(await search(wanted.q.toLowerCase(), () => mine === latest))) return;
@@ -44,7 +44,7 @@ async function viewer(run) {
     const hits = new Uint8Array(kept);
     let since = performance.now();
     for (let chunk = 0; chunk < starts.length; chunk++) {
-      for (let ahead = chunk + 1; ahead < Math.min(starts.length, chunk + AHEAD); ahead++) chunks.text(ahead); // unpacked meanwhile
+      for (let ahead = chunk + 1; ahead < Math.min(starts.length, chunk + AHEAD); ahead++) chunks.text(ahead); // unpack the next chunks in the meantime
       const part = await chunks.text(chunk);
       if (!current()) return false;
       const prompts = part.prompts.map((prompt) => prompt.toLowerCase().includes(query));
@@ -72,7 +72,7 @@ async function viewer(run) {
       h("span", { class: "r" }, number(columns.reward[i]).slice(0, 6)), h("span", { class: "r wide" }, SORTS.advantage.show(columns.advantage[i])), h("span", { class: "r wide" }, SORTS[key].show(columns[key][i])), h("span", { class: "snippet" }));
   }
 
-  // The third number of a row is what the list is sorted by.
+  // The third number of a row is the one that the list is sorted by, or the length.
   const extra = () => { const key = (address.read().sort ?? "").replace("-", ""); return ["turns", "tme", "kl"].includes(key) ? key : "length"; };
 
   async function snippets(rows) {
@@ -122,14 +122,14 @@ async function viewer(run) {
     else if (!event.target.matches("input, select, button") && keys[event.key] && (onlyInList.has(event.key) ? event.target === byId("list") : event.target === document.body || near.contains(event.target))) { event.preventDefault(); keys[event.key](); }
   });
 
-  note.textContent = `${total === kept ? `All ${whole(total)} rollouts of the run are` : `${whole(kept)} of the run’s ${whole(total)} rollouts are`} in this file, in ${(run.bytes / 1e6).toFixed(1)} MB${total === kept ? "" : "; evenly spread, the answers to a prompt together (--rollouts)"}.`;
+  note.textContent = `${total === kept ? `All ${whole(total)} rollouts of the run are` : `${whole(kept)} of the run’s ${whole(total)} rollouts are`} in this file, in ${(run.bytes / 1e6).toFixed(1)} MB${total === kept ? "" : "; evenly spread, in whole groups (--rollouts)"}.`;
   byId("viewer").hidden = false;
   listeners.push(() => { fill(); apply(); });
   fill();
   await apply();
 }
 
-// Chunks are unpacked when they are needed, and the last few kept.
+// Unpacks chunks on demand and caches the last few.
 function chunkReader(starts, answers, kept) {
   const opened = new Map();
   const once = (key, make) => {
@@ -157,7 +157,7 @@ function chunkReader(starts, answers, kept) {
   return { of, numbers, text: (chunk) => once(`text-${chunk}`, () => unpackJson(`text-${chunk}`)) };
 }
 
-// "3-7", "3-" or "5" as bounds; a leading minus is a sign.
+// Parses "3-7", "3-" or "5" into bounds. A leading minus is a sign.
 function interval(text) {
   const [, low, dash, high] = /^\s*(-?[\d.]+)?\s*(?:(\.\.|–|-)\s*(-?[\d.]+)?)?\s*$/.exec(text ?? "") ?? [];
   return [low === undefined ? -Infinity : +low, high !== undefined ? +high : dash || low === undefined ? Infinity : +low];
@@ -171,7 +171,7 @@ function predicate(wanted, run, columns) {
     && columns.step[i] >= first && columns.step[i] <= last && (!rewarded || (columns.reward[i] >= low - 1e-6 && columns.reward[i] <= high + 1e-6));
 }
 
-// Rollouts without the value last, equal ones in the order of the run.
+// Rollouts without the value come last, equal ones in the order of the run.
 function sort(order, columns, wanted) {
   if (!wanted) return;
   const values = columns[wanted.replace("-", "")], sign = wanted.startsWith("-") ? -1 : 1;
@@ -184,7 +184,7 @@ function sort(order, columns, wanted) {
 }
 
 function summary(order, columns, { kept, outcomes }) {
-  if (!order.length) return `No rollout of ${whole(kept)} fits. Clear a filter.`;
+  if (!order.length) return `None of ${whole(kept)} rollouts matches. Clear a filter.`;
   let reward = 0, rewarded = 0, length = 0;
   const counts = new Array(outcomes.length).fill(0);
   for (const i of order) {
@@ -213,7 +213,7 @@ function makeFilters(run, rollouts) {
   return fields;
 }
 
-// Rows at fixed heights, of which only those in sight are elements.
+// A list of rows of fixed height. Only the visible rows are elements.
 function virtualList(box, spacer, { count, row, opened, settled, place }) {
   let waiting = 0, rest = 0;
   const page = () => Math.max(1, Math.floor(box.clientHeight / ROW) - 1);
@@ -271,7 +271,7 @@ function detail({ run, columns, vocabulary, i, part, at, numbers, open }) {
   ].filter(Boolean);
 }
 
-// The answers to the same prompt, by reward.
+// The rewards of the answers to the same prompt.
 function groupStrip(columns, i, open) {
   let first = i, last = i;
   while (columns.group[first - 1] === columns.group[i]) first--;
@@ -289,7 +289,7 @@ function tokenView({ stage, numbers, vocabulary, advantage, turns }) {
   const gain = (t) => (!inLoss(t) ? 0 : stage.distilled && teacher ? -kl(t) : advantage);
   const piece = (t) => vocabulary.get(ids[t]), outside = (t) => stage.band && generated(t) && (ratio(t) < stage.band[0] || ratio(t) > stage.band[1]);
   const pale = (value) => Math.min(1, value) * 55;
-  const tint = { // each from none to full colour, warm for what is unlikely or pushed down
+  const tint = { // from no colour to full colour; warm means unlikely or pushed down
     trainer: (t) => [pale(-trainer[t] / 6), "down"], sampler: (t) => [pale(-sampler[t] / 6), "down"], ratio: (t) => [pale(Math.abs(Math.log2(ratio(t)))), ratio(t) > 1 ? "up" : "down"],
     advantage: (t) => [pale(Math.abs(gain(t)) / 2), gain(t) > 0 ? "up" : "down"], kl: (t) => [pale(Math.abs(kl(t)) / 2 || 0), kl(t) > 0 ? "down" : "up"], none: () => [0, "up"],
   };

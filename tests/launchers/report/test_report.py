@@ -305,7 +305,7 @@ def test_a_run_that_has_not_begun_has_a_report(tmp_path: Path, tab: Page) -> Non
     with RunFolder.claim(tmp_path / "run", cascade(steps=2)) as (run, _):
         report.run(run.root, tmp_path / "early.html", LARGE)
     opened(tab, tmp_path / "early.html")
-    expect(tab.locator("#rollouts-note")).to_have_text("No stage has drawn rollouts yet.")
+    expect(tab.locator("#rollouts-note")).to_have_text("No stage has sampled rollouts yet.")
 
 
 # A large run.
