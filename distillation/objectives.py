@@ -24,6 +24,7 @@ from cascade_rl.engine.train.trainer import read_logprob
 from cascade_rl.kernels.fused_linear_kl import fused_linear_kl
 from cascade_rl.kernels.fused_linear_logprob import fused_linear_logprob
 from cascade_rl.kernels.parts.vocabulary import IGNORED, VocabularyShard
+from cascade_rl.kernels.policy_loss import importance_weight
 from cascade_rl.kernels.topk_kl import topk_kl
 
 EXACT_IDS = 2**24  # up to which float32, in which all values per token travel, holds whole numbers
@@ -60,16 +61,15 @@ class SampledLoss(Teaching, Loss):
             values[batch.loss_mask]  # [loss tokens]
             for values in (logprob, entropy, *(batch.per_token[name] for name in READ))
         )
-        ratio = (logprob.detach() - rollout).exp()
-        kept = (self.low <= ratio) & (ratio <= self.high)
-        coefficient = share * ratio * advantage
+        weight, dropped = importance_weight(logprob.detach() - rollout, "masked", self.low, self.high)
+        kept, coefficient = ~dropped, share * weight * advantage
         loss = -(coefficient[kept] * logprob[kept]).sum()
         metrics = {
             "loss": loss,
             "entropy": (share * entropy).sum(),
             "reverse_kl": -(share * advantage).sum(),
-            "importance_weight": (share * ratio)[kept].sum(),
-            "importance_dropped": share[~kept].sum(),
+            "importance_weight": (share * weight)[kept].sum(),
+            "importance_dropped": share[dropped].sum(),
         }
         return loss, {name: value.detach() for name, value in metrics.items()}
 

@@ -78,7 +78,7 @@ def cases(arch: str) -> Iterator[Case]:
         ("chosen_logits", vocabulary_tiles.chosen_logits, {"BI": 4, "BK": 512}, 4),
         ("row_statistics", logprob_from_logits.row_statistics, rows, config.row_warps),
         ("row_gradients", logprob_from_logits.row_gradients, rows, config.row_warps),
-        ("sequence_loss", policy_loss.sequence_loss, loss, 4),
+        ("token_losses", policy_loss.token_losses, loss, 4),
     ):
         yield Case(name, arch, kernel, constants, warps, stages=2, wide=False)
 
@@ -182,8 +182,6 @@ _POINTERS = {  # all others are to float32
     "weight_ptr": "*bf16",
     "target_ptr": "*i32",
     "chosen_ptr": "*i32",
-    "cu_seqlens_ptr": "*i32",
-    "mask_ptr": "*i1",
 }
 _ROW_POINTERS = _POINTERS | {"target_ptr": "*i64", "logits_ptr": "*bf16", "gradients_ptr": "*bf16"}
 _FLOATS = {

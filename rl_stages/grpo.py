@@ -7,17 +7,21 @@
         move the new weights into the sampler
 
 w is the importance weight of the gap between trainer and sampler; the policy ratio itself is 1, because each batch is
-used once. The trainer's log-probs are taken before the update and compared with the sampler's: a gap beyond
-`tme_bound` ends the run before it can harm the weights. What a stage does beside, each by a field of `GrpoStage`, is
-in step_batch.py (dynamic filtering), prompt_stream.py (epoch filter), group_scoring.py (overlong and hopeless answers),
-code_switch.py and agreement.py (sequences that disagree).
+used once. With `updates_per_step` above 1 there are as many optimizer steps, each on its part of the groups, and a
+`surrogate` other than A log pi clips the ratio to the policy before the first of them. The trainer's log-probs are
+taken before the update and compared with the sampler's: a gap beyond `tme_bound` ends the run before it can harm the
+weights. What a stage does beside, each by a field of `GrpoStage`, is in step_batch.py (dynamic filtering),
+prompt_stream.py (epoch filter), group_scoring.py (overlong and hopeless answers), code_switch.py and agreement.py
+(sequences that disagree).
 """
 
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
+
 from cascade_rl.engine.core.train_sequence import TrainSequence
-from cascade_rl.engine.train.losses import GrpoLoss
+from cascade_rl.engine.train.losses import PolicyLoss
 from cascade_rl.engine.train.reference import Reference
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.rl_stages.agreement import mask_disagreeing, require_agreement, require_replay
@@ -44,9 +48,10 @@ def run(session: Session[GrpoStage]) -> None:
             train_logprobs = trainer.log_probs(sequences)
             sequences, masked = mask_disagreeing(sequences, train_logprobs, stage.sequence_error_bound, step)
             gap = require_agreement(sequences, train_logprobs, stage.tme_bound, step)
+            sequences = with_old(stage, sequences, train_logprobs)
             sequences = with_reference(trainer, session.reference, sequences)
         with session.phase("update"):
-            learned = trainer.update(sequences, loss_of(stage), step)
+            learned = trainer.update(sequences, PolicyLoss(stage.objective), step, stage.updates_per_step)
         require_replay(learned["replay_fraction"], step)
         with session.phase("refit"):
             probe_gap = session.refit(step + 1)
@@ -55,8 +60,11 @@ def run(session: Session[GrpoStage]) -> None:
         session.record(step + 1, metrics, sum(sample.rollout.length for sample in batch.drawn), records)
 
 
-def loss_of(stage: GrpoStage) -> GrpoLoss:
-    return GrpoLoss(stage.importance, stage.importance_low, stage.importance_high, stage.kl_coefficient)
+def with_old(stage: GrpoStage, sequences: list[TrainSequence], logprobs: list[np.ndarray]) -> list[TrainSequence]:
+    """Adds the policy's log-probs before the update where the loss has a policy ratio."""
+    if "old_logprob" not in stage.objective.reads:
+        return sequences
+    return _with_values(sequences, "old_logprob", logprobs)
 
 
 def with_reference(
@@ -67,9 +75,13 @@ def with_reference(
         return sequences
     with reference.in_place():
         logprobs = trainer.log_probs(sequences)
+    return _with_values(sequences, "reference_logprob", logprobs)
+
+
+def _with_values(sequences: list[TrainSequence], name: str, values: list[np.ndarray]) -> list[TrainSequence]:
     return [
-        replace(sequence, per_token={**sequence.per_token, "reference_logprob": values})
-        for sequence, values in zip(sequences, logprobs, strict=True)
+        replace(sequence, per_token={**sequence.per_token, name: own})
+        for sequence, own in zip(sequences, values, strict=True)
     ]
 
 

@@ -2,6 +2,10 @@
 
 from dataclasses import replace
 
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
 from cascade_rl.engine.backend.zigzag import zigzag
 from cascade_rl.engine.train.packing import MicroBatch
 
@@ -22,3 +26,18 @@ def shard(batch: MicroBatch, size: int, rank: int) -> MicroBatch:
         routes=None if batch.routes is None else batch.routes[held],
         kept=None if batch.kept is None else batch.kept[held],
     )
+
+
+def sequence_means(values: Tensor, batch: MicroBatch, group: dist.ProcessGroup | None) -> Tensor:
+    """Mean of `values`, one for each loss token that this rank holds, over all loss tokens of the token's sequence.
+
+    values float [loss tokens], of `batch` after `shard`; the result has its shape. Collective, without gradient.
+    """
+    size = 1 if group is None else group.size()
+    lengths = batch.cu_seqlens.diff() // size  # of what this rank holds of each segment
+    counts = torch.stack([mask.sum() for mask in batch.loss_mask.split(lengths.tolist())])
+    sums = torch.stack([part.sum() for part in values.split(counts.tolist())])
+    totals = torch.stack([sums, counts.to(sums.dtype)])
+    if size > 1:
+        dist.all_reduce(totals, group=group)
+    return (totals[0] / totals[1].clamp_min(1)).repeat_interleave(counts)

@@ -9,24 +9,22 @@ Masks select, they never multiply: a value outside the mask may be NaN or infini
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
-import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.train_sequence import TrainSequence
+from cascade_rl.engine.train.context_parallel import sequence_means
 from cascade_rl.engine.train.packing import MicroBatch
+from cascade_rl.kernels.policy_loss import policy_loss
+from cascade_rl.kernels.policy_objective import PolicyObjective
 
 if TYPE_CHECKING:
     from cascade_rl.engine.models.head import Head
 
-Importance = Literal["truncated", "masked", "off"]
 Sums = tuple[Tensor, dict[str, Tensor]]
-
-# exp(20) is far outside any sane ratio and far inside float32 (miles#1363: overflow to NaN).
-_MAX_LOG_RATIO = 20.0
 
 
 class Loss(Protocol):
@@ -89,71 +87,35 @@ class RewardLoss:
 
 
 @dataclass(frozen=True)
-class GrpoLoss:
-    """On-policy GRPO, Eq. 1 of both papers: -w A log p, mean over the loss tokens of the global batch.
+class PolicyLoss:
+    """`policy_loss` of a micro-batch, mean over the loss tokens of the global batch. The default objective is Eq. 1 of
+    both papers: REINFORCE with group advantages and an importance weight.
 
-    One update per rollout batch makes the policy ratio 1, so that no clip is ever active and the surrogate is
-    REINFORCE with group advantages. w = exp(log p_train - log p_rollout), without gradient, corrects for the
-    sampler's slightly different probabilities:
-
-    importance      "truncated": w is cut at `high`; "masked" (IcePop): a token with w outside [low, high] is
-                    dropped, but still counts in the denominator, as in NeMo-RL; "off": w is 1
-    kl_coefficient  of the k3 estimate of KL(policy || reference)
-
-    Reads per_token "advantage", "rollout_logprob" (unless "off") and "reference_logprob" (with a KL term).
-    Raises UserError for an unknown importance or a band that does not hold 1.
+    A token whose weight is 0 still counts in the denominator, as in NeMo-RL. With "gspo" all tokens count alike too,
+    where its paper takes the mean over sequences of means over tokens. Reads per_token what `objective.reads` names.
     """
 
-    importance: Importance
-    low: float = 0.5
-    high: float = 2.0
-    kl_coefficient: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.importance not in get_args(Importance):
-            raise UserError(f"importance must be one of {get_args(Importance)}; found {self.importance!r}")
-        if not 0 <= self.low <= 1 <= self.high:
-            raise UserError(f"expected 0 <= low <= 1 <= high, found low = {self.low}, high = {self.high}")
+    objective: PolicyObjective
 
     def denominator(self, sequences: Sequence[TrainSequence]) -> float:
         return loss_tokens(sequences)
 
     def __call__(self, logprob: Tensor, entropy: Tensor, batch: MicroBatch) -> Sums:
         mask = batch.loss_mask
-        logprob = logprob[mask]  # [loss tokens], and so are all below
-        ratio = self._ratio(logprob.detach(), batch)
-        weight = self._corrected(ratio)
-        loss = -(weight * batch.per_token["advantage"][mask] * logprob).sum()
-        metrics = {
-            "entropy": entropy.detach()[mask].sum(),
-            "importance_weight": weight.sum(),
-            "importance_corrected": (weight != ratio).sum(),
-        }
-        if self.kl_coefficient:
-            reference_kl = k3(batch.per_token["reference_logprob"][mask] - logprob).sum()
-            loss = loss + self.kl_coefficient * reference_kl
-            metrics["reference_kl"] = reference_kl.detach()
-        return loss, {"loss": loss.detach(), **metrics}
-
-    def _ratio(self, logprob: Tensor, batch: MicroBatch) -> Tensor:
-        if self.importance == "off":
-            return torch.ones_like(logprob)
-        log_ratio = logprob - batch.per_token["rollout_logprob"][batch.loss_mask]
-        return log_ratio.clamp(max=_MAX_LOG_RATIO).exp()
-
-    def _corrected(self, ratio: Tensor) -> Tensor:
-        if self.importance == "masked":
-            return ratio.where((ratio >= self.low) & (ratio <= self.high), 0)
-        return ratio.clamp(max=self.high)
+        logprob = logprob[mask]  # [loss tokens], and so are the values
+        values = {name: batch.per_token[name][mask] for name in self.objective.reads}
+        if self.objective.surrogate == "gspo":
+            log_ratio = logprob.detach() - values["old_logprob"]
+            values["sequence_log_ratio"] = sequence_means(log_ratio, batch, _context_group())
+        loss, sums = policy_loss(logprob, self.objective, values)
+        return loss, {"loss": loss.detach(), "entropy": entropy.detach()[mask].sum(), **sums}
 
 
-def k3(log_ratio: Tensor) -> Tensor:
-    """exp(d) - 1 - d, never negative: an unbiased estimate of KL(p || q) for samples of p, d = log q - log p.
+def _context_group() -> dist.ProcessGroup | None:
+    """The ranks that share each sequence; None where nothing is cut."""
+    from megatron.core import parallel_state  # here, since most readers of this module need no Megatron
 
-    d is cut at +-20, beyond which there is no gradient.
-    """
-    log_ratio = log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
-    return log_ratio.expm1() - log_ratio
+    return parallel_state.get_context_parallel_group(check_initialized=False)
 
 
 def group_advantages(rewards: np.ndarray, valid: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ same global batch gives the same gradient for any split into micro-batches, data
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,15 @@ from cascade_rl.moe.router_replay import RouterReplay
 
 Reader = Callable[[Tensor, Head, MicroBatch], dict[str, Tensor]]
 ForwardStep = Callable[[Iterator[MicroBatch], Any], tuple[Tensor, Callable]]
+
+
+@dataclass(frozen=True)
+class _OptimizerStep:
+    sums: dict[str, float]  # over its sequences, of each metric of the loss
+    denominator: float
+    grad_norm: float
+    replay_fraction: float
+    expert_tokens: np.ndarray  # int64 [expert layers, experts]
 
 
 def read_logprob(states: Tensor, head: Head, batch: MicroBatch) -> dict[str, Tensor]:
@@ -141,16 +151,35 @@ class Trainer:
             found[index][name] = values
         return found
 
-    def update(self, sequences: Sequence[TrainSequence], loss: Loss | StatesLoss, step: int) -> dict[str, float]:
+    def update(
+        self, sequences: Sequence[TrainSequence], loss: Loss | StatesLoss, step: int, updates: int = 1
+    ) -> dict[str, float]:
         """One optimizer step on the whole batch; `step` counts from 0. Returns the metrics of the step.
 
-        Metrics are sums over the global batch divided by the loss's denominator; "loss" is what was optimised.
-        Afterwards `expert_tokens`, int64 [expert layers, experts], says how many tokens each expert got.
-        Raises FloatingPointError if the gradient norm is not finite; the parameters are then unchanged.
+        With several `updates`, a divisor of the number of sequences, there are so many optimizer steps, of the same
+        learning rate, each on the next equal part of the sequences. A part without a loss token is left out.
+        Metrics are sums over the global batch by the loss's denominator; "loss" is what was optimised, and "grad_norm"
+        a mean over optimizer steps. How many tokens each expert got is afterwards in `expert_tokens`, int64
+        [expert layers, experts].
+        Raises FloatingPointError where a gradient norm is not finite; that optimizer step is then not taken.
         """
         lr = learning_rate(step, self.optimizer_config, self.total_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
+        size = len(sequences) // updates
+        parts = [sequences[first : first + size] for first in range(0, len(sequences), size)]
+        taken = [self._optimizer_step(part, loss, step) for part in parts if loss.denominator(part)]
+        self.expert_tokens = np.sum([one.expert_tokens for one in taken], 0)
+        denominator = sum(one.denominator for one in taken)
+        return {
+            **{name: sum(one.sums[name] for one in taken) / denominator for name in taken[0].sums},
+            **balance_metrics(self.expert_tokens),
+            "grad_norm": sum(one.grad_norm for one in taken) / len(taken),
+            "lr": lr,
+            "replay_fraction": min(one.replay_fraction for one in taken),
+        }
+
+    def _optimizer_step(self, sequences: Sequence[TrainSequence], loss: Loss | StatesLoss, step: int) -> _OptimizerStep:
         denominator = loss.denominator(sequences)
         batches = self._held(self.local_batches(sequences))
         for chunk in self.ddp:
@@ -159,12 +188,10 @@ class Trainer:
         self.replay.take_replayed_rows()
         outputs = self._run(batches, partial(self._loss_step, loss, denominator), forward_only=False)
         replayed = self._replayed_fraction(batches)
-        self.expert_tokens = self.balance.take()
+        expert_tokens = self.balance.take()
         self._require_finite_gradient(step)
         _, grad_norm, _ = self.optimizer.step()
-        means = {name: total / denominator for name, total in _sum_over_batch(outputs).items()}
-        balance = balance_metrics(self.expert_tokens)
-        return {**means, **balance, "grad_norm": float(grad_norm), "lr": lr, "replay_fraction": replayed}
+        return _OptimizerStep(_sum_over_batch(outputs), denominator, float(grad_norm), replayed, expert_tokens)
 
     def _require_finite_gradient(self, step: int) -> None:
         """Megatron checks for NaN only with a loss scaler; without one, its step would write NaN into the weights."""

@@ -25,7 +25,7 @@ from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import read_config
 from cascade_rl.engine.train import checkpoint
-from cascade_rl.engine.train.losses import mismatch
+from cascade_rl.engine.train.losses import PolicyLoss, mismatch
 from cascade_rl.engine.train.reference import Reference
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.rl_stages import grpo
@@ -157,8 +157,9 @@ def _reinforced(
 ) -> Found:
     student = trainer.log_probs(sequences)
     told = _of_batch(config, samples) | _gap(sequences, student)
+    sequences = grpo.with_old(config, sequences, student)
     sequences = grpo.with_reference(trainer, reference, sequences)
-    learned = trainer.update(sequences, grpo.loss_of(config), step - 1)
+    learned = trainer.update(sequences, PolicyLoss(config.objective), step - 1, config.updates_per_step)
     return Found({"train_logprobs": student}, told | learned)
 
 

@@ -73,9 +73,9 @@ def _given(stage: Stage) -> int:
 
 
 def values_per_token(stage: Stage) -> int:
-    """The number of float32 values per token that the loss needs."""
-    if isinstance(stage, GrpoStage):  # advantage, log-probs of the sampler and the reference
-        return 3 if stage.kl_coefficient else 2
-    if isinstance(stage, MopdStage):  # advantage, sampler's log-prob, share, teacher, and the teacher's top k
+    """Float32 that ride with each token into the loss."""
+    if isinstance(stage, GrpoStage):  # the sampler's log-prob rides along, whether or not it is read
+        return len({"rollout_logprob", *stage.objective.reads})
+    if isinstance(stage, MopdStage):  # advantage, the sampler's log-prob, share, teacher, and the teacher's best
         return 4 + (2 * stage.topk if stage.objective == "topk" else 0)
     return 1 if isinstance(stage, RewardModelStage) else 0

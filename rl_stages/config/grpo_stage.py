@@ -1,11 +1,13 @@
 """The settings of on-policy RL with verified rewards."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal
 
+from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Sampling
 from cascade_rl.engine.core.settings import OptimizerConfig
+from cascade_rl.kernels.policy_objective import Importance, KlEstimator, PolicyObjective, Surrogate
 from cascade_rl.rl_stages.config.node import Node, at_least, require, share
 from cascade_rl.rl_stages.config.reward_model import RewardModel
 from cascade_rl.rl_stages.config.stage import RL_OPTIMIZER, OnPolicyStage
@@ -56,8 +58,14 @@ class GrpoStage(OnPolicyStage):
     """On-policy RL with verified rewards. Defaults: IF-RL of Cascade 2, Table 8 (facts/paper.md 1.2), but without its
     dynamic filtering; each stage's own numbers are in rl_stages/recipes/.
 
+    surrogate         of the policy objective (kernels/policy_objective.py): "reinforce", the papers', or one with a
+                      clipped policy ratio, for several updates a step: "clip", "cispo", "gspo"
+    clip_low, clip_high   the ratio is clipped to [1 - clip_low, 1 + clip_high]; the GSPO paper has 3e-4 and 4e-4
+    dual_clip         of "clip" and "gspo": bounds what a negative advantage can cost; None: no bound
+    updates_per_step  optimizer steps of a step, each on an equal part of its groups, in their order
     importance        weight of the train/rollout gap: "truncated" (clamped at importance_high), "masked"
                       (tokens outside [importance_low, importance_high] dropped), "off". Not in the paper
+    kl_estimator      "k3", "k2" or "k1", of the KL term
     kl_coefficient    KL to the stage's first weights; 0 but for RLHF (0.03)
     overlong          a truncated sample has reward 0 ("penalty") or leaves the loss ("filter")
     domains           those of its data, where they are several; `domain` is then only a name
@@ -78,7 +86,13 @@ class GrpoStage(OnPolicyStage):
     rollouts_per_prompt: int = 16
     sampling: Sampling = RL_SAMPLING
     optimizer: OptimizerConfig = RL_OPTIMIZER
-    importance: Literal["truncated", "masked", "off"] = "truncated"
+    surrogate: Surrogate = "reinforce"
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual_clip: float | None = None
+    updates_per_step: int = 1
+    importance: Importance = "truncated"
+    kl_estimator: KlEstimator = "k3"
     kl_coefficient: float = 0.0
     overlong: Literal["penalty", "filter"] = "penalty"
     domains: tuple[str, ...] = ()
@@ -91,6 +105,11 @@ class GrpoStage(OnPolicyStage):
     thinking_fraction: float | None = None
     reward_model: RewardModel | None = None
     sequence_error_bound: float | None = None
+
+    @property
+    def objective(self) -> PolicyObjective:
+        """What an update minimises."""
+        return PolicyObjective(**{item.name: getattr(self, item.name) for item in fields(PolicyObjective)})
 
     @property
     def trained_domains(self) -> Collection[str]:
@@ -117,12 +136,23 @@ class GrpoStage(OnPolicyStage):
         super().__post_init__()
         at_least(2, self.name, self, "rollouts_per_prompt")  # a group of one has no advantage
         at_least(1, self.name, self, "max_draws")
-        require(self.kl_coefficient >= 0, f"{self.name}.kl_coefficient", "0 or more", self.kl_coefficient)
+        self._check_objective()
         if self.thinking_fraction is not None:
             share(self.name, self, "thinking_fraction")
         bound = self.sequence_error_bound
         require(bound is None or bound >= 1, f"{self.name}.sequence_error_bound", "1 or more", bound)
         self._check_extensions()
+
+    def _check_objective(self) -> None:
+        try:
+            clips = self.objective.clips
+        except ValueError as reason:
+            raise UserError(f"{self.name}.{reason}.") from None
+        updates, groups = self.updates_per_step, self.prompts_per_step
+        divides = updates > 0 and groups % updates == 0
+        require(divides, f"{self.name}.updates_per_step", f"a divisor of prompts_per_step = {groups}", updates)
+        expected = "1 with surrogate=reinforce, which has no policy ratio"
+        require(clips or updates == 1, f"{self.name}.updates_per_step", expected, updates)
 
     def _check_extensions(self) -> None:
         starts = [change.from_step for change in self.extensions]

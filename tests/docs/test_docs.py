@@ -23,7 +23,7 @@ from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SYMPTOMS = sorted((DOCS / "symptoms").glob("*.md"))
-CODE = ("engine", "rl_stages", "launchers", "moe", "distillation")
+CODE = ("engine", "kernels", "rl_stages", "launchers", "moe", "distillation")
 PAGES = [DOCS / "README.md", *DOCS.glob("adding_*.md"), DOCS / "glossary.md", DOCS / "parity.md", *SYMPTOMS]
 KEYS = {
     "STAGE": (GrpoStage, SftStage, MopdStage, RewardModelStage),

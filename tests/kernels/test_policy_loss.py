@@ -7,45 +7,58 @@ import pytest
 import torch
 from torch import Tensor
 
-from cascade_rl.kernels.policy_loss import SUMS, PolicyLoss, PolicyObjective, policy_loss
+from cascade_rl.kernels.policy_loss import kl_estimate, policy_loss
+from cascade_rl.kernels.policy_objective import PolicyObjective
 from tests.kernels.oracles import PATHS, on_path
 
-CU_SEQLENS = torch.tensor([0, 3, 3, 20, 64], dtype=torch.int32)  # one sequence is empty
-TOKENS = 64
+TOKENS, TWO_BLOCKS = 150, 1100
+SEQUENCES = 4
+SURROGATES, IMPORTANCES = ("reinforce", "clip", "cispo", "gspo"), ("off", "truncated", "masked")
+KL_TERMS: list[dict] = [{}, *({"kl_estimator": name, "kl_coefficient": 0.3} for name in ("k1", "k2", "k3"))]
 OBJECTIVES = [
-    PolicyObjective(surrogate, clip_high=0.28, dual_clip=dual, importance=importance, kl=kl, kl_coefficient=0.3)
-    for surrogate, importance, kl in itertools.product(
-        ["reinforce", "clip", "cispo", "gspo"], ["off", "truncated", "masked"], ["off", "k1", "k2", "k3"]
-    )
-    for dual in ([None, 3.0] if surrogate in ("clip", "gspo") and importance == kl == "off" else [None])
+    PolicyObjective(surrogate, clip_high=0.28, dual_clip=dual, importance=importance, **kl)
+    for surrogate, importance, kl in itertools.product(SURROGATES, IMPORTANCES, KL_TERMS)
+    for dual in ([None, 3.0] if surrogate in ("clip", "gspo") else [None])
 ]
+EVERYTHING = PolicyObjective("clip", dual_clip=3.0, importance="masked", kl_coefficient=0.1)
+
+Values = dict[str, Tensor]
 
 
-def inputs(dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    logprob = -3 * torch.rand(TOKENS)
-    near = {name: logprob + 0.4 * torch.randn(TOKENS) for name in ("old", "rollout", "reference")}
-    near["old"][[2, 30]] += torch.tensor([-3.0, 3.0])  # far outside every clip
-    return {
-        "logprob": logprob.to(dtype).requires_grad_(),
-        "advantage": torch.randn(TOKENS),
-        "mask": torch.rand(TOKENS) < 0.8,
-        "cu_seqlens": CU_SEQLENS,
-        **{f"{name}_logprob": value for name, value in near.items()},
-    }
+def inputs(tokens: int = TOKENS) -> tuple[Tensor, Values]:
+    """Log-probs, and the values of an objective that reads all."""
+    logprob = -3 * torch.rand(tokens)
+    near = {name: logprob + 0.4 * torch.randn(tokens) for name in ("old", "rollout", "reference")}
+    near["old"][2::50] -= 3.0  # far outside every clip
+    near["old"][30::50] += 3.0
+    values = {f"{name}_logprob": value for name, value in near.items()} | {"advantage": torch.randn(tokens)}
+    return logprob.requires_grad_(), values | {"sequence_log_ratio": sequence_log_ratio(logprob, values["old_logprob"])}
 
 
-def op(path: str, objective: PolicyObjective, **tensors: Tensor) -> PolicyLoss:
+def sequence_log_ratio(logprob: Tensor, old: Tensor) -> Tensor:
+    """Of sequences whose means are far apart, so that some are clipped."""
+    parts = (logprob.detach() - old).tensor_split(SEQUENCES)
+    means = [part.mean() + shift for part, shift in zip(parts, (0.0, 1.2, -0.5, 0.1), strict=True) if len(part)]
+    return torch.cat([mean.expand(len(part)) for mean, part in zip(means, parts, strict=False)] or [old])
+
+
+def found(
+    path: str, objective: PolicyObjective, logprob: Tensor, values: Values
+) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """Loss, sums, gradient of twice the loss."""
     with on_path(path):
-        return policy_loss(objective=objective, **tensors)
+        loss, sums = policy_loss(logprob, objective, values)
+        (gradient,) = torch.autograd.grad(2 * loss, logprob)
+    return loss.detach(), sums, gradient
 
 
-def one_token(o: PolicyObjective, lp: Tensor, a: float, old: float, rollout: float, ref: float, rho: Tensor) -> Tensor:
+def one_token(o: PolicyObjective, lp: Tensor, rho: Tensor, a: float, old: float, rollout: float, ref: float) -> Tensor:
     """The formula of one token, as in the papers."""
     low, high = 1 - o.clip_low, 1 + o.clip_high
     if o.surrogate == "reinforce":
-        s = a * lp
+        s, old = a * lp, float(lp.detach())
     elif o.surrogate == "cispo":
-        s = min(max(float(rho), low), high) * a * lp
+        s = min(max(float(rho.detach()), low), high) * a * lp
     else:
         s = min(rho * a, min(max(rho, torch.tensor(low)), torch.tensor(high)) * a)
         if o.dual_clip and a < 0:
@@ -54,131 +67,137 @@ def one_token(o: PolicyObjective, lp: Tensor, a: float, old: float, rollout: flo
     w = {"off": 1.0, "truncated": min(v, o.importance_high),
          "masked": v if o.importance_low <= v <= o.importance_high else 0.0}[o.importance]  # fmt: skip
     d = ref - lp
-    kl = {"off": 0 * d, "k1": -d, "k2": d**2 / 2, "k3": d.exp() - 1 - d}[o.kl]
+    kl = {"k1": -d, "k2": d**2 / 2, "k3": d.exp() - 1 - d}[o.kl_estimator]
     return o.kl_coefficient * kl - w * s
 
 
-def oracle(o: PolicyObjective, t: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Loss of each sequence, gradient of their sum."""
-    lp = t["logprob"].detach().double().requires_grad_()
-    losses = []
-    for first, last in itertools.pairwise(CU_SEQLENS.tolist()):
-        seen = [i for i in range(first, last) if t["mask"][i]]
-        total = lp.new_zeros(())
-        mean = sum(float(lp[i] - t["old_logprob"][i]) for i in seen) / max(len(seen), 1)
-        for i in seen:
-            rho = (lp[i] - float(t["old_logprob"][i])).exp()
-            if o.surrogate == "gspo":
-                rho = (mean + lp[i] - lp[i].detach()).exp()
-            rest = (float(t[name][i]) for name in ("advantage", "old_logprob", "rollout_logprob", "reference_logprob"))
-            total = total + one_token(o, lp[i], *rest, rho)
-        losses.append(total)
-    stacked = torch.stack(losses)
-    (gradient,) = torch.autograd.grad(stacked.sum(), lp)
-    return stacked.detach(), gradient
+def oracle(o: PolicyObjective, logprob: Tensor, values: Values) -> tuple[Tensor, Tensor]:
+    """Loss, gradient of twice the loss."""
+    lp = logprob.detach().double().requires_grad_()
+    total = lp.new_zeros(())
+    names = ("advantage", "old_logprob", "rollout_logprob", "reference_logprob", "sequence_log_ratio")
+    for own, (*rest, mean) in zip(lp, zip(*(values[name].tolist() for name in names), strict=True), strict=True):
+        log_ratio = mean + own - own.detach() if o.surrogate == "gspo" else own - rest[1]
+        total = total + one_token(o, own, log_ratio.exp(), *rest)
+    return total.detach(), torch.autograd.grad(2 * total, lp)[0]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
 def test_both_paths_equal_the_formulas(objective: PolicyObjective):
-    tensors = inputs()
-    losses, gradient = oracle(objective, tensors)
-    results = [op(path, objective, **tensors) for path in PATHS]
-    for found in results:
-        torch.testing.assert_close(found.sequences["loss"].double(), losses, rtol=2e-6, atol=2e-6)
-        (found_gradient,) = torch.autograd.grad(2 * found.loss, tensors["logprob"])
-        torch.testing.assert_close(found_gradient.double(), 2 * gradient, rtol=5e-6, atol=2e-6)
-    for name in SUMS:
-        torch.testing.assert_close(results[0].sequences[name], results[1].sequences[name], rtol=1e-5, atol=1e-5)
+    logprob, values = inputs()
+    loss, gradient = oracle(objective, logprob, values)
+    (torch_loss, torch_sums, torch_gradient), (loss_, sums, gradient_) = (
+        found(path, objective, logprob, values) for path in PATHS
+    )
+    for mine, its_gradient in ((torch_loss, torch_gradient), (loss_, gradient_)):
+        torch.testing.assert_close(mine.double(), loss, rtol=2e-6, atol=2e-5)  # a sum of terms of both signs
+        torch.testing.assert_close(its_gradient.double(), gradient, rtol=5e-6, atol=2e-6)
+    assert list(sums) == list(torch_sums)
+    for name, total in sums.items():
+        torch.testing.assert_close(total, torch_sums[name].float(), rtol=2e-6, atol=2e-5)
+    if objective.clips:
+        assert 0.05 < float(sums["clip_fraction"]) / TOKENS < 0.95
+    if objective.importance != "off":
+        assert 0.01 < float(sums["importance_corrected"]) / TOKENS < 0.5
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_values_outside_the_mask_may_be_anything(path: str):
-    tensors = inputs()
-    objective = PolicyObjective("clip", importance="masked", kl="k3", kl_coefficient=0.1)
-    clean = op(path, objective, **tensors)
-    mask = tensors["mask"]
-    dirty = {n: t if n in ("mask", "cu_seqlens") else t.detach().where(mask, torch.nan) for n, t in tensors.items()}
-    dirty["logprob"].requires_grad_()
-    found = op(path, objective, **dirty)
-    found.loss.backward()
-    assert torch.equal(found.loss, clean.loss)
-    assert not dirty["logprob"].grad[~mask].any()
-    assert dirty["logprob"].grad.isfinite().all()
+def test_the_sums_are_those_that_the_objective_has():
+    logprob, values = inputs()
+    assert list(found("torch", PolicyObjective(), logprob, values)[1]) == ["importance_weight", "importance_corrected"]
+    everything = ["importance_weight", "importance_corrected", "reference_kl", "clip_fraction"]
+    assert list(found("torch", EVERYTHING, logprob, values)[1]) == everything
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_on_policy_clip_is_reinforce(path: str):
-    """Without old log-probs rho is 1 in value and the gradient is that of A log p."""
-    tensors = inputs()
-    tensors.pop("old_logprob")
-    found = op(path, PolicyObjective("clip"), **tensors)
-    (gradient,) = torch.autograd.grad(found.loss, tensors["logprob"])
-    torch.testing.assert_close(gradient, -tensors["advantage"].where(tensors["mask"], 0), rtol=1e-6, atol=1e-6)
-    assert float(found.sequences["ratio"].sum()) == float(tensors["mask"].sum())
-    assert not found.sequences["clipped"].any()
+    """Where the policy is the old one, rho is 1 and the gradient is that of A log p."""
+    logprob, values = inputs()
+    values["old_logprob"] = logprob.detach()
+    _, sums, gradient = found(path, PolicyObjective("clip", importance="off"), logprob, values)
+    torch.testing.assert_close(gradient, -2 * values["advantage"], rtol=1e-6, atol=1e-6)
+    assert sums["clip_fraction"] == 0
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_ratio_out_of_all_bounds_is_finite(path: str):
-    tensors = inputs()
-    tensors["old_logprob"] = tensors["old_logprob"] - 500
-    tensors["reference_logprob"] = tensors["reference_logprob"] + 500
-    objective = PolicyObjective("clip", importance="truncated", kl="k3", kl_coefficient=0.1)
-    found = op(path, objective, **tensors)
-    (gradient,) = torch.autograd.grad(found.loss, tensors["logprob"])
-    assert found.loss.isfinite()
+def test_a_dropped_token_is_not_clipped(path: str):
+    logprob, values = inputs()
+    values["rollout_logprob"] = values["old_logprob"] - 5
+    _, sums, gradient = found(path, PolicyObjective("clip", importance="masked"), logprob, values)
+    assert (sums["importance_corrected"], sums["clip_fraction"]) == (TOKENS, 0)
+    assert not gradient.any()
+
+
+@pytest.mark.parametrize("surrogate", SURROGATES)
+@pytest.mark.parametrize("path", PATHS)
+def test_a_ratio_out_of_all_bounds_is_finite(path: str, surrogate: str):
+    logprob, values = inputs()
+    values["old_logprob"] = values["old_logprob"] - 500
+    values["rollout_logprob"] = values["rollout_logprob"] - 1500
+    values["reference_logprob"] = values["reference_logprob"] + 500
+    values["sequence_log_ratio"] = values["sequence_log_ratio"] + 500
+    loss, sums, gradient = found(path, PolicyObjective(surrogate, kl_coefficient=0.1), logprob, values)
+    assert loss.isfinite()
     assert gradient.isfinite().all()
+    assert all(total.isfinite() for total in sums.values())
+
+
+def test_k3_estimates_the_kl_divergence():
+    p, q = torch.tensor([0.5, 0.3, 0.2]).double(), torch.tensor([0.2, 0.2, 0.6]).double()
+    exact = float((p * (p / q).log()).sum())
+    for estimator in ("k1", "k3"):
+        assert float((p * kl_estimate((q / p).log(), estimator)).sum()) == pytest.approx(exact)
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_k3_keeps_its_digits_where_policy_and_reference_agree(path: str):
     """exp(d) - 1 - d is all cancellation near 0: at d = 1e-3 float32 would keep one digit of 5e-7."""
     d = torch.tensor([1e-3, -1e-3, 3e-5, 9e-3, 1.1e-2])
-    logprob = torch.zeros(5, requires_grad=True)
-    found = op(
-        path,
-        PolicyObjective("reinforce", kl="k3", kl_coefficient=1.0),
-        logprob=logprob,
-        advantage=torch.zeros(5),
-        mask=torch.ones(5).bool(),
-        cu_seqlens=torch.arange(6).int(),
-        reference_logprob=d,
-    )
-    (gradient,) = torch.autograd.grad(found.loss, logprob)
     exact = d.double()
-    torch.testing.assert_close(gradient.double(), -exact.expm1(), rtol=1e-5, atol=6e-8)
-    if path == "triton":
-        torch.testing.assert_close(found.sequences["loss"].double(), exact.expm1() - exact, rtol=1e-3, atol=0)
+    for i in range(len(d)):
+        objective = PolicyObjective(importance="off", kl_coefficient=1.0)
+        values = {"advantage": torch.zeros(1), "reference_logprob": d[i : i + 1]}
+        loss, _, gradient = found(path, objective, torch.zeros(1, requires_grad=True), values)
+        torch.testing.assert_close(gradient.double() / 2, -exact[i : i + 1].expm1(), rtol=1e-5, atol=6e-8)
+        if path == "triton":
+            torch.testing.assert_close(loss.double(), exact[i].expm1() - exact[i], rtol=1e-3, atol=0)
 
 
-def test_a_sequence_has_the_same_bits_in_any_packing():
-    tensors = inputs()
-    objective = PolicyObjective("gspo", importance="masked", kl="k3", kl_coefficient=0.1)
-    whole = op("triton", objective, **tensors)
-    for index, (first, last) in enumerate(itertools.pairwise(CU_SEQLENS.tolist())):
-        alone = {n: t[first:last] for n, t in tensors.items() if n != "cu_seqlens"}
-        found = op("triton", objective, **alone, cu_seqlens=torch.tensor([0, last - first], dtype=torch.int32))
-        assert all(torch.equal(found.sequences[name][0], whole.sequences[name][index]) for name in SUMS)
+def test_the_gradient_of_a_token_has_the_same_bits_in_any_batch():
+    logprob, values = inputs(TWO_BLOCKS)
+    loss, sums, whole = found("triton", EVERYTHING, logprob, values)
+    torch_loss, torch_sums, _ = found("torch", EVERYTHING, logprob, values)
+    torch.testing.assert_close(loss, torch_loss, rtol=1e-5, atol=1e-4)
+    for name, total in sums.items():
+        torch.testing.assert_close(total, torch_sums[name].float(), rtol=1e-5, atol=1e-4)
+    for rows in (slice(0, 1), slice(7, 1040), slice(1024, None)):
+        part = logprob.detach()[rows].requires_grad_()
+        _, _, gradient = found("triton", EVERYTHING, part, {name: value[rows] for name, value in values.items()})
+        assert torch.equal(gradient, whole[rows])
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_no_tokens(path: str):
-    none = {name: tensor.detach()[:0] for name, tensor in inputs().items()}
-    none |= {"logprob": torch.zeros(0, requires_grad=True), "cu_seqlens": torch.zeros(3, dtype=torch.int32)}
-    found = op(path, PolicyObjective("clip", importance="masked", kl="k3", kl_coefficient=0.1), **none)
-    found.loss.backward()
-    assert found.loss == 0
-    assert none["logprob"].grad.shape == (0,)
+    logprob, values = inputs(0)
+    loss, sums, gradient = found(path, EVERYTHING, logprob, values)
+    assert loss == 0
+    assert not any(sums.values())
+    assert gradient.shape == (0,)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"surrogate": "ppo"}, "surrogate must be one of"),
-        ({"surrogate": "clip", "clip_low": 1.5}, "clip_low"),
-        ({"surrogate": "clip", "importance_high": 0.5}, "importance_high"),
-        ({"surrogate": "clip", "dual_clip": 0.5}, "above 1"),
-        ({"surrogate": "cispo", "dual_clip": 3.0}, "clip and gspo"),
+        ({"surrogate": "ppo"}, "surrogate: expected one of reinforce, clip, cispo, gspo, found 'ppo'"),
+        ({"importance": "icepop"}, "importance: expected one of truncated, masked, off, found 'icepop'"),
+        ({"kl_estimator": "k4"}, "kl_estimator: expected one of k1, k2, k3, found 'k4'"),
+        ({"clip_low": 1.5}, r"clip_low: expected a value in \[0, 1\], found 1.5"),
+        ({"clip_high": -0.1}, "clip_high: expected 0 or more, found -0.1"),
+        ({"clip_high": math.nan}, "clip_high: expected 0 or more, found nan"),
+        ({"importance_low": 1.5}, r"importance_low: expected a value in \[0, 1\], found 1.5"),
+        ({"importance_high": 0.9}, "importance_high: expected 1 or more, found 0.9"),
+        ({"kl_coefficient": -1.0}, "kl_coefficient: expected 0 or more, found -1.0"),
+        ({"surrogate": "clip", "dual_clip": 1.0}, "dual_clip: expected more than 1, found 1.0"),
+        ({"surrogate": "cispo", "dual_clip": 3.0}, "dual_clip: expected none unless the surrogate is clip or gspo"),
     ],
 )
 def test_wrong_objectives_are_named(change: dict, message: str):
@@ -190,18 +209,17 @@ def test_wrong_objectives_are_named(change: dict, message: str):
     ("change", "message"),
     [
         ({"logprob": torch.zeros(4, 16)}, "logprob float32"),
-        ({"logprob": torch.zeros(64).bfloat16()}, "logprob float32"),
-        ({"mask": torch.ones(64)}, "mask bool"),
-        ({"advantage": torch.zeros(63)}, r"advantage \[64\]"),
-        ({"old_logprob": torch.zeros(63)}, r"old_logprob \[64\]"),
-        ({"mask": torch.ones(64, device="meta").bool()}, "logprob and mask on one device"),
-        ({"rollout_logprob": None}, "needs rollout_logprob"),
-        ({"reference_logprob": None}, "needs reference_logprob"),
-        ({"cu_seqlens": torch.tensor([0, 9, 5, 64])}, "ascending from 0 to 64"),
-        ({"cu_seqlens": torch.tensor([0, 60])}, "ascending from 0 to 64"),
+        ({"logprob": torch.zeros(TOKENS).bfloat16()}, "logprob float32"),
+        ({"advantage": torch.zeros(63)}, r"expected advantage \[150\], found \[63\]"),
+        ({"advantage": torch.zeros(TOKENS, device="meta")}, "logprob and advantage on one device"),
+        ({"old_logprob": None}, "needs old_logprob, found none"),
+        ({"rollout_logprob": None}, "needs rollout_logprob, found none"),
+        ({"reference_logprob": None}, "needs reference_logprob, found none"),
+        ({"sequence_log_ratio": None}, "needs sequence_log_ratio, found none"),
     ],
 )
 def test_wrong_arguments_are_named(change: dict, message: str):
-    objective = PolicyObjective("clip", importance="masked", kl="k3", kl_coefficient=0.1)
+    logprob, values = inputs()
+    given = {name: value for name, value in ({"logprob": logprob} | values | change).items() if value is not None}
     with pytest.raises(ValueError, match=message):
-        policy_loss(**(inputs() | change), objective=objective)
+        policy_loss(given.pop("logprob"), PolicyObjective("gspo", kl_coefficient=0.1), given)

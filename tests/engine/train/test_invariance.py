@@ -23,8 +23,9 @@ from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import export_hf, family_of, read_config
 from cascade_rl.engine.models.build import place_of_this_rank
 from cascade_rl.engine.train import checkpoint
-from cascade_rl.engine.train.losses import GrpoLoss, Loss, SftLoss
+from cascade_rl.engine.train.losses import Loss, PolicyLoss, SftLoss
 from cascade_rl.engine.train.trainer import Trainer
+from cascade_rl.kernels.policy_objective import PolicyObjective
 from tests.engine.models import tiny
 from tests.gloo import run_ranks
 
@@ -34,8 +35,9 @@ OPTIMIZER = OptimizerConfig(lr=1e-2, eps=1e-4, weight_decay=0.1)
 MOE_LAYERS, TOPK = 2, 2  # of both models with experts
 LOSSES: dict[str, Loss] = {
     "sft": SftLoss(),
-    "grpo": GrpoLoss("truncated"),
-    "kl": GrpoLoss("off", kl_coefficient=1.0),
+    "grpo": PolicyLoss(PolicyObjective()),
+    "kl": PolicyLoss(PolicyObjective(importance="off", kl_coefficient=1.0)),
+    "gspo": PolicyLoss(PolicyObjective("gspo", clip_high=0.5, dual_clip=3.0)),
 }
 EXPERTS = {"nemotron_h": 8, "qwen3_moe": 4, "llama": 0}
 TOKEN_BUDGETS = {1: 32, 2: 64, 4: 64}
@@ -97,11 +99,13 @@ def sequence(rng: np.random.Generator, experts: int, length: int) -> TrainSequen
 
     routes = [rng.permutation(experts)[:TOPK] for _ in range((length - 1) * MOE_LAYERS)]
     token_ids = rng.integers(0, tiny.VOCABULARY, length)
+    loss_mask = rng.random(length - 1) < 0.7
+    per_token = {"advantage": draw(), "rollout_logprob": draw() - 5, "reference_logprob": draw() - 5}
     return TrainSequence(
         token_ids=token_ids,
-        loss_mask=rng.random(length - 1) < 0.7,
+        loss_mask=loss_mask,
         temperature=0.8,
-        per_token={"advantage": draw(), "rollout_logprob": draw() - 5, "reference_logprob": draw() - 5},
+        per_token=per_token | {"old_logprob": per_token["reference_logprob"][::-1]},
         routes=np.array(routes, np.int16).reshape(length - 1, MOE_LAYERS, TOPK) if experts else None,
         kept=None if length % 4 else kept(token_ids),
     )
@@ -238,6 +242,7 @@ def test_the_reference_is_no_trivial_one(measured: Callable) -> None:
         for gradients in expected.gradients.values():
             assert all(np.isfinite(tensor).all() and np.abs(tensor).max() > 0 for tensor in gradients.values())
         assert len({metrics["loss"] for metrics in expected.metrics.values()}) == len(LOSSES)
+        assert 0.1 < expected.metrics["gspo"]["clip_fraction"] < 0.9
     assert all(np.abs(bias).max() > 0 for bias in measured("nemotron_h", 2)[0].biases.values())
 
 

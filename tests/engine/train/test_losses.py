@@ -5,23 +5,41 @@ import pytest
 import torch
 from torch import Tensor
 
-from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models.flops import SequenceCost
-from cascade_rl.engine.train.losses import GrpoLoss, Loss, SftLoss, group_advantages, k3, mismatch
+from cascade_rl.engine.train.losses import (
+    Loss,
+    PolicyLoss,
+    SftLoss,
+    group_advantages,
+    loss_tokens,
+    mismatch,
+)
 from cascade_rl.engine.train.packing import MicroBatch, pack
 from cascade_rl.engine.train.planner import plan_micro_batches
 from cascade_rl.kernels.linear_logprob import linear_logprob
+from cascade_rl.kernels.policy_objective import PolicyObjective
+from tests.kernels.oracles import PATHS, on_path
 
 VOCAB, HIDDEN = 23, 8
+LOGPROBS = ("old_logprob", "rollout_logprob", "reference_logprob")
 COST = SequenceCost(per_token=1.0, per_pair=0.0)
-ALL_LOSSES = [
-    SftLoss(),
-    GrpoLoss("off"),
-    GrpoLoss("truncated"),
-    GrpoLoss("masked"),
-    GrpoLoss("masked", low=0.9, high=1.1, kl_coefficient=0.03),
+
+
+def policy(**settings: object) -> PolicyLoss:
+    return PolicyLoss(PolicyObjective(**settings))  # type: ignore[arg-type]
+
+
+POLICY_LOSSES = [
+    policy(importance="off"),
+    policy(),
+    policy(importance="masked"),
+    policy(importance="masked", importance_low=0.9, importance_high=1.1, kl_coefficient=0.03),
+    policy(surrogate="clip", dual_clip=3.0),
+    policy(surrogate="cispo", importance="off"),
+    policy(surrogate="gspo", clip_high=0.5, importance="masked", kl_estimator="k2", kl_coefficient=0.03),
 ]
+ALL_LOSSES = [SftLoss(), *POLICY_LOSSES]
 
 
 def sequences(count: int = 9) -> list[TrainSequence]:
@@ -29,14 +47,8 @@ def sequences(count: int = 9) -> list[TrainSequence]:
     drawn = []
     for _ in range(count):
         length = int(random.integers(2, 12))
-        noise = {
-            name: random.normal(size=length).astype(np.float32)
-            for name in ("advantage", "rollout_logprob", "reference_logprob")
-        }
-        per_token = noise | {
-            "rollout_logprob": -3 + noise["rollout_logprob"],
-            "reference_logprob": -3 + noise["reference_logprob"],
-        }
+        noise = {name: random.normal(size=length).astype(np.float32) for name in ("advantage", *LOGPROBS)}
+        per_token = noise | {name: -3 + noise[name] for name in LOGPROBS}
         mask = random.random(length) < 0.6
         drawn.append(TrainSequence(random.integers(0, VOCAB, length + 1), mask, per_token=per_token))
     return drawn
@@ -85,7 +97,7 @@ def test_a_sample_without_loss_tokens_changes_nothing(loss: Loss):
 def test_values_outside_the_mask_may_be_anything(loss: Loss):
     nan = float("nan")
     mask = [False, True, False, True]
-    per_token = {name: [nan, -1.0, torch.inf, -1.5] for name in ("rollout_logprob", "reference_logprob")}
+    per_token = {name: [nan, -1.0, torch.inf, -1.5] for name in LOGPROBS}
     batch = batch_of(mask, advantage=[nan, 1.0, nan, -1.0], **per_token)
     logprob = torch.tensor([nan, -1.1, -torch.inf, -1.4], requires_grad=True)
     total, metrics = loss(logprob, torch.full((4,), nan).where(~batch.loss_mask, 2.0), batch)
@@ -100,7 +112,7 @@ def test_values_outside_the_mask_may_be_anything(loss: Loss):
 
 @pytest.mark.parametrize("loss", ALL_LOSSES, ids=repr)
 def test_a_micro_batch_without_loss_tokens_still_has_a_gradient(loss: Loss):
-    zeros = {name: [0.0, 0.0] for name in ("advantage", "rollout_logprob", "reference_logprob")}
+    zeros = {name: [0.0, 0.0] for name in ("advantage", *LOGPROBS)}
     batch = batch_of([False, False], **zeros)
     logprob = torch.zeros(2, requires_grad=True)
     total, _ = loss(logprob, torch.zeros(2), batch)
@@ -148,7 +160,7 @@ def importance_case() -> tuple[MicroBatch, Tensor]:
 )
 def test_importance_weights(importance: str, weights: list[float], corrected: int):
     batch, logprob = importance_case()
-    total, metrics = GrpoLoss(importance)(logprob, torch.zeros(5), batch)
+    total, metrics = policy(importance=importance)(logprob, torch.zeros(5), batch)
     total.backward()
     advantages = [1.0, -2.0, 0.5, 3.0]
     expected = [-w * a for w, a in zip(weights, advantages, strict=True)]
@@ -162,16 +174,16 @@ def test_importance_weights(importance: str, weights: list[float], corrected: in
 def test_a_ratio_that_would_overflow():
     batch = batch_of([True], advantage=[1.0], rollout_logprob=[-1000.0])
     logprob = torch.zeros(1, requires_grad=True)
-    GrpoLoss("truncated")(logprob, torch.zeros(1), batch)[0].backward()
+    policy()(logprob, torch.zeros(1), batch)[0].backward()
     assert logprob.grad.tolist() == [-2.0]
-    GrpoLoss("masked")(logprob, torch.zeros(1), batch)[0].backward()
+    policy(importance="masked")(logprob, torch.zeros(1), batch)[0].backward()
     assert logprob.grad.tolist() == [-2.0]
 
 
 def test_kl_term_reaches_the_gradient():
     batch = batch_of([True, True, False], advantage=[0.0] * 3, reference_logprob=[-1.0, -2.0, -9.0])
     logprob = torch.tensor([-1.5, -1.0, -1.0], requires_grad=True)
-    total, metrics = GrpoLoss("off", kl_coefficient=0.03)(logprob, torch.zeros(3), batch)
+    total, metrics = policy(importance="off", kl_coefficient=0.03)(logprob, torch.zeros(3), batch)
     total.backward()
     d = np.array([0.5, -1.0])
     expected = np.exp(d) - 1 - d
@@ -180,13 +192,77 @@ def test_kl_term_reaches_the_gradient():
     assert logprob.grad.tolist() == pytest.approx([*(0.03 * (1 - np.exp(d))), 0.0], rel=1e-6)
 
 
-def test_k3_estimates_the_kl_divergence():
-    p, q = (
-        torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64),
-        torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64),
-    )
-    assert float((p * k3((q / p).log())).sum()) == pytest.approx(float((p * (p / q).log()).sum()))
-    assert k3(torch.tensor([1e4, -1e4])).isfinite().all()
+def float64_oracle(batch: MicroBatch, logprob: Tensor) -> tuple[float, dict[str, float], np.ndarray]:
+    """Loss, metrics and gradient of the papers' form with a KL term, one loss token after another."""
+    loss, metrics = 0.0, dict.fromkeys(("importance_weight", "importance_corrected", "reference_kl"), 0.0)
+    gradient = np.zeros(len(logprob))
+    for t in np.flatnonzero(batch.loss_mask.numpy()):
+        own, advantage, rollout, reference = (
+            float(values[t]) for values in (logprob, *(batch.per_token[name] for name in ("advantage", *LOGPROBS[1:])))
+        )
+        ratio, d = np.exp(own - rollout), reference - own
+        weight, kl = min(ratio, 2.0), np.exp(d) - 1 - d
+        loss += 0.03 * kl - weight * advantage * own
+        gradient[t] = 0.03 * (1 - np.exp(d)) - weight * advantage
+        for name, value in zip(metrics, (weight, weight != ratio, kl), strict=True):
+            metrics[name] += float(value)
+    return loss, metrics, gradient
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_default_form_equals_a_float64_oracle(path: str):
+    drawn = sequences(40)
+    (batch,) = pack(drawn, [range(len(drawn))])
+    logprob = (-3 + torch.randn(len(batch.targets))).requires_grad_()
+    with on_path(path):
+        total, found = policy(kl_coefficient=0.03)(logprob, torch.ones_like(logprob), batch)
+        total.backward()
+    loss, metrics, gradient = float64_oracle(batch, logprob.detach())
+    assert 0.1 < metrics["importance_corrected"] / loss_tokens(drawn) < 0.9
+    assert list(found) == ["loss", "entropy", *metrics]
+    assert float(found["loss"]) == total.item() == pytest.approx(loss, rel=1e-5)
+    assert float(found["entropy"]) == loss_tokens(drawn)
+    assert {name: float(found[name]) for name in metrics} == pytest.approx(metrics, rel=1e-5)
+    np.testing.assert_allclose(logprob.grad.numpy(), gradient, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("loss", POLICY_LOSSES, ids=repr)
+def test_the_triton_path_gives_the_same_loss_and_gradients(loss: PolicyLoss):
+    """Through `PolicyLoss` on CPU tensors; the log-probs come from the torch path of their own op."""
+    drawn = sequences()
+    (batch,) = pack(drawn, [range(len(drawn))], segment_multiple=4)
+    answers = []
+    for path in PATHS:
+        logprob = (-3 + torch.linspace(-1, 1, len(batch.targets))).requires_grad_()
+        with on_path(path):
+            total, metrics = loss(logprob, torch.zeros_like(logprob), batch)
+            total.backward()
+        answers.append([total.detach(), logprob.grad, *(value.float() for value in metrics.values())])
+    for found, expected in zip(*answers, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_ratio_of_gspo_is_of_the_sequence():
+    """Two sequences: of the first the mean log ratio over loss tokens is log 2, of the second log 0.5."""
+    ratios, mask = torch.tensor([4.0, 1.0, 9.0, 0.25, 1.0]), np.array([True, True, False, True, True])
+    logprob = torch.full((5,), -1.0)
+    old, advantage = (logprob - ratios.log()).numpy(), np.array([1, -1, 5, 1, -1], np.float32)
+    halves = [slice(0, 3), slice(3, 5)]
+    drawn = [
+        TrainSequence(
+            np.arange(len(mask[half]) + 1),
+            mask[half],
+            per_token={"old_logprob": old[half], "advantage": advantage[half]},
+        )
+        for half in halves
+    ]
+    (batch,) = pack(drawn, [[0, 1]])
+    logprob.requires_grad_()
+    total, metrics = policy(surrogate="gspo", importance="off")(logprob, torch.zeros(5), batch)
+    total.backward()
+    assert total.item() == pytest.approx(-(1.2 - 2.0 + 0.5 - 0.8))  # clipped to [0.8, 1.2], the worse of the two
+    assert logprob.grad.tolist() == pytest.approx([0.0, 2.0, 0.0, -0.5, 0.0])
+    assert metrics["clip_fraction"] == 2
 
 
 def test_grpo_gradient_is_the_policy_gradient():
@@ -208,20 +284,14 @@ def test_grpo_gradient_is_the_policy_gradient():
     hidden = torch.eye(1, dtype=torch.float64).expand(3, 1)
     logprob, entropy = linear_logprob(hidden, weight.T, torch.arange(3), 1.0, vocab_size=3)
     batch = batch_of([True] * 3, advantage=(probability * rewards).tolist())
-    GrpoLoss("off")(logprob, entropy, batch)[0].backward()
+    policy(importance="off")(logprob, entropy, batch)[0].backward()
     assert weight.grad[0].tolist() == pytest.approx([-d for d in difference], abs=1e-7)
 
 
 def test_denominator_counts_loss_tokens_of_the_global_batch():
     batch = sequences()
     expected = sum(s.loss_mask.sum() for s in batch)
-    assert SftLoss().denominator(batch) == GrpoLoss("off").denominator(batch) == expected
-
-
-@pytest.mark.parametrize("settings", [{"importance": "icepop"}, {"low": 1.5}, {"high": 0.9}, {"low": -0.1}])
-def test_wrong_settings(settings: dict):
-    with pytest.raises(UserError, match="found"):
-        GrpoLoss(**({"importance": "masked"} | settings))
+    assert SftLoss().denominator(batch) == policy().denominator(batch) == expected
 
 
 def test_advantages_of_a_group():

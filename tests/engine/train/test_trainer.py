@@ -11,9 +11,10 @@ from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.train import checkpoint
-from cascade_rl.engine.train.losses import GrpoLoss, Loss, SftLoss
+from cascade_rl.engine.train.losses import Loss, PolicyLoss, SftLoss
 from cascade_rl.engine.train.reference import Reference
 from cascade_rl.engine.train.trainer import Trainer
+from cascade_rl.kernels.policy_objective import PolicyObjective
 from tests.engine.models import tiny
 from tests.gloo import run_ranks
 
@@ -70,7 +71,7 @@ def step(model: Path, parallel: ParallelConfig, token_budget: int, loss: Loss) -
     return Answer(metrics, before, policy.log_probs(sequences()))
 
 
-LOSSES = {"sft": SftLoss(), "grpo": GrpoLoss("truncated", kl_coefficient=0.1)}
+LOSSES = {"sft": SftLoss(), "grpo": PolicyLoss(PolicyObjective(kl_coefficient=0.1))}
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,37 @@ def one_process(model: Path) -> dict[str, Answer]:
 def test_update_moves_the_policy(one_process: dict[str, Answer]) -> None:
     answer = one_process["sft"]
     assert np.abs(np.concatenate(answer.after) - np.concatenate(answer.before)).max() > 0.1
+
+
+def in_parts(model: Path) -> tuple[Answer, Answer]:
+    """Three updates of one call, of whose parts one has no loss token; and the same two by hand."""
+    drawn = sequences()
+    silent = [replace(s, loss_mask=np.zeros_like(s.loss_mask)) for s in drawn[4:8]]
+    initialize_distributed(ParallelConfig(), seed=1)
+    policy = trainer(model, ParallelConfig(), 512)
+    metrics = policy.update([*drawn[:4], *silent, *drawn[8:]], LOSSES["grpo"], 1, updates=3)
+    whole = Answer(metrics, [policy.expert_tokens], policy.log_probs(drawn))
+    policy = trainer(model, ParallelConfig(), 512)
+    taken, tokens = [], []
+    for part in (drawn[:4], drawn[8:]):
+        taken.append((policy.update(part, LOSSES["grpo"], 1), sum(int(s.loss_mask.sum()) for s in part)))
+        tokens.append(policy.expert_tokens)
+    total = sum(count for _, count in taken)
+    means = {name: sum(learned[name] * count for learned, count in taken) / total for name in taken[0][0]}
+    means["grad_norm"] = (taken[0][0]["grad_norm"] + taken[1][0]["grad_norm"]) / 2
+    return whole, Answer(means, [tokens[0] + tokens[1]], policy.log_probs(drawn))
+
+
+def test_several_updates_are_those_of_the_parts_one_after_another(model: Path) -> None:
+    """With the learning rate of one step, and metrics that are means over all loss tokens."""
+    whole, by_hand = run_ranks(1, in_parts, model)[0]
+    np.testing.assert_array_equal(np.concatenate(whole.after), np.concatenate(by_hand.after))
+    np.testing.assert_array_equal(whole.before[0], by_hand.before[0])
+    assert whole.metrics["replay_fraction"] == 1.0
+    of_tokens = whole.metrics.keys() - {"expert_load_ratio", "experts_unused"}  # of the experts' tokens in all
+    assert {"loss", "entropy", "reference_kl", "lr", "grad_norm"} <= of_tokens
+    for name in of_tokens:
+        assert whole.metrics[name] == pytest.approx(by_hand.metrics[name], rel=1e-12), name
 
 
 def replayed_and_free(model: Path) -> tuple[list[np.ndarray], list[np.ndarray], float]:

@@ -59,13 +59,14 @@ def cascade(models: Mapping[str, Path]) -> Cascade:
     ]
     held = GrpoStage(name="held", domain="math", data=("generate:math",), kl_coefficient=0.1, **SHARED)  # type: ignore[arg-type]
     choosy = replace(held, name="choosy", kl_coefficient=0.0, dynamic_filtering=True)
+    clipped = replace(held, name="clipped", kl_coefficient=0.0, surrogate="clip", dual_clip=3.0, updates_per_step=3)
     sft = SftStage(name="sft", domain="math", data=("generate:math@1",), steps=1, token_budget=256)
     return Cascade(
         name="run",
         base=BaseModel(hf=str(models["student"])),
         rollout=RolloutConfig(max_model_len=64),
         evaluation=Evaluation(domains=("math", "mcqa"), prompts_per_domain=2, max_new_tokens=8),
-        stages=(sft, held, choosy, *distilled),
+        stages=(sft, held, choosy, clipped, *distilled),
     )
 
 
@@ -182,6 +183,38 @@ def test_a_kl_term_is_replayed_against_the_first_weights(recorded: RunFolder) ->
         "not recomputed: probe_gap\n"
     )
     assert code == 0
+
+
+def test_a_clipped_step_of_several_updates_is_replayed(recorded: RunFolder) -> None:
+    """The first of the three updates has the ratio 1; the others have moved away from it."""
+    first, second = recorded.stage("clipped").metrics.rows()
+    assert list(recorded.stage("held").metrics.rows()[0]) == [
+        "reference_kl" if name == "clip_fraction" else name for name in first
+    ]
+    assert 0 < first["clip_fraction"] < 2 / 3
+    assert first["lr"] == second["lr"] == 1e-2
+    code, text = replayed(recorded, "clipped", 2)
+    assert text == (
+        f"04_clipped, step 2: 6 samples (train_logprobs) and {compared(recorded, 'clipped', 1)} metrics, all as "
+        "recorded; not computed again: probe_gap\n"
+    )
+    assert code == 0
+
+
+def _goes_on(root: Path, name: str) -> tuple[int, list[dict]]:
+    run = RunFolder.open(root)
+    initialize_distributed(ParallelConfig(), run.cascade.seed)
+    session = WithoutEngine(run, name)
+    finished, session.version = session.first_step, session.first_step
+    grpo.run(session)
+    return finished, session.folder.metrics.rows()
+
+
+def test_a_clipped_stage_goes_on_as_if_nothing_had_happened(recorded: RunFolder) -> None:
+    stage = recorded.stage("clipped")
+    metrics, samples = stage.metrics.rows(), stage.rollouts(2).read_bytes()
+    assert run_ranks(1, _goes_on, recorded.root, "clipped")[0] == (1, metrics)
+    assert stage.rollouts(2).read_bytes() == samples
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -7,6 +7,7 @@ import pytest
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Sampling
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig
+from cascade_rl.kernels.policy_objective import PolicyObjective
 from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
 from cascade_rl.rl_stages.config.cascade import Cascade, Layout
 from cascade_rl.rl_stages.config.grpo_stage import CodeSwitch, EpochFilter, Extension, GrpoStage
@@ -47,6 +48,57 @@ def test_defaults_are_the_numbers_of_cascade_2() -> None:
     assert SFT.optimizer == OptimizerConfig(
         lr=5e-5, min_lr=5e-6, warmup_steps=200, schedule="cosine", betas=(0.9, 0.98), weight_decay=0.1
     )
+
+
+def test_the_default_objective_is_the_papers() -> None:
+    assert RL.objective == PolicyObjective()
+    assert (RL.objective.surrogate, RL.objective.kl_coefficient, RL.updates_per_step) == ("reinforce", 0.0, 1)
+
+
+def test_an_objective_is_made_of_the_keys_of_its_stage() -> None:
+    settings = ["surrogate=gspo", "clip_low=3e-4", "clip_high=4e-4", "dual_clip=3", "updates_per_step=4"]
+    settings += ["importance=masked", "importance_low=0.2", "kl_estimator=k2", "kl_coefficient=0.03"]
+    stage = override(TINY, [f"if_rl.{setting}" for setting in settings]).stage("if_rl")
+    assert isinstance(stage, GrpoStage)
+    assert stage.updates_per_step == 4
+    assert stage.objective == PolicyObjective(
+        surrogate="gspo",
+        clip_low=3e-4,
+        clip_high=4e-4,
+        dual_clip=3.0,
+        importance="masked",
+        importance_low=0.2,
+        kl_estimator="k2",
+        kl_coefficient=0.03,
+    )
+    assert stage.objective.reads == ("advantage", "old_logprob", "rollout_logprob", "reference_logprob")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"surrogate": "ppo"}, "if_rl.surrogate: expected one of reinforce, clip, cispo, gspo, found 'ppo'."),
+        ({"clip_low": 2.0}, "if_rl.clip_low: expected a value in [0, 1], found 2.0."),
+        ({"kl_coefficient": -0.1}, "if_rl.kl_coefficient: expected 0 or more, found -0.1."),
+        ({"dual_clip": 3.0}, "if_rl.dual_clip: expected none unless the surrogate is clip or gspo, found 3.0."),
+        (
+            {"surrogate": "clip", "updates_per_step": 3},
+            "if_rl.updates_per_step: expected a divisor of prompts_per_step = 128, found 3.",
+        ),
+        (
+            {"surrogate": "clip", "updates_per_step": 0},
+            "if_rl.updates_per_step: expected a divisor of prompts_per_step = 128, found 0.",
+        ),
+        (
+            {"updates_per_step": 2},
+            "if_rl.updates_per_step: expected 1 with surrogate=reinforce, which has no policy ratio, found 2.",
+        ),
+    ],
+)
+def test_a_wrong_objective_is_told(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        replace(RL, **changes)
+    assert str(error.value) == message
 
 
 def test_batch_terms_have_units() -> None:
