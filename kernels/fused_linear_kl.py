@@ -21,9 +21,8 @@ from torch.autograd.function import once_differentiable
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from cascade_rl.kernels.fused_linear_logprob import check_operands
-from cascade_rl.kernels.parts.compact_rows import check_mask, scatter_rows
 from cascade_rl.kernels.parts.slabs import gradient_scale, slab_products
-from cascade_rl.kernels.parts.vocabulary import VocabularyShard, check_one_device, per_token
+from cascade_rl.kernels.parts.vocabulary import VocabularyShard, check_one_device, per_token, scatter_rows
 from cascade_rl.kernels.parts.vocabulary_tiles import LOWEST, LOWEST_LOG_RATIO, finite, product, tile_of
 from cascade_rl.kernels.runtime.launch import (
     column_blocks,
@@ -571,8 +570,8 @@ def _check(
         raise ValueError(f"kind must be one of {get_args(Kind)}, found {kind!r}")
     if not 0 < beta < 1:
         raise ValueError(f"beta must lie inside (0, 1), found {beta}")
-    if mask is not None:
-        check_mask(mask, len(hidden))
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != hidden.shape[:1]):
+        raise ValueError(f"expected mask bool [{len(hidden)}], found {mask.dtype} {list(mask.shape)}")
     if chunk_tokens < 1:
         raise ValueError(f"chunk_tokens must be at least 1, found {chunk_tokens}")
     if not torch.as_tensor(temperature > 0).all():

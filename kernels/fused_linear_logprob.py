@@ -28,7 +28,6 @@ def fused_linear_logprob(
     *,
     vocab_size: int,
     candidates: Tensor | None = None,
-    keep_logit: Tensor | None = None,
     tp_group: dist.ProcessGroup | None = None,
     chunk_tokens: int = 1024,
     saved_bytes: int | None = None,
@@ -42,13 +41,11 @@ def fused_linear_logprob(
     temperature  [tokens] float, or one number; positive
     vocab_size   columns from here on are padding and take no part
     candidates   [tokens, candidates] int64: further ids of each token whose log-prob is wanted, a teacher's top k say
-    keep_logit   [tokens] float: columns whose logit, divided by the temperature, is below take no part, the target
-                 excepted; replays top-p sampling, whose log-probs are renormalised over the kept set
     chunk_tokens of the torch path: memory for logits is [chunk_tokens, vocab / tp]
     saved_bytes  of the Triton path: at most so many bytes of exponentials, 2 per token and column (4 for float32), live
                  from forward to backward, which then computes fewer columns again. 0 for none, None for what
-                 `configs.py` says; nothing is saved where no gradient is wanted, nor with keep_logit. Outputs have the
-                 same bits whatever is saved, gradients have not. The torch path computes all columns again
+                 `configs.py` says; nothing is saved where no gradient is wanted. Outputs have the same bits whatever
+                 is saved, gradients have not. The torch path computes all columns again
 
     Statistics are float32 whatever the input, from float32 products: no logit is rounded, and the gradient of logits,
     on the Triton path, to float16 with a scale (`slabs.py`). Under tensor parallelism one all-gather merges the ranks
@@ -68,15 +65,14 @@ def fused_linear_logprob(
         raise ValueError(f"saved_bytes must be 0 or more, or None, found {saved_bytes}")
     tokens = len(targets)
     inverse_temperature = per_token("temperature", temperature, tokens, hidden).reciprocal()
-    keep = None if keep_logit is None else per_token("keep_logit", keep_logit, tokens, hidden)
     if takes_triton_path(hidden):
         apply = linear_logprob_triton.LinearLogprobFunction.apply
         differentiated = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
         budget = saved_bytes if differentiated else 0
-        outputs = apply(hidden, weight, chosen, inverse_temperature, keep, shard, budget)
+        outputs = apply(hidden, weight, chosen, inverse_temperature, shard, budget)
     else:
         apply = linear_logprob_torch.LinearLogprobFunction.apply
-        outputs = apply(hidden, weight, chosen, inverse_temperature, keep, shard, chunk_tokens)
+        outputs = apply(hidden, weight, chosen, inverse_temperature, shard, chunk_tokens)
     logprob, entropy, log_sum_exp = outputs
     return LinearLogprob(logprob[:, 0], entropy, log_sum_exp, logprob[:, 1:])
 

@@ -24,7 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from cascade_rl.kernels import fused_linear_kl, logprob_from_logits, policy_loss
+from cascade_rl.kernels import fused_linear_kl, policy_loss
 from cascade_rl.kernels.parts import saved_exponentials, vocabulary_tiles
 from cascade_rl.kernels.runtime.configs import CONFIGS, Tile
 from cascade_rl.kernels.runtime.launch import MERGE_ROWS
@@ -69,18 +69,15 @@ def cases(arch: str) -> Iterator[Case]:
     """All kernels of `arch` with the constants that matter for speed."""
     yield from _tiled_cases(arch)
     config = CONFIGS[arch]
-    rows = {"BN": config.row_columns}
     merge = {"FAN": config.group_tiles, "BM": MERGE_ROWS}
     loss = {"SURROGATE": "gspo", "DUAL": True, "IMPORTANCE": "masked", "KL": "k3", "BLOCK": 1024}
-    for name, kernel, constants, warps in (
-        ("merge_statistics", vocabulary_tiles.merge_statistics, merge, 4),
-        ("merge_divergence", fused_linear_kl.merge_divergence, merge | {"QUANTITY": "reverse"}, 4),
-        ("chosen_logits", vocabulary_tiles.chosen_logits, {"BI": 4, "BK": 512}, 4),
-        ("row_statistics", logprob_from_logits.row_statistics, rows, config.row_warps),
-        ("row_gradients", logprob_from_logits.row_gradients, rows, config.row_warps),
-        ("token_losses", policy_loss.token_losses, loss, 4),
+    for name, kernel, constants in (
+        ("merge_statistics", vocabulary_tiles.merge_statistics, merge),
+        ("merge_divergence", fused_linear_kl.merge_divergence, merge | {"QUANTITY": "reverse"}),
+        ("chosen_logits", vocabulary_tiles.chosen_logits, {"BI": 4, "BK": 512}),
+        ("token_losses", policy_loss.token_losses, loss),
     ):
-        yield Case(name, arch, kernel, constants, warps, stages=2, wide=False)
+        yield Case(name, arch, kernel, constants, warps=4, stages=2, wide=False)
 
 
 def _tiled_cases(arch: str) -> Iterator[Case]:
@@ -90,17 +87,15 @@ def _tiled_cases(arch: str) -> Iterator[Case]:
         return Case(name, arch, kernel, constants | _tile_constants(tile), tile.warps, tile.stages, wide=True)
 
     forward, backward = vocabulary_tiles.tile_statistics, vocabulary_tiles.logit_gradients
-    yield case("tile_statistics", forward, config.statistics, KEEP=False, saved=None)
-    yield case("tile_statistics/keep", forward, config.statistics, KEEP=True, saved=None)
+    yield case("tile_statistics", forward, config.statistics, saved=None)
     saving = replace(config.statistics, stages=config.saving_stages)
-    yield case("tile_statistics/save", forward, saving, KEEP=False)
+    yield case("tile_statistics/save", forward, saving)
     for entropy in (False, True):
         name = "saved_gradients/entropy" if entropy else "saved_gradients"
         constants = {"BM": saved_exponentials.ROWS, "BN": config.statistics.columns, "ENTROPY": entropy}
         yield Case(name, arch, vocabulary_tiles.saved_gradients, constants, saved_exponentials.WARPS, 2, wide=False)
-    yield case("logit_gradients", backward, config.gradient, ENTROPY=False, KEEP=False)
-    yield case("logit_gradients/entropy", backward, config.gradient, ENTROPY=True, KEEP=False)
-    yield case("logit_gradients/entropy/keep", backward, config.gradient, ENTROPY=True, KEEP=True)
+    yield case("logit_gradients", backward, config.gradient, ENTROPY=False)
+    yield case("logit_gradients/entropy", backward, config.gradient, ENTROPY=True)
     for quantity in ("reverse", "forward", "mixture"):
         tile = config.mixture if quantity == "mixture" else config.divergence
         yield case(f"tile_divergence/{quantity}", fused_linear_kl.tile_divergence, tile, QUANTITY=quantity)
@@ -180,10 +175,8 @@ _POINTERS = {  # all others are to float32
     "rows_ptr": "*i64",
     "hidden_ptr": "*bf16",
     "weight_ptr": "*bf16",
-    "target_ptr": "*i32",
     "chosen_ptr": "*i32",
 }
-_ROW_POINTERS = _POINTERS | {"target_ptr": "*i64", "logits_ptr": "*bf16", "gradients_ptr": "*bf16"}
 _FLOATS = {
     *("clip_low", "clip_high", "dual_clip", "importance_low", "importance_high", "kl_coefficient"),
     *("log_beta", "log_rest", "rest"),
@@ -196,7 +189,7 @@ def _type(case: Case, name: str) -> str:
         rows, columns = (case.constants[side] for side in _BLOCKS[name])
         return f"tensordesc<{'fp16' if name in _HALF else 'bf16'}[{rows}, {columns}]>"
     if name.endswith("_ptr"):
-        return (_ROW_POINTERS if case.name.startswith("row_") else _POINTERS).get(name, "*fp32")
+        return _POINTERS.get(name, "*fp32")
     return "fp32" if name in _FLOATS else "i32"
 
 
@@ -227,13 +220,15 @@ def load_table() -> dict[str, Any]:
 def check(write: bool = False) -> list[str]:
     """Compiles and prints every case; what is wrong with them, one line each."""
     table, complaints = load_table(), []
+    if write:
+        table[triton.__version__] = {arch: {} for arch in CAPABILITIES}
     for arch in CAPABILITIES:
         for case in cases(arch):
             found = measure(case)
             print(f"{arch:6} {case.name:30} " + "  ".join(f"{k} {v}" for k, v in asdict(found).items()), flush=True)
             complaints += faults(case, found)
             if write:
-                table.setdefault(triton.__version__, {}).setdefault(arch, {})[case.name] = asdict(found)
+                table[triton.__version__][arch][case.name] = asdict(found)
             else:
                 complaints += differences(case, found, table)
     if write:

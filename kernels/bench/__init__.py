@@ -16,7 +16,7 @@ from cascade_rl.kernels import gate
 from cascade_rl.kernels.bench.limits import Limits
 from cascade_rl.kernels.bench.machine import Machine
 from cascade_rl.kernels.bench.measure import rows_of
-from cascade_rl.kernels.bench.problems import Problem, Shape, divergence, logits, logprob
+from cascade_rl.kernels.bench.problems import Problem, Shape, divergence, logprob
 from cascade_rl.kernels.bench.table import Report, Row
 
 GPU_SHAPES = [  # the largest last: they are dropped where time runs out
@@ -25,7 +25,6 @@ GPU_SHAPES = [  # the largest last: they are dropped where time runs out
     for hidden, vocab in ((2688, 131072), (4096, 151936))
 ]
 CPU_SHAPES = [Shape(512, 256, 8192)]
-MOST_LOGITS = 16384 * 151936  # that exist as a tensor: beyond, they alone are 17 GB
 
 
 def run(json_path: Path | None) -> int:
@@ -47,9 +46,8 @@ def benchmark(machine: Machine, shapes: list[Shape], report: Report) -> None:
     limits = Limits(report.give_up)
     too_slow: set[tuple[str, str]] = set()
     for shape in shapes:
-        for make in (logprob, logits, divergence):
-            if make is not logits or shape.tokens * shape.vocab <= MOST_LOGITS:
-                _run_op(make, shape, machine, limits, too_slow, report)
+        for make in (logprob, divergence):
+            _run_op(make, shape, machine, limits, too_slow, report)
 
 
 def _run_op(

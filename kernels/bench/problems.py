@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from cascade_rl.kernels.bench.heads import heads, ours
 from cascade_rl.kernels.bench.machine import Machine
 from cascade_rl.kernels.fused_linear_kl import fused_linear_kl
-from cascade_rl.kernels.logprob_from_logits import logprob_from_logits
 
 SAMPLED_ROWS = 256
 EXACT_WEIGHT_TOKENS = 8192  # all tokens take part in a weight's gradient, too many float64 products above this
@@ -44,13 +42,11 @@ ROUNDED_LOGITS = Bounds(0.2, 0.2)  # bfloat16 logits are off by that much, and a
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the machine can do: one matrix product, or one copy, of the op's size."""
+    """What the machine can do: one matrix product of the op's size."""
 
-    name: str
     run: Callable[[], object]
     scale: float  # the op's size over that of `run`
-    work: float  # of the op's size, 10^12 of `unit` seconds
-    unit: str
+    work: float  # of the op's size, TFLOP
     forward: float  # how many of the op's size no forward can do without
     both: float
 
@@ -110,31 +106,6 @@ def logprob(shape: Shape, machine: Machine) -> Problem:
         {name: partial(head, hidden, weight, targets) for name, head in heads(machine.gpu is not None).items()},
         _product(hidden, weight, forward=1, both=3),
         partial(_reruns, hidden, weight, targets, coefficients),
-    )
-
-
-def logits(shape: Shape, machine: Machine) -> Problem:
-    """A forward reads what a copy reads and writes; backward reads it and writes a gradient."""
-    generator = torch.Generator(machine.device).manual_seed(0)
-    matrix = torch.empty(shape.tokens, shape.vocab, device=machine.device, dtype=torch.bfloat16)
-    matrix.normal_(0, 3, generator=generator).requires_grad_()
-    targets, coefficients = _targets(shape, machine)
-    copy = torch.empty_like(matrix)
-
-    def exact(rows: slice, matrix: Tensor) -> Tensor:
-        return torch.log_softmax(matrix, 1).gather(1, targets[rows, None])[:, 0]
-
-    return Problem(
-        "logprob_from_logits",
-        shape,
-        [matrix],
-        coefficients,
-        _exact(exact, [matrix], coefficients),
-        {
-            "ours": lambda: logprob_from_logits(matrix, targets).logprob,
-            "torch eager": lambda: -F.cross_entropy(matrix.float(), targets, reduction="none"),
-        },
-        Baseline("copy", lambda: copy.copy_(matrix.detach()), 1, 2e-12 * copy.nbytes, "TB/s", forward=0.5, both=1.5),
     )
 
 
@@ -208,7 +179,7 @@ def _exact(answer: Callable[..., Tensor], leaves: list[Tensor], coefficients: Te
         values = answer(rows, leaf, *further)
         gradient, *parts = torch.autograd.grad(values, [leaf, *further], coefficients[rows].double())
         found = found or Exact(values.detach(), [gradient])
-        if not further or len(coefficients) > EXACT_WEIGHT_TOKENS:
+        if len(coefficients) > EXACT_WEIGHT_TOKENS:
             return found
         for total, part in zip(sums, parts, strict=True):
             total.add_(part)
@@ -220,9 +191,7 @@ def _product(hidden: Tensor, weight: Tensor, *, forward: float, both: float) -> 
     """One product of the head; of its first tokens, as all logits at once would not fit beside the others."""
     first, columns = hidden.detach()[:PRODUCT_TOKENS], weight.detach().T
     work = 2e-12 * hidden.numel() * len(weight)
-    return Baseline(
-        "one matrix product", lambda: first @ columns, len(hidden) / len(first), work, "TFLOP/s", forward, both
-    )
+    return Baseline(lambda: first @ columns, len(hidden) / len(first), work, forward, both)
 
 
 def _reruns(hidden: Tensor, weight: Tensor, targets: Tensor, coefficients: Tensor) -> str:

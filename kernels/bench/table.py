@@ -28,7 +28,7 @@ class Row:
     shape: str
     forward_ms: float | None = None
     both_ms: float | None = None
-    forward_share: float | None = None  # time of the products, or of the traffic, that nobody can do without, over ours
+    forward_share: float | None = None  # time of the products that nobody can do without, over ours
     both_share: float | None = None
     peak_mb: float | None = None  # above what the inputs hold, forward and backward; GPU only
     error: float | None = None  # largest, of the log-prob or KL against float64

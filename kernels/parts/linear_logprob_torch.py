@@ -29,7 +29,6 @@ class LinearLogprobFunction(torch.autograd.Function):
         weight: Tensor,
         chosen: Tensor,
         inverse_temperature: Tensor,
-        keep_logit: Tensor | None,
         shard: VocabularyShard,
         chunk_tokens: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -39,10 +38,9 @@ class LinearLogprobFunction(torch.autograd.Function):
             local = shard.local(chosen)
             for chunk in _chunks(len(chosen), chunk_tokens):
                 logits = (hidden[chunk] * inverse_temperature[chunk, None]) @ head.T
-                keep = None if keep_logit is None else keep_logit[chunk]
-                _local_statistics(logits, local[chunk], keep, out=statistics[:, chunk])
+                _local_statistics(logits, local[chunk], out=statistics[:, chunk])
         logprob, entropy, log_sum_exp = _merge(shard.gather(statistics))
-        ctx.save_for_backward(hidden, weight, chosen, inverse_temperature, keep_logit, log_sum_exp, entropy)
+        ctx.save_for_backward(hidden, weight, chosen, inverse_temperature, log_sum_exp, entropy)
         ctx.shard, ctx.chunk_tokens = shard, chunk_tokens
         ctx.set_materialize_grads(False)
         ignored = chosen[:, 0] == IGNORED
@@ -58,7 +56,7 @@ class LinearLogprobFunction(torch.autograd.Function):
     def backward(
         ctx: Any, grad_logprob: Tensor | None, grad_entropy: Tensor | None, grad_log_sum_exp: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        hidden, weight, chosen, inverse_temperature, keep_logit, log_sum_exp, entropy = ctx.saved_tensors
+        hidden, weight, chosen, inverse_temperature, log_sum_exp, entropy = ctx.saved_tensors
         shard: VocabularyShard = ctx.shard
         head = weight[: shard.columns].to(log_sum_exp.dtype)
         grad_hidden = torch.zeros_like(hidden, dtype=log_sum_exp.dtype) if ctx.needs_input_grad[0] else None
@@ -74,8 +72,6 @@ class LinearLogprobFunction(torch.autograd.Function):
             scaled = hidden.index_select(0, rows) * scale  # [rows, hidden]
             log_p = scaled @ head.T  # [rows, vocab / tp], logits so far
             local = shard.local(chosen[rows])
-            if keep_logit is not None:
-                _drop_below(log_p, keep_logit[rows], local[:, 0])
             log_p.sub_(log_sum_exp[rows, None])
             g_entropy = None if grad_entropy is None else grad_entropy[rows, None]
             grad_logits = _grad_logits(log_p, entropy[rows, None], pull[rows, None], g_entropy)
@@ -92,7 +88,7 @@ class LinearLogprobFunction(torch.autograd.Function):
             grad_hidden = grad_hidden.to(hidden.dtype)
         if grad_weight is not None:
             grad_weight = grad_weight.to(weight.dtype)
-        return grad_hidden, grad_weight, None, None, None, None, None
+        return grad_hidden, grad_weight, None, None, None, None
 
 
 def arriving(
@@ -118,14 +114,12 @@ def _empty_statistics(chosen: Tensor, like: Tensor) -> Tensor:
     return like.new_tensor([[_LOWEST_LOGIT], [0.0], [0.0], *chosen_logits]).repeat(1, len(chosen))
 
 
-def _local_statistics(logits: Tensor, local: Tensor, keep_logit: Tensor | None, out: Tensor) -> None:
+def _local_statistics(logits: Tensor, local: Tensor, out: Tensor) -> None:
     """Statistics of one chunk over this rank's columns, relative to their maximum m; overwrites logits.
 
     out [3 + ids, chunk]: m, sum exp(z - m), sum exp(z - m) (z - m), z - m of each chosen id that is `local`.
     """
     chosen = logits.gather(1, local.clamp_min(0))
-    if keep_logit is not None:
-        _drop_below(logits, keep_logit, local[:, 0])
     maximum = logits.amax(1, keepdim=True).clamp_min_(_LOWEST_LOGIT)
     out[0] = maximum[:, 0]
     out[3:] = chosen.sub_(maximum).masked_fill_(local < 0, -torch.inf).T
@@ -133,14 +127,6 @@ def _local_statistics(logits: Tensor, local: Tensor, keep_logit: Tensor | None, 
     exponentials = shifted.exp()
     out[1] = exponentials.sum(1)
     out[2] = shifted.mul_(exponentials).sum(1)
-
-
-def _drop_below(logits: Tensor, keep_logit: Tensor, target: Tensor) -> None:
-    """Minus infinity for logits below keep_logit [rows], but for the column `target` [rows], -1 for none."""
-    dropped = logits < keep_logit[:, None]
-    owned = (target >= 0).nonzero()[:, 0]
-    dropped[owned, target[owned]] = False
-    logits.masked_fill_(dropped, -torch.inf)
 
 
 def _merge(statistics: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,17 +10,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from cascade_rl.kernels.parts.compact_rows import scatter_rows
 from cascade_rl.kernels.parts.linear_logprob_torch import arriving
 from cascade_rl.kernels.parts.saved_exponentials import SavedExponentials
 from cascade_rl.kernels.parts.slabs import gradient_scale, slab_products
-from cascade_rl.kernels.parts.vocabulary import IGNORED, VocabularyShard
-from cascade_rl.kernels.parts.vocabulary_tiles import (
-    chosen_logits,
-    logit_gradients,
-    merge_statistics,
-    tile_statistics,
-)
+from cascade_rl.kernels.parts.vocabulary import IGNORED, VocabularyShard, scatter_rows
+from cascade_rl.kernels.parts.vocabulary_tiles import chosen_logits, logit_gradients, merge_statistics, tile_statistics
 from cascade_rl.kernels.runtime.configs import Config
 from cascade_rl.kernels.runtime.launch import (
     column_blocks,
@@ -36,7 +30,6 @@ LOG2_E = 1 / math.log(2)
 LN_2 = math.log(2)
 
 _DOT_IDS, _DOT_LANES = 4, 512
-_NO_PART = -1e4  # log2 of a probability that is zero
 
 
 class LinearLogprobFunction(torch.autograd.Function):
@@ -49,33 +42,25 @@ class LinearLogprobFunction(torch.autograd.Function):
         weight: Tensor,
         chosen: Tensor,
         inverse_temperature: Tensor,
-        keep_logit: Tensor | None,
         shard: VocabularyShard,
         saved_bytes: int | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         active = (chosen[:, 0] != IGNORED).nonzero()[:, 0]
         local = shard.local(chosen[active]).int()
         scale = inverse_temperature[active] * LOG2_E
-        keep = None if keep_logit is None else keep_logit[active] * LOG2_E
         rows = hidden.index_select(0, active)
         config = config_for(rows.device)
         if saved_bytes is None:
             saved_bytes = config.saved_bytes
-        # With a keep threshold the tile that saves spills (`gate.py`).
-        budget = saved_bytes if keep is None else 0
-        saved = SavedExponentials.within(budget, rows, len(weight), config.statistics)
-        statistics = _gathered_statistics(rows, weight, local, scale, keep, shard, config, saved)
+        saved = SavedExponentials.within(saved_bytes, rows, len(weight), config.statistics)
+        statistics = _gathered_statistics(rows, weight, local, scale, shard, config, saved)
         k, total, weighted, *chosen_z = statistics  # [tokens] each
         log_total = total.log2()
-        log_p = torch.stack(chosen_z, 1) - k[:, None] - log_total[:, None]
-        if keep is None:  # a candidate that was dropped may well be above the kept set's sum
-            log_p.clamp_max_(0)
+        log_p = (torch.stack(chosen_z, 1) - k[:, None] - log_total[:, None]).clamp_max_(0)
         entropy = (log_total - weighted / total) * LN_2  # both terms are positive: nothing cancels
         log_sum_exp = k + log_total  # in log2
 
-        ctx.save_for_backward(
-            hidden, weight, chosen, inverse_temperature, keep_logit, active, log_sum_exp, entropy, log_p, *saved
-        )
+        ctx.save_for_backward(hidden, weight, chosen, inverse_temperature, active, log_sum_exp, entropy, log_p, *saved)
         ctx.shard = shard
         ctx.set_materialize_grads(False)
         logprob = log_p.masked_fill(chosen[active] == IGNORED, 0) * LN_2
@@ -91,7 +76,7 @@ class LinearLogprobFunction(torch.autograd.Function):
     def backward(
         ctx: Any, grad_logprob: Tensor | None, grad_entropy: Tensor | None, grad_log_sum_exp: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        hidden, weight, chosen, inverse_temperature, keep_logit, *saved = ctx.saved_tensors
+        hidden, weight, chosen, inverse_temperature, *saved = ctx.saved_tensors
         forward_rows, log_sum_exp, entropy, log_p, exponentials, tops = saved
         shard: VocabularyShard = ctx.shard
         grad_logprob, rows = arriving(chosen, torch.float32, grad_logprob, grad_entropy, grad_log_sum_exp)
@@ -108,9 +93,6 @@ class LinearLogprobFunction(torch.autograd.Function):
             g_entropy = grad_entropy[rows] * inverse
             uniform -= g_entropy * entropy
             slope = -g_entropy * LN_2
-        keep = None if keep_logit is None else keep_logit[rows] * LOG2_E
-        if keep is not None:
-            log_p = _without_dropped(log_p, log_sum_exp, keep, chosen)
 
         bounds = uniform.abs() + g_chosen.abs().sum(1)
         if slope is not None:
@@ -124,7 +106,6 @@ class LinearLogprobFunction(torch.autograd.Function):
             log_sum_exp=log_sum_exp,
             uniform=uniform * gradient_factor,
             slope=None if slope is None else slope * gradient_factor,
-            keep=keep,
             local=shard.local(chosen),
             on_chosen=_on_chosen(chosen, log_p, g_chosen, uniform, slope) * gradient_factor,
             among=among,
@@ -134,7 +115,7 @@ class LinearLogprobFunction(torch.autograd.Function):
             gradients.rows, weight, shard, gradients.slab, gradient_factor, *ctx.needs_input_grad[:2]
         )
         grad_hidden = None if grad_rows is None else scatter_rows(grad_rows, rows, len(hidden)).to(hidden.dtype)
-        return grad_hidden, grad_weight, None, None, None, None, None
+        return grad_hidden, grad_weight, None, None, None, None
 
 
 def _gathered_statistics(
@@ -142,7 +123,6 @@ def _gathered_statistics(
     weight: Tensor,
     local: Tensor,
     scale: Tensor,
-    keep: Tensor | None,
     shard: VocabularyShard,
     config: Config,
     saved: SavedExponentials,
@@ -154,7 +134,7 @@ def _gathered_statistics(
         return scale.new_empty(3 + ids, 0)
     mine = scale.new_empty(3 * groups + ids, tokens)
     of_groups = mine[: 3 * groups].unflatten(0, (groups, 3))
-    _local_statistics(rows, weight, local, scale, keep, shard, config, group_columns, saved, out=of_groups)
+    _local_statistics(rows, weight, scale, shard, config, group_columns, saved, out=of_groups)
     _chosen_logits(rows, weight, local, scale, out=mine[3 * groups :])
 
     gathered = shard.gather(mine)
@@ -167,9 +147,7 @@ def _gathered_statistics(
 def _local_statistics(
     rows: Tensor,
     weight: Tensor,
-    local: Tensor,
     scale: Tensor,
-    keep: Tensor | None,
     shard: VocabularyShard,
     config: Config,
     group_columns: int,
@@ -179,7 +157,6 @@ def _local_statistics(
     """This rank's statistics, merged up to groups of columns; out [groups, 3, tokens]. Fills `saved`."""
     tile = config.statistics
     weight_blocks = column_blocks(tma_operand(weight), tile)
-    target = local[:, 0].contiguous()
     column_tiles = triton.cdiv(len(weight), tile.columns)
     for start in range(0, len(rows), config.launch_tokens):
         chunk = slice(start, min(start + config.launch_tokens, len(rows)))
@@ -192,8 +169,6 @@ def _local_statistics(
             hidden=row_blocks(tma_operand(rows[chunk]), tile),
             weight=weight_blocks,
             scale_ptr=scale[chunk],
-            target_ptr=target[chunk],
-            keep_ptr=scale if keep is None else keep[chunk],
             statistics_ptr=tiles,
             saved=saved.blocks(chunk, tile),
             tokens=tokens,
@@ -204,7 +179,6 @@ def _local_statistics(
             BN=tile.columns,
             BK=tile.depth(rows.element_size()),
             BAND=tile.band,
-            KEEP=keep is not None,
             warps=tile.warps,
             stages=config.saving_stages if saved.columns else tile.stages,
         )
@@ -235,12 +209,6 @@ def _chosen_logits(rows: Tensor, weight: Tensor, local: Tensor, scale: Tensor, o
     )
 
 
-def _without_dropped(log_p: Tensor, log_sum_exp: Tensor, keep: Tensor, chosen: Tensor) -> Tensor:
-    """log_p [tokens, ids] with probability zero where the id is below `keep` and is not the target."""
-    dropped = log_p + log_sum_exp[:, None] < keep[:, None]
-    return log_p.masked_fill(dropped & (chosen != chosen[:, :1]), _NO_PART)
-
-
 def _on_chosen(chosen: Tensor, log_p: Tensor, g_chosen: Tensor, uniform: Tensor, slope: Tensor | None) -> Tensor:
     """[tokens, ids]: the whole gradient of each chosen column's logit, an id that occurs twice having it twice.
 
@@ -263,7 +231,6 @@ class _LogitGradients:
     log_sum_exp: Tensor
     uniform: Tensor
     slope: Tensor | None
-    keep: Tensor | None
     local: Tensor  # [tokens, ids] int64 column, or -1
     on_chosen: Tensor  # [tokens, ids]
     among: Tensor  # [tokens] int64, rows of what was saved
@@ -299,8 +266,6 @@ class _LogitGradients:
             log_sum_exp_ptr=self.log_sum_exp,
             uniform_ptr=self.uniform,
             slope_ptr=self.uniform if self.slope is None else self.slope,
-            target_ptr=self.local[:, 0].int(),
-            keep_ptr=self.scale if self.keep is None else self.keep,
             tokens=tokens,
             first=first,
             columns=columns,
@@ -310,7 +275,6 @@ class _LogitGradients:
             BK=tile.depth(self.rows.element_size()),
             BAND=tile.band,
             ENTROPY=self.slope is not None,
-            KEEP=self.keep is not None,
             warps=tile.warps,
             stages=tile.stages,
         )

@@ -98,3 +98,8 @@ def per_token(name: str, value: Tensor | float, tokens: int, like: Tensor) -> Te
     if value.shape != (tokens,):
         raise ValueError(f"expected {name} [{tokens}] or a number, found {list(value.shape)}")
     return value.detach().to(like.device, dtype)
+
+
+def scatter_rows(values: Tensor, index: Tensor, tokens: int) -> Tensor:
+    """`values` [active, ...] at their `index` of [tokens, ...], zero elsewhere."""
+    return values.new_zeros(tokens, *values.shape[1:]).index_copy_(0, index, values)

@@ -45,8 +45,6 @@ def tile_statistics(
     hidden,  # [tokens, hidden]
     weight,  # [rows, hidden]
     scale_ptr,  # [tokens] log2(e) / temperature
-    target_ptr,  # [tokens] int32 column, or -1; read if KEEP
-    keep_ptr,  # [tokens] lowest z that takes part; read if KEEP
     statistics_ptr,  # [column tiles, 3, tokens] out: k, sum 2**(z - k), sum 2**(z - k) (z - k)
     saved,  # [tokens, saved columns] out: 2**(z - k + SHIFT); None to save nothing
     tokens,
@@ -57,7 +55,6 @@ def tile_statistics(
     BN: tl.constexpr,
     BK: tl.constexpr,
     BAND: tl.constexpr,
-    KEEP: tl.constexpr,
 ):
     row_tiles = tl.cdiv(tokens, BM)
     column_tiles = tl.cdiv(rows, BN)
@@ -69,10 +66,6 @@ def tile_statistics(
         column = column_tile * BN + tl.arange(0, BN)
         z = finite(z * tl.load(scale_ptr + token, mask=real, other=0.0)[:, None])
         part = (column < columns)[None, :]
-        if KEEP:
-            target = tl.load(target_ptr + token, mask=real, other=-1)
-            keep = tl.load(keep_ptr + token, mask=real, other=0.0)
-            part = part & ((z >= keep[:, None]) | (column[None, :] == target[:, None]))
         z = tl.where(part, z, LOWEST)
         k = tl.ceil(tl.max(z, 1))
         z = z - k[:, None]
@@ -160,8 +153,6 @@ def logit_gradients(
     log_sum_exp_ptr,  # [tokens], of z, in log2
     uniform_ptr,  # [tokens]
     slope_ptr,  # [tokens]; read if ENTROPY
-    target_ptr,  # [tokens] int32 column, or -1; read if KEEP
-    keep_ptr,  # [tokens]; read if KEEP
     tokens,
     first,  # column of the slab of gradients
     columns,  # of the slab
@@ -171,7 +162,6 @@ def logit_gradients(
     BK: tl.constexpr,
     BAND: tl.constexpr,
     ENTROPY: tl.constexpr,
-    KEEP: tl.constexpr,
 ):
     """p (uniform + slope log2 p): all but what the chosen columns get on top."""
     row_tiles = tl.cdiv(tokens, BM)
@@ -184,12 +174,6 @@ def logit_gradients(
         z = z * tl.load(scale_ptr + token, mask=real, other=0.0)[:, None]
         log_p = z - tl.load(log_sum_exp_ptr + token, mask=real, other=0.0)[:, None]
         log_p = tl.where(log_p < LOWEST_LOG_RATIO, LOWEST_LOG_RATIO, log_p)
-        if KEEP:
-            column = first + column_tile * BN + tl.arange(0, BN)
-            target = tl.load(target_ptr + token, mask=real, other=-1)
-            keep = tl.load(keep_ptr + token, mask=real, other=0.0)
-            part = (z >= keep[:, None]) | (column[None, :] == target[:, None])
-            log_p = tl.where(part, log_p, LOWEST_LOG_RATIO)
         factor = tl.load(uniform_ptr + token, mask=real, other=0.0)[:, None]
         if ENTROPY:
             factor = factor + tl.load(slope_ptr + token, mask=real, other=0.0)[:, None] * log_p

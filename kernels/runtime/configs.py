@@ -37,7 +37,6 @@ class Config:
     gradient_bytes        bounds the memory of the gradient of the logits and of the operands of its products, of which
                           one slab of columns exists at a time
     saved_bytes           bounds the memory of the exponentials that forward saves; more columns are computed again
-    row_columns, row_warps  of kernels that stream one row of logits
     """
 
     statistics: Tile
@@ -49,8 +48,6 @@ class Config:
     launch_tokens: int
     gradient_bytes: int
     saved_bytes: int
-    row_columns: int
-    row_warps: int
 
     def group_columns(self, vocab_size: int) -> int:
         """A function of the vocabulary alone, or the sum would change with the number of ranks.
@@ -72,8 +69,6 @@ CONFIGS = {
         launch_tokens=8192,
         gradient_bytes=512 << 20,
         saved_bytes=2 << 30,
-        row_columns=4096,
-        row_warps=8,
     ),
     "sm100": Config(
         # 128 x 256 spills with the keep threshold on Triton 3.6.0.
@@ -86,8 +81,6 @@ CONFIGS = {
         launch_tokens=8192,
         gradient_bytes=512 << 20,
         saved_bytes=2 << 30,
-        row_columns=4096,
-        row_warps=8,
     ),
     # Small enough that a test has ragged tiles, several groups, several launches and several slabs.
     "interpreter": Config(
@@ -100,7 +93,5 @@ CONFIGS = {
         launch_tokens=32,
         gradient_bytes=32 << 10,
         saved_bytes=8 << 10,
-        row_columns=64,
-        row_warps=4,
     ),
 }

@@ -42,22 +42,16 @@ def linear_logprob(
     targets: Tensor,
     temperature: Tensor | float,
     candidates: Tensor,
-    keep_logit: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """logprob, entropy, log_sum_exp [tokens], candidate_logprob [tokens, candidates]; zero for ignored targets."""
     t = temperature.double()[:, None] if isinstance(temperature, Tensor) else temperature
     logits = hidden.double() @ weight.double().T / t
     chosen = torch.cat([targets[:, None], candidates], 1)
-    kept = logits
-    if keep_logit is not None:
-        keep = logits >= keep_logit.double()[:, None]
-        keep.scatter_(1, targets.clamp_min(0)[:, None], True)
-        kept = logits.where(keep, -1e300)
-    log_sum_exp = kept.logsumexp(1)
+    log_sum_exp = logits.logsumexp(1)
     logprob = logits.gather(1, chosen.clamp_min(0)) - log_sum_exp[:, None]
     logprob = logprob.masked_fill(chosen == IGNORED, 0)
     seen = targets != IGNORED
-    outputs = logprob[:, 0], entropy(kept - log_sum_exp[:, None]), log_sum_exp, logprob[:, 1:]
+    outputs = logprob[:, 0], entropy(logits - log_sum_exp[:, None]), log_sum_exp, logprob[:, 1:]
     return tuple(x.where(seen if x.dim() == 1 else seen[:, None], 0) for x in outputs)
 
 

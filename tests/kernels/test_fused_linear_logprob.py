@@ -26,7 +26,6 @@ class Case:
     temperature: Tensor | float = 1.0
     vocab_size: int = 0
     candidates: Tensor | None = None
-    keep_logit: Tensor | None = None
     more: dict = field(default_factory=dict)
 
     def run(self, path: str = "triton") -> LinearLogprob:
@@ -38,7 +37,6 @@ class Case:
                 self.temperature,
                 vocab_size=self.vocab_size,
                 candidates=self.candidates,
-                keep_logit=self.keep_logit,
                 **self.more,
             )
 
@@ -49,7 +47,7 @@ class Case:
         leaves = [leaf(x) for x in self.leaves()]
         candidates = self.targets.new_zeros(len(self.targets), 0) if self.candidates is None else self.candidates
         head = leaves[1][: self.vocab_size]
-        return linear_logprob(leaves[0], head, self.targets, self.temperature, candidates, self.keep_logit), leaves
+        return linear_logprob(leaves[0], head, self.targets, self.temperature, candidates), leaves
 
     def largest_logit(self) -> float:
         head = self.weight[: self.vocab_size]
@@ -121,15 +119,9 @@ def test_all_features_at_once(path: str, dtype: torch.dtype, tolerance: float):
     it.targets[[0, 5, 36]] = IGNORED
     it.candidates[:, 1] = it.candidates[:, 0]  # twice the same
     it.candidates[:, 2] = it.targets  # the target again, or IGNORED
-    keep = torch.randn(37)
-    keep[3] = 1e9  # nothing but the target
-    keep[4] = -1e9  # everything
     with torch.no_grad():
         it.weight[150:] = 1e4
-    assert_right(replace(it, keep_logit=keep), path, tolerance)
-    found = replace(it, keep_logit=keep).run(path)
-    assert abs(found.logprob[3].item()) < 1e-6
-    assert abs(found.entropy[3].item()) < 1e-6
+    assert_right(it, path, tolerance)
 
 
 def peaked() -> Case:
@@ -204,8 +196,6 @@ def test_what_is_saved_fits_its_budget():
     without = bytes_kept(it, 0)
     assert 5_000 < bytes_kept(it, 10_000) - without <= 10_000
     assert bytes_kept(it, 1 << 30) - without == 37 * 5 * (32 * 4 + 4)
-    keep = replace(it, keep_logit=torch.zeros(37))
-    assert bytes_kept(keep, 1 << 30) == bytes_kept(keep, 0)
     with torch.no_grad():
         assert bytes_kept(it, 1 << 30) == 0
 
@@ -403,7 +393,7 @@ def test_a_shard_of_part_of_a_tile_is_refused():
         ({"candidates": torch.zeros(3).long()}, r"candidates int64 \[3, candidates\]"),
         ({"candidates": torch.zeros(3, 1).int()}, r"candidates int64"),
         ({"candidates": torch.full((3, 1), 5)}, "candidates must lie in 0..4"),
-        ({"keep_logit": torch.zeros(2)}, r"keep_logit \[3\]"),
+        ({"temperature": torch.ones(2)}, r"temperature \[3\]"),
         ({"weight": torch.zeros(5, 4, device="meta")}, "hidden and weight on one device"),
         ({"targets": torch.zeros(3, device="meta").long()}, "hidden and targets on one device"),
         ({"saved_bytes": -1}, "saved_bytes must be 0 or more"),
