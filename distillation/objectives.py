@@ -95,7 +95,7 @@ class TopkLoss(Teaching, StatesLoss):
         mask, ids = batch.loss_mask, batch.per_token["teacher_ids"].long()
         learned = batch.targets.where(mask, IGNORED)
         student = _candidates(states, head, learned, batch.temperature, ids)
-        kl = topk_kl(student[mask], batch.per_token["teacher_logprobs"][mask], kind="reverse", tail="bucket")
+        kl = topk_kl(student[mask], batch.per_token["teacher_logprobs"][mask], kind="reverse")
         return _of_kl((batch.per_token["share"][mask] * kl).sum())
 
 
