@@ -58,30 +58,21 @@ class Config:
         return group if vocab_size % (8 * group) == 0 else self.statistics.columns
 
 
+_HOPPER_AND_BLACKWELL = Config(
+    statistics=Tile(128, 256, 128, warps=8, stages=4),
+    gradient=Tile(128, 256, 128, warps=8, stages=3),
+    divergence=Tile(128, 128, 128, warps=8, stages=4),
+    mixture=Tile(128, 64, 128, warps=8, stages=4),
+    saving_stages=3,
+    group_tiles=4,
+    launch_tokens=8192,
+    gradient_bytes=512 << 20,
+    saved_bytes=2 << 30,
+)
+
 CONFIGS = {
-    "sm90": Config(
-        statistics=Tile(128, 256, 128, warps=8, stages=4),
-        gradient=Tile(128, 256, 128, warps=8, stages=3),
-        divergence=Tile(128, 128, 128, warps=8, stages=4),
-        mixture=Tile(128, 64, 128, warps=8, stages=4),
-        saving_stages=3,
-        group_tiles=4,
-        launch_tokens=8192,
-        gradient_bytes=512 << 20,
-        saved_bytes=2 << 30,
-    ),
-    "sm100": Config(
-        # 128 x 256 spills with the keep threshold on Triton 3.6.0.
-        statistics=Tile(128, 128, 128, warps=4, stages=4),
-        gradient=Tile(128, 128, 128, warps=8, stages=4),
-        divergence=Tile(128, 128, 128, warps=8, stages=4),
-        mixture=Tile(128, 64, 128, warps=8, stages=4),
-        saving_stages=4,
-        group_tiles=8,
-        launch_tokens=8192,
-        gradient_bytes=512 << 20,
-        saved_bytes=2 << 30,
-    ),
+    "sm90": _HOPPER_AND_BLACKWELL,
+    "sm100": _HOPPER_AND_BLACKWELL,
     # Small enough that a test has ragged tiles, several groups, several launches and several slabs.
     "interpreter": Config(
         statistics=Tile(16, 32, 64, warps=4, stages=2, band=2),
