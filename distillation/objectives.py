@@ -1,8 +1,8 @@
 """What a teacher tells of each token, and the loss that learns it. `MopdStage.objective` chooses one of the three.
 
 sampled  equations 2 to 4 of Nemotron-Cascade 2: the log-prob of the token that the student drew (facts/paper.md 2)
-topk     KL(student || teacher) of the teacher's k likeliest tokens, all others as one bucket: at most the exact one
-exact    KL(student || teacher) of the whole vocabulary, from the teacher's hidden states and head
+topk     a KL of the teacher's k likeliest tokens, all others as one bucket: at most the exact one
+exact    a KL, or the Jensen-Shannon divergence, of the whole vocabulary, from the teacher's hidden states and head
 
 The last two take the expectation over the next token instead of drawing it, so that no importance weight is needed
 for it. All are means over answers of means over their tokens. No [tokens, vocabulary] tensor is kept by any.
@@ -21,10 +21,11 @@ from cascade_rl.engine.models.head import Head
 from cascade_rl.engine.train.losses import Loss, StatesLoss, Sums
 from cascade_rl.engine.train.packing import MicroBatch
 from cascade_rl.engine.train.trainer import read_logprob
-from cascade_rl.kernels.fused_linear_kl import fused_linear_kl
+from cascade_rl.kernels.fused_linear_kl import Kind, fused_linear_kl
 from cascade_rl.kernels.fused_linear_logprob import fused_linear_logprob
 from cascade_rl.kernels.parts.vocabulary import IGNORED, VocabularyShard
 from cascade_rl.kernels.policy_loss import importance_weight
+from cascade_rl.kernels.topk_kl import Kind as TopkKind
 from cascade_rl.kernels.topk_kl import topk_kl
 
 EXACT_IDS = 2**24  # up to which float32, in which all values per token travel, holds whole numbers
@@ -82,6 +83,7 @@ class TopkLoss(Teaching, StatesLoss):
     """Reads per_token "share", "teacher_ids" and "teacher_logprobs" [tokens, k]."""
 
     k: int
+    kind: TopkKind
 
     def read(self, states: Tensor, head: Head, batch: MicroBatch) -> dict[str, Tensor]:
         ids = top_ids(states, head, self.k)
@@ -95,8 +97,8 @@ class TopkLoss(Teaching, StatesLoss):
         mask, ids = batch.loss_mask, batch.per_token["teacher_ids"].long()
         learned = batch.targets.where(mask, IGNORED)
         student = _candidates(states, head, learned, batch.temperature, ids)
-        kl = topk_kl(student[mask], batch.per_token["teacher_logprobs"][mask], kind="reverse")
-        return _of_kl((batch.per_token["share"][mask] * kl).sum())
+        kl = topk_kl(student[mask], batch.per_token["teacher_logprobs"][mask], kind=self.kind)
+        return _of_kl((batch.per_token["share"][mask] * kl).sum(), self.kind)
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class ExactLoss(Teaching, StatesLoss):
     """
 
     heads: Mapping[int, Tensor]
+    kind: Kind
 
     def read(self, states: Tensor, head: Head, batch: MicroBatch) -> dict[str, Tensor]:
         return read_logprob(states, head, batch) | {"teacher_states": states.float()}
@@ -123,7 +126,7 @@ class ExactLoss(Teaching, StatesLoss):
                 taught,
                 self.heads[number],
                 batch.temperature,
-                kind="reverse",
+                kind=self.kind,
                 vocab_size=head.vocab_size,
                 mask=batch.loss_mask & (batch.per_token["teacher"] == number),
                 tp_group=head.tp_group,
@@ -131,11 +134,11 @@ class ExactLoss(Teaching, StatesLoss):
             for number in sorted(self.heads)
         ]
         kl, mask = torch.stack(by_teacher).sum(0), batch.loss_mask
-        return _of_kl((batch.per_token["share"][mask] * kl[mask]).sum())
+        return _of_kl((batch.per_token["share"][mask] * kl[mask]).sum(), self.kind)
 
 
-def _of_kl(loss: Tensor) -> Sums:
-    return loss, {"loss": loss.detach(), "reverse_kl": loss.detach()}
+def _of_kl(loss: Tensor, kind: Kind) -> Sums:
+    return loss, {"loss": loss.detach(), "jsd" if kind == "jsd" else f"{kind}_kl": loss.detach()}
 
 
 def top_ids(states: Tensor, head: Head, k: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from cascade_rl.engine.core.rollouts import Sampling
 from cascade_rl.engine.core.settings import OptimizerConfig
@@ -13,6 +13,9 @@ MOPD_OPTIMIZER = OptimizerConfig(lr=2e-6, warmup_steps=30, warmup_init_lr=2e-7, 
 
 
 MOPD_SAMPLING = Sampling(max_new_tokens=98_304, temperature=1.0, top_p=1.0)
+
+Divergence = Literal["reverse", "forward", "jsd"]
+DIVERGENCES = {"sampled": ("reverse",), "topk": ("reverse", "forward"), "exact": get_args(Divergence)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,14 +30,17 @@ class MopdStage(OnPolicyStage):
                the data needs one. It has the student's architecture and tokenizer
     importance_low, importance_high   objective "sampled": tokens with a ratio outside the band are dropped
     objective  "sampled": the teacher's log-prob of the sampled token, as in the paper (equations 2 to 4). "topk":
-               reverse KL over the teacher's `topk` likeliest tokens and one bucket for the rest. "exact": reverse KL
-               over the whole vocabulary
+               the divergence over the teacher's `topk` likeliest tokens and one bucket for the rest. "exact": over the
+               whole vocabulary
+    divergence  "reverse": KL(student || teacher), the paper's. "forward": KL(teacher || student), of "topk" and
+               "exact". "jsd": Jensen-Shannon, of "exact"
     """
 
     kind: ClassVar[str] = "mopd"
 
     teachers: Mapping[str, str]
     objective: Literal["sampled", "topk", "exact"] = "sampled"
+    divergence: Divergence = "reverse"
     topk: int = 64
     rollouts_per_prompt: int = 4
     sampling: Sampling = MOPD_SAMPLING
@@ -51,6 +57,10 @@ class MopdStage(OnPolicyStage):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, self.name, self, "topk")
+        require(self.objective in DIVERGENCES, f"{self.name}.objective", "sampled, topk or exact", self.objective)
+        known = DIVERGENCES[self.objective]
+        expected = f"{' or '.join(known)} with objective={self.objective}"
+        require(self.divergence in known, f"{self.name}.divergence", expected, self.divergence)
         # over the student's kept tokens alone, a teacher could not favour a token that the student left out
         top_k = self.sampling.top_k
         require(top_k == 0, f"{self.name}.sampling.top_k", "0: distillation is over the whole vocabulary", top_k)

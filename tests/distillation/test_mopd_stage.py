@@ -66,6 +66,22 @@ def test_a_student_draws_from_the_whole_vocabulary() -> None:
         stage(sampling=NUCLEUS)
 
 
+@pytest.mark.parametrize(
+    ("objective", "divergence", "known"),
+    [
+        ("sampled", "forward", "reverse"),
+        ("topk", "jsd", "reverse or forward"),
+        ("exact", "kl", "reverse or forward or jsd"),
+    ],
+)
+def test_an_objective_has_its_divergences(objective: str, divergence: str, known: str) -> None:
+    with pytest.raises(UserError) as error:
+        stage(objective=objective, divergence=divergence)
+    assert str(error.value) == (f"mopd.divergence: expected {known} with objective={objective}, found {divergence!r}.")
+    with pytest.raises(UserError, match=r"mopd\.objective: expected sampled, topk or exact, found 'top'"):
+        stage(objective="top")
+
+
 def test_a_later_stage_is_no_teacher() -> None:
     with pytest.raises(UserError, match=r"mopd\.teachers\.math: expected the name of an earlier stage \(sft\)"):
         replace(CASCADE, stages=(CASCADE.stages[0], stage({"math": "math_rl"}), *CASCADE.stages[1:]))

@@ -1,7 +1,8 @@
-"""Reverse KL of the top k and of the whole vocabulary against float64 sums over transformers' logits, in each layout;
+"""Divergences of the top k and of the whole vocabulary against float64 sums over transformers' logits, in each layout;
 and the teachers' pool: one checkpoint, one teacher, which is probed whenever it wakes."""
 
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from tests.distillation.test_mopd import DOMAINS, free, make_models, sequences, 
 from tests.gloo import run_ranks
 
 K, HEAT = 6, 0.8
-NAMES = ("loss", "reverse_kl", "grad_norm")
+NAMES = ("loss", "grad_norm")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,13 @@ def batch() -> list[TrainSequence]:
 
 
 def losses(teachers: Teachers) -> dict[str, SampledLoss | TopkLoss | ExactLoss]:
-    return {"topk": TopkLoss(K), "exact": ExactLoss(teachers.heads)}
+    return {
+        "topk reverse_kl": TopkLoss(K, "reverse"),
+        "topk forward_kl": TopkLoss(K, "forward"),
+        "exact reverse_kl": ExactLoss(teachers.heads, "reverse"),
+        "exact forward_kl": ExactLoss(teachers.heads, "forward"),
+        "exact jsd": ExactLoss(teachers.heads, "jsd"),
+    }
 
 
 def steps(models: dict[str, Path], parallel: ParallelConfig, token_budget: int) -> dict[str, dict[str, float]]:
@@ -69,16 +76,30 @@ def log_softmax(model: torch.nn.Module, sequence: TrainSequence) -> Tensor:
     return (logits.double() / HEAT).log_softmax(-1)
 
 
-def exact(p: Tensor, q: Tensor) -> Tensor:
+def kl(p: Tensor, q: Tensor) -> Tensor:
     return (p.exp() * (p - q)).sum(-1)
 
 
-def coarse(p: Tensor, q: Tensor) -> Tensor:
-    """The KL where all but the teacher's K likeliest tokens are one."""
+def jsd(p: Tensor, q: Tensor) -> Tensor:
+    middle = ((p.exp() + q.exp()) / 2).log()
+    return (kl(p, middle) + kl(q, middle)) / 2
+
+
+def coarse(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Both, where all but the teacher's K likeliest tokens are one."""
     ids = q.topk(K).indices
     mine, theirs = (x.gather(1, ids) for x in (p, q))
     rest = ((1 - x.exp().sum(-1, keepdim=True)).log() for x in (mine, theirs))
-    return exact(*(torch.cat([x, other], 1) for x, other in zip((mine, theirs), rest, strict=True)))
+    return tuple(torch.cat([x, other], 1) for x, other in zip((mine, theirs), rest, strict=True))
+
+
+DIVERGENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "topk reverse_kl": lambda student, teacher: kl(*coarse(student, teacher)),
+    "topk forward_kl": lambda student, teacher: kl(*reversed(coarse(student, teacher))),
+    "exact reverse_kl": kl,
+    "exact forward_kl": lambda student, teacher: kl(teacher, student),
+    "exact jsd": jsd,
+}
 
 
 def oracle(models: dict[str, Path]) -> dict[str, tuple[float, float]]:
@@ -86,14 +107,14 @@ def oracle(models: dict[str, Path]) -> dict[str, tuple[float, float]]:
     load = partial(AutoModelForCausalLM.from_pretrained, experts_implementation="eager")
     loaded = {name: load(folder).double() for name, folder in models.items()}
     found = {}
-    for name, kl_of in (("topk", coarse), ("exact", exact)):
+    for name, divergence in DIVERGENCES.items():
         loaded["student"].zero_grad()
         means = []
         for sequence, domain in zip(batch(), DOMAINS, strict=True):
             with torch.no_grad():
                 teacher = log_softmax(loaded[domain], sequence)
-            kl = kl_of(log_softmax(loaded["student"], sequence), teacher)
-            means.append(kl[torch.from_numpy(sequence.loss_mask)].mean())
+            values = divergence(log_softmax(loaded["student"], sequence), teacher)
+            means.append(values[torch.from_numpy(sequence.loss_mask)].mean())
         loss = torch.stack(means).mean()
         loss.backward()
         norms = [p.grad.norm() for p in loaded["student"].parameters() if p.grad is not None]
@@ -105,9 +126,10 @@ def test_loss_and_gradient_are_those_of_transformers_logits_in_float64(
     models: dict[str, Path], one_process: dict[str, dict[str, float]]
 ) -> None:
     expected = oracle(models)
-    assert 0.05 < expected["topk"][0] < 0.95 * expected["exact"][0]
+    for kind in ("reverse_kl", "forward_kl"):
+        assert 0.05 < expected[f"topk {kind}"][0] < 0.95 * expected[f"exact {kind}"][0]
     for name, (loss, norm) in expected.items():
-        assert one_process[name]["loss"] == one_process[name]["reverse_kl"] == pytest.approx(loss, rel=1e-4), name
+        assert one_process[name]["loss"] == one_process[name][name.split()[1]] == pytest.approx(loss, rel=1e-4), name
         assert one_process[name]["grad_norm"] == pytest.approx(norm, rel=1e-3), name
 
 
@@ -162,12 +184,12 @@ def taught_batch(teacher: Head, taught: Tensor) -> MicroBatch:
 def test_a_teacher_that_is_the_student_teaches_nothing() -> None:
     states = torch.randn(5, 8, dtype=torch.float64).float().double().requires_grad_()
     packed = taught_batch(head(0), states.detach())
-    loss, _ = ExactLoss({0: head(0).weight}).of_states(states, head(0), packed)
+    loss, _ = ExactLoss({0: head(0).weight}, "reverse").of_states(states, head(0), packed)
     loss.backward()
     assert float(loss) == pytest.approx(0, abs=1e-12)
     assert states.grad is not None
     assert states.grad.abs().max() < 1e-9
-    other, _ = ExactLoss({0: head(1).weight}).of_states(states, head(0), packed)
+    other, _ = ExactLoss({0: head(1).weight}, "reverse").of_states(states, head(0), packed)
     assert float(other) > 0.1
 
 
