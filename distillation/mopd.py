@@ -11,8 +11,8 @@
     w = r where 0.5 <= r <= 2, otherwise 0             a and w have no gradient                    (4)
 
 The mean of -a is an estimate of KL(student || teacher). A token that w drops still counts in its answer's mean, as in
-NeMo-RL; the paper does not say. Rewards are logged but not trained on. `stage.objective` can instead choose a divergence
-over the teacher's top k or over the whole vocabulary (`objectives.py`); the paper has neither.
+NeMo-RL; the paper does not say. Rewards are logged but not trained on. `stage.objective` can instead choose a
+divergence over the teacher's top k or over the whole vocabulary (`objectives.py`); the paper has neither.
 """
 
 from collections.abc import Mapping, Sequence
