@@ -69,6 +69,8 @@ def test_no_module_is_left_out_for_want_of_an_init():
 def test_metadata_and_console_scripts(wheel):
     assert metadata(wheel)["Name"] == "cascade-rl"
     assert metadata(wheel)["Requires-Python"] == ">=3.12"
+    assert (metadata(wheel)["License-Expression"], metadata(wheel)["License-File"]) == ("Apache-2.0", "LICENSE")
+    assert metadata(wheel)["Author"] == "Cascade's developers"
     assert "megatron-core==0.19.2" in metadata(wheel).get_all("Requires-Dist")
     (scripts,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
     assert "nemo-run = cascade_rl.launchers.cli.launch:main" in wheel.read(scripts).decode()

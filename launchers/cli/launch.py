@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.launchers.cli.version import version_line
 from cascade_rl.launchers.stage.exit_status import USER_ERROR, exit_status
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 USAGE = """usage: nemo-run LAUNCHER.py [--runs DIR] [--only STAGES | --from STAGE] [--rerun STAGES] [key=value ...]
                 [--cluster NAME [--backend nemo-run|sbatch] [--detach | --dryrun DIR]]
+       nemo-run --version
 
 Runs the cascade that a launcher file describes, or resumes it if its run folder exists.
 
@@ -55,6 +57,9 @@ def run_file(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0 if arguments else USER_ERROR
+    if arguments[0] == "--version":
+        print(version_line())
+        return 0
     file = arguments[0]
     if not Path(file).is_file():
         raise UserError(f"no such file: {file}. The first argument must be a launcher file (LAUNCHER.py).")

@@ -11,6 +11,7 @@ from typing import NoReturn
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.cli import dry_run, parity
 from cascade_rl.launchers.cli.launch import run_file
+from cascade_rl.launchers.cli.version import version_line
 from cascade_rl.launchers.stage.exit_status import exit_status
 
 DEMO = Path("runs/cascade2_tiny")
@@ -45,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="'cascade COMMAND --help' describes a command.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=version_line())
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     commands.add_parser("run", help="Run or resume the cascade of a launcher file (same as nemo-run)")
     commands.add_parser("plan", help="Estimate memory, time and storage of a cascade, without a GPU")
