@@ -1,5 +1,5 @@
 # make setup | demo | demo-short | test | chaos | test-haswell | test-landlock | test-triton36 | published |
-#   test-published | lint | lock | smollm2 | clean.
+#   test-published | lint | floors | lock | smollm2 | clean.
 # One environment, .venv, built once; .venv-triton36 for test-triton36 alone, .venv-verifiers for test-published alone.
 
 .DEFAULT_GOAL := setup
@@ -26,7 +26,7 @@ HIDDEN := build/without-bubblewrap
 # would keep them for the end, where one core waits.
 IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 SUB_PACKAGES := $(patsubst %/__init__.py,%,$(filter-out tests/%,$(wildcard */__init__.py)))
-# Links to them as `cascade_rl`, for the tools that do not read the folder mapping of setup.py: editors, mypy.
+# Links to them as `cascade_rl`, for the tools that do not read the folder mapping of setup.py: editors, mypy, import-linter.
 PACKAGES := .venv/packages
 # Their imports resolve in an editor.
 EDITED := rl_stages/grpo.py rl_stages/scoring/group_scoring.py engine/train/trainer.py launchers/cascade2_tiny.py
@@ -42,7 +42,7 @@ PYTHON = $(shell for python in $(CANDIDATES); do "$$python" -c \
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo demo-short test chaos test-haswell test-landlock test-triton36 published test-published \
-	lint lock smollm2 clean
+	lint floors lock smollm2 clean
 
 setup: $(READY)
 	@echo "$(CURDIR)/.venv is ready"
@@ -93,11 +93,16 @@ test-published: $(READY) $(PUBLISHED)/.ready $(VERIFIERS)/.ready
 		tests/rl_stages/rewards/verifiers/test_published.py tests/rl_stages/rewards/adapters/test_verifiers_package.py \
 		tests/rl_stages/environments/test_nemo_gym_office_by_wheel.py
 
-lint: $(READY)
+lint: $(READY) floors
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	cd $(PACKAGES) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml
 	$(BIN)/basedpyright $(EDITED)
+
+# The import contract of pyproject.toml. Like mypy, import-linter searches the folder where it stands first: not here, where
+# `kernels/` would be found.
+floors: $(READY)
+	cd $(PACKAGES) && $(CURDIR)/$(BIN)/lint-imports --no-logo $(CURDIR)/pyproject.toml
 
 # Keeps the versions of the committed locks if the .in files allow them. Delete a lock to get the newest versions.
 lock: $(BIN)/uv
