@@ -1,9 +1,12 @@
 """The default environment variables of a rank, and those of a rank that runs alone."""
 
+# `python -m` does not search the working folder: its `kernels/` is not the package that transformers looks for.
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+
 RANK_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0",  # one order of sets in all ranks and runs
-    "PYTHONSAFEPATH": "1",  # the repository's `kernels/` is not the package that transformers looks for
+    **SAFE_PATH,
 }
 
 ALONE = {

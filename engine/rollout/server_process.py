@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cascade_rl.engine.cluster.node import Node, NodeLost
+from cascade_rl.engine.cluster.rank_environment import SAFE_PATH
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Request, Rollout
 from cascade_rl.engine.rollout.protocol import Reply, Settings, StartServer
@@ -34,7 +35,6 @@ RANK_VARIABLES = (
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     "TORCHELASTIC_USE_AGENT_STORE",  # an engine would wait for a store that torchrun does not serve
 )
-SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # a `kernels/` in the working folder is not the package that transformers looks for
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cascade_rl.engine.cluster.rank_environment import SAFE_PATH
 from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.rl_stages.core.verdict import Verdict
 
@@ -64,7 +65,8 @@ class Worker:
     """A process that follows the protocol above. Raises WorkerDied or OSError if it is gone."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        environment = os.environ | SAFE_PATH
+        self._process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin and self._process.stdout
         self._requests, self._replies = self._process.stdin, self._process.stdout
         if self._read_line(START_SECONDS) != READY:
