@@ -1,4 +1,4 @@
-# make setup | demo | demo-short | test | chaos | test-haswell | test-landlock | test-triton36 | published |
+# make setup | demo | demo-short | check | test | chaos | test-haswell | test-landlock | test-triton36 | published |
 #   test-published | lint | floors | lock | smollm2 | clean.
 # One environment, .venv, built once; .venv-triton36 for test-triton36 alone, .venv-verifiers for test-published alone.
 
@@ -41,7 +41,7 @@ PYTHON = $(shell for python in $(CANDIDATES); do "$$python" -c \
 # Without cached byte code, importing vLLM and Megatron takes 30 s, and each stage starts two processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-short test chaos test-haswell test-landlock test-triton36 published test-published \
+.PHONY: setup demo demo-short check test chaos test-haswell test-landlock test-triton36 published test-published \
 	lint floors lock smollm2 clean
 
 setup: $(READY)
@@ -52,6 +52,10 @@ demo: $(READY)
 
 demo-short: $(READY)
 	$(BIN)/nemo-run launchers/cascade2_short.py
+
+# Pure logic, in a minute: no test that starts a process, see tests/tiers.py.
+check: $(READY)
+	$(BIN)/pytest $(IN_PARALLEL) -m pure
 
 test: $(READY)
 	$(BIN)/pytest $(IN_PARALLEL)

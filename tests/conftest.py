@@ -19,6 +19,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests import tiers
+
 gc.disable()  # until all is imported
 torch.set_num_threads(1)
 torch.set_num_interop_threads(1)
@@ -40,6 +42,18 @@ def pytest_collection_finish() -> None:
 LONG = ("test_on_slurm.py", "test_cascade_end_to_end.py", "test_chaos.py", "test_invariance.py")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order within a file stays, and that of all other files."""
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Each test gets its markers. The order within a file stays, and that of all other files."""
+    for item in items:
+        tiers.mark(item)
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    tiers.forget_what_was_started()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Function) -> None:
+    tiers.check_what_was_started(item)

@@ -85,6 +85,7 @@ class FakeGpu(SimpleNamespace):
         return 3 << 20
 
 
+@pytest.mark.slow
 def test_what_a_gpu_runs(tmp_path: Path):
     """The GPU's own path, shape list and clock aside: our Triton kernels, peers, poison, peaks, table and file."""
     report, gpu = Report("a GPU", tmp_path / "bench.json"), FakeGpu()

@@ -9,6 +9,8 @@ from cascade_rl.kernels.fused_linear_kl import fused_linear_kl
 from tests.gloo import run_ranks
 from tests.kernels.oracles import PATHS, gradients, largest_error, leaf, log_softmax, on_path, relative_error
 
+pytestmark = pytest.mark.slow
+
 KINDS = ["reverse", "forward", "jsd"]
 BETA = 0.3
 

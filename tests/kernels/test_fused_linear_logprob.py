@@ -15,6 +15,8 @@ from cascade_rl.kernels.runtime.interpreter import interpreted
 from tests.gloo import run_ranks
 from tests.kernels.oracles import PATHS, gradients, largest_error, leaf, linear_logprob, on_path, relative_error
 
+pytestmark = pytest.mark.slow
+
 NO_SHRINKING = [Phase.explicit, Phase.generate]  # a failing example of an interpreted kernel shrinks for minutes
 
 

@@ -14,6 +14,7 @@ CASES = [case for arch in gate.CAPABILITIES for case in gate.cases(arch)]
 MODULES = (fused_linear_kl, policy_loss, vocabulary_tiles)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.arch}-{case.name}")
 def test_a_kernel_compiles_to_what_the_table_says(case: gate.Case):
     found = gate.measure(case)
@@ -35,6 +36,7 @@ def test_a_regression_names_the_kernel_and_the_number():
     ]
 
 
+@pytest.mark.process
 def test_a_spilling_tile_is_caught():
     """128 x 256 with four warps, which have half the registers, spills 3496 bytes on Hopper."""
     case = replace(CASES[0], warps=4)

@@ -13,6 +13,7 @@ def _one_attack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "ATTACKS", {"sockets": ATTACKS["sockets"]})
 
 
+@pytest.mark.sandbox
 def test_tier_grades_and_attacks(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor.run() == 0
     told = capsys.readouterr().out
@@ -20,6 +21,7 @@ def test_tier_grades_and_attacks(capsys: pytest.CaptureFixture[str]) -> None:
     assert "grading: golden patch: score 1, as expected; wrong patch: score 0, wrong: test_f.py::" in told
 
 
+@pytest.mark.sandbox
 def test_a_box_that_cannot_grade_is_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,9 +1,12 @@
 """What a random base model is made with: a tokenizer that knows the words of every stage."""
 
+import pytest
+
 from cascade_rl.rl_stages.base_model import _train_tokenizer, _with_special_ids
 from tests.rl_stages.tiny_cascade import CASCADE
 
 
+@pytest.mark.slow
 def test_every_word_of_every_stage_is_one_token() -> None:
     tokenizer = _train_tokenizer(CASCADE)
     assert len(tokenizer) <= 512

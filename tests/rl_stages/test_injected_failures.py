@@ -147,6 +147,7 @@ def step(root: Path, stage: GrpoStage, broken: Task, answer: str, maker: MakeVer
         return draw_batch(session, stage, PromptLedger(session), 0)
 
 
+@pytest.mark.sandbox
 @pytest.mark.parametrize(
     ("inject", "reason"),
     [

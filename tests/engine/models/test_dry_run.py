@@ -24,6 +24,7 @@ LAYOUTS = {
 RANKS = (0, 77, 300, 511)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [NANO, QWEN])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_megatron_builds_what_the_name_map_says(model: str, layout: str) -> None:
@@ -46,6 +47,7 @@ def test_megatron_builds_what_the_name_map_says(model: str, layout: str) -> None
         assert {name.rsplit(".", 1)[1] for name in unplanned} <= {"local_tokens_per_expert", "inv_freq"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_ranks_of_one_replica_hold_the_published_model_once(layout: str) -> None:
     """Of all that hold the same numbers one exports them: together 31.58B of Nemotron-3-Nano."""

@@ -119,6 +119,7 @@ def test_wire_time_is_that_of_the_slowest_rank_of_each_round() -> None:
     assert wire_seconds(plan, trainers, workers, links) == pytest.approx(2 + 5 + 2)
 
 
+@pytest.mark.slow
 def test_the_30b_model_is_planned_and_balanced() -> None:
     """TP2 PP2 EP8 on 16 cards to TP4 on 4 others: no round lets a rank wait for long."""
     hf = json.loads((PUBLISHED / "nemotron_3_nano_30b_a3b/config.json").read_text())

@@ -38,6 +38,7 @@ def spend(seconds: float) -> None:
         pass
 
 
+@pytest.mark.process
 def test_the_rate_counts_the_processor_time_of_children_too() -> None:
     row = measure("busy", Busy(), [(TASK, "work")], seconds=0.5)
     assert row.per_core_second < 25  # thousands without the child
@@ -50,6 +51,7 @@ def test_the_rate_leaves_out_the_time_that_nobody_computes() -> None:
     assert row.p99_ms >= 50
 
 
+@pytest.mark.process
 def test_a_check_that_fails_to_judge_is_no_measurement() -> None:
     with pytest.raises(AssertionError, match="down"):
         measure("busy", Busy(), [(TASK, "fail")], seconds=0.1)
@@ -62,5 +64,6 @@ def test_answers_are_right_and_wrong(name: str) -> None:
         assert {verifier(task, text).score for task, text in answers} == {0.0, 1.0}
 
 
+@pytest.mark.process
 def test_an_interpreter_adds() -> None:
     assert interpret(b"3 4\n") == b"7\n"

@@ -26,6 +26,7 @@ def test_a_job_has_ended_only_when_its_end_stays(monkeypatch: pytest.MonkeyPatch
     assert changes({"sft": "1"}) == ["PENDING", "RUNNING", "PENDING", "RUNNING", "COMPLETED"]
 
 
+@pytest.mark.process
 def test_the_controllers_answer_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     stub = tmp_path / "scontrol"
     stub.write_text("#!/bin/sh\necho 'JobId=3 JobState=RUNNING Reason=None Restarts=2 NodeList=node[1-2] NumNodes=2'\n")
@@ -36,6 +37,7 @@ def test_the_controllers_answer_is_read(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert str(found) == "running on node[1-2], queued again 2 times"
 
 
+@pytest.mark.process
 def test_a_machine_without_slurm_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UserError, match="expected Slurm's commands on PATH, found no 'squeue'"):

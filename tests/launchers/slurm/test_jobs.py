@@ -188,6 +188,7 @@ def sbatch_flags(script: str) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+@pytest.mark.process
 def test_both_backends_ask_for_the_same(tmp_path: Path) -> None:
     cluster = dataclasses.replace(CLUSTER, account="us", cpus_per_node=96, container_image="image", mounts=("/a:/b",))
     jobs = jobs_of(cluster, tmp_path / "run", nproc=16)
@@ -226,6 +227,7 @@ def test_containers_are_checked_before_anything_is_submitted(tmp_path: Path) -> 
             wrong()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("backend", sorted(RENDER))
 @pytest.mark.parametrize(("launcher", "cluster", "settings"), LAUNCHES)
 def test_golden_scripts(

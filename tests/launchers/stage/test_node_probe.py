@@ -44,6 +44,7 @@ def test_one_node_may_meet_itself_by_loopback() -> None:
     assert list(dataclasses.replace(FIT, head=("127.0.0.1",)).problems(ranks=2, nodes=1)) == []
 
 
+@pytest.mark.process
 def test_gpus_are_read_as_nvidia_smi_tells_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stub = tmp_path / "nvidia-smi"
     line = "NVIDIA H100 80GB HBM3, 81559, 81079, 1980, 1980, Not Active, Not Active"

@@ -6,6 +6,8 @@ from cascade_rl.rl_stages.data.tokenizer import encode_demonstration, encode_pro
 from cascade_rl.rl_stages.tasks.demonstration import load_demonstrations
 from cascade_rl.rl_stages.tasks.domains import DOMAINS
 
+pytestmark = pytest.mark.slow
+
 CHAT = ({"role": "user", "content": "What is 3 + 4?"}, {"role": "assistant", "content": "3 + 4 = \\boxed{7}"})
 VOCABULARY = 1024  # of the tiny cascade
 

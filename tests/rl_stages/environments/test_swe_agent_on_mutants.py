@@ -47,6 +47,7 @@ def repair(instance: Instance) -> tuple[str, int]:
     return f"sed -i '{number}s/.*/{escaped}/' {path}", number
 
 
+@pytest.mark.sandbox
 def test_a_policy_that_solves_a_mutant_gets_one_and_no_other_does(
     agent: SweAgent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

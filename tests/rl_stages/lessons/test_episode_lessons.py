@@ -65,6 +65,7 @@ def played(environment: Environment, tokenizer: Any, domain: str, messages: tupl
     raise AssertionError("the demonstration does not reach the end")
 
 
+@pytest.mark.sandbox
 def test_demonstrations_are_worth_what_they_claim(environment: Environment, domain: str) -> None:
     tokenizer = tiny_tokenizer(domain)
     for seed in range(2):

@@ -9,6 +9,7 @@ from cascade_rl.rl_stages.tasks.domains import domain_named, lessons_of
 from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("name", "count"), [("mcqa", 650), ("structured_output", 540)])
 def test_right_answers_pass_and_wrong_ones_fail(name: str, count: int) -> None:
     rng = random.Random(0)

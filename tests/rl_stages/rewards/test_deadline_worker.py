@@ -24,6 +24,7 @@ def command(folder: Path, failures: int, ending: str) -> list[str]:
     return [sys.executable, "-c", SCRIPT.format(ending=ending), str(folder / "starts"), str(failures)]
 
 
+@pytest.mark.process
 def test_a_worker_that_is_killed_while_it_starts_is_started_again(tmp_path: Path) -> None:
     worker = Worker.started(command(tmp_path, 2, KILLED))
     assert worker.ask({"score": 0.5}, 10.0) == {"score": 0.5}
@@ -31,12 +32,14 @@ def test_a_worker_that_is_killed_while_it_starts_is_started_again(tmp_path: Path
     assert (tmp_path / "starts").read_text() == "..."
 
 
+@pytest.mark.process
 def test_not_for_ever(tmp_path: Path) -> None:
     with pytest.raises(WorkerKilled, match="exit code -9"):
         Worker.started(command(tmp_path, 9, KILLED))
     assert (tmp_path / "starts").read_text() == "..."
 
 
+@pytest.mark.process
 def test_one_that_ends_by_itself_is_broken(tmp_path: Path) -> None:
     with pytest.raises(WorkerDied, match="exit code 1"):
         Worker.started(command(tmp_path, 9, BROKEN))

@@ -197,6 +197,7 @@ def test_a_lost_worker_is_replaced_once(monkeypatch: pytest.MonkeyPatch) -> None
         sandbox.run_program(SUM, [b"1 2"])
 
 
+@pytest.mark.sandbox
 def test_steps_down_without_bubblewrap_and_refuses_without_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     tried = list(attempts())

@@ -58,6 +58,7 @@ def test_a_truncated_answer_scores_nothing_even_when_right(judge: Judge) -> None
     assert judge.verifiers == {}
 
 
+@pytest.mark.sandbox
 def test_programs_run_on_the_cores_of_other_nodes_too() -> None:
     tests = {"inputs": ["3\n4\n"], "outputs": ["7\n"]}
     code = Task("code-1", "code", (MESSAGE,), parse_row({"verifier_metadata": {"unit_tests": tests}}))

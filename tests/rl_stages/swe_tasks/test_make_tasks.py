@@ -34,6 +34,7 @@ def written(tmp_path_factory):
     return out
 
 
+@pytest.mark.sandbox
 def test_the_command_makes_verified_tasks_from_an_installed_package(written):
     rows = [json.loads(line) for line in written.read_text().splitlines()]
     assert len({row["instance_id"] for row in rows}) == MUTANTS

@@ -40,6 +40,7 @@ GYM_ROWS = {
 }
 
 
+@pytest.mark.sandbox
 @pytest.mark.parametrize("agent", GYM_ROWS)
 def test_rows_of_nemo_gym_become_tasks_of_a_domain(agent):
     fields, right, wrong = GYM_ROWS[agent]
@@ -56,6 +57,7 @@ def test_every_domain_has_a_row_of_nemo_gym():
     assert {domain_named(agent).name for agent in GYM_ROWS} == verified - optional
 
 
+@pytest.mark.sandbox
 def test_each_domain_scores_its_own_right_answers():
     for domain in DOMAINS.values():
         if domain.lessons is None or domain.verifier is None:  # for episodes see prompts/test_episode_lessons.py

@@ -29,19 +29,23 @@ def verdicts(function, *texts, **columns):
         return [verifier(task, text) for text in texts]
 
 
+@pytest.mark.process
 def test_a_function_of_trl_reads_the_answer_and_the_columns_of_its_row():
     long, short = verdicts("length", "<think>not this</think>abcd", "a", most=4)
     assert (long.score, short.score) == (1.0, 0.25)
 
 
+@pytest.mark.process
 def test_a_function_of_trl_without_columns_reads_the_prompt():
     assert verdicts("prompt_words", "a", most=4)[0].score == 4.0
 
 
+@pytest.mark.process
 def test_a_coroutine_is_awaited():
     assert verdicts("later", "a")[0].score == 0.25
 
 
+@pytest.mark.process
 def test_a_function_of_verl_gives_a_score_and_parts():
     right, wrong = verdicts("compute_score", "7", "70", data_source="gsm", reward_model={"ground_truth": "7"})
     assert (right.score, right.parts) == (1.0, {"length": 1.0})
@@ -49,6 +53,7 @@ def test_a_function_of_verl_gives_a_score_and_parts():
     assert verdicts("compute_score", "8", ground_truth="8")[0].score == 1.0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("function", "detail"),
     [
@@ -66,6 +71,7 @@ def test_no_reward_masks_the_sample(function, detail):
         assert detail in verdict.detail
 
 
+@pytest.mark.process
 def test_a_function_that_hangs_is_killed_and_masks_the_sample():
     task = parse_task(row("hangs"), "row", "t")
     verifier = domain_named(task.domain).verifier()

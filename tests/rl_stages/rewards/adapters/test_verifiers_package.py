@@ -36,6 +36,7 @@ def test_a_taskset_scores_the_answer(monkeypatch):
     assert "word" in unfit.detail
 
 
+@pytest.mark.process
 def test_an_environment_without_the_package_masks_the_sample(monkeypatch):
     monkeypatch.setenv(VARIABLE, sys.executable)
     row = task(task={})

@@ -53,6 +53,7 @@ def write(path: Path, rows: list[dict]) -> None:
     path.write_text("".join(json.dumps(each) + "\n" for each in rows))
 
 
+@pytest.mark.process
 def test_recorded_rollouts_have_their_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the rows say what is expected in the rollout, as Gym's do, and half in the file of examples."""
     servers = dict.fromkeys(case[0] for case in RECORDED)

@@ -40,6 +40,7 @@ def scores(row, *texts, deadline_seconds=10.0):
         return [verifier(task, text) for text in texts]
 
 
+@pytest.mark.process
 def test_only_full_marks_count_and_a_scorer_that_raises_or_hangs_is_a_wrong_answer(stand_in):
     right, partial, raising, empty = scores(ROW, "<answer>2</answer>", "3", "zzz", "")
     assert [verdict.score for verdict in (right, partial, raising)] == [1.0, 0.0, 0.0]

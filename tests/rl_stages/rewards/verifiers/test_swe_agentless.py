@@ -80,6 +80,7 @@ def test_a_judge_that_fails_or_says_neither_is_an_infrastructure_failure(judge):
     assert verdict.outcome is Outcome.INFRASTRUCTURE_FAILURE and verdict.score is None
 
 
+@pytest.mark.process
 def test_the_similarity_of_swe_rl():
     with closing(SweAgentlessVerifier(lexical="difflib")) as verifier:
         near, far = (verifier(TASK, patch(line)) for line in ("    return n + 3", "    pass"))

@@ -2,6 +2,8 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
+import pytest
+
 from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.lessons import swe_agentless as agentless_prompts
@@ -32,6 +34,7 @@ def test_agentless_lessons_are_right_and_wrong_as_they_say():
             assert (right.score, wrong.score, wrong.outcome) == (1.0, 0.0, Outcome.COMPLETED)
 
 
+@pytest.mark.sandbox
 def test_executed_lessons_are_right_and_wrong_as_they_say():
     rng = random.Random(1)
     first_of_each = {lesson.fields["instance_id"].split("-")[0]: lesson for lesson in executed_prompts.lessons()}
