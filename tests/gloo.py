@@ -2,7 +2,7 @@
 
 `import torch, megatron.core` takes about 7 s and 360 MB, so ranks are forked from the test process, which has
 imported everything once. A test module therefore imports what its ranks need at its top, and nothing before
-the fork may have started a thread pool (`conftest.py` sets one thread) or CUDA.
+the fork may have started a thread pool (`tests/conftest.py` sets one thread) or CUDA.
 """
 
 import faulthandler

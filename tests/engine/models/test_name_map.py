@@ -23,7 +23,7 @@ from cascade_rl.engine.models.name_map import (
     vocabulary,
 )
 
-# facts/paper.md 6.1
+# As in engine/models/published/nemotron_3_nano_30b_a3b/config.json.
 NANO_30B = {
     "architectures": ["NemotronHForCausalLM"],
     "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
@@ -279,7 +279,9 @@ def test_published_models_have_their_published_size(hf: dict, numbers: int) -> N
 
 
 def test_the_30b_layout_of_the_public_recipe_fits() -> None:
-    """TP2 PP2 EP8 (facts/paper.md 5.2): the experts of a rank are an eighth of those of its stage."""
+    """TP2 PP2 EP8: a rank has an eighth of the experts of its pipeline stage.
+
+    Source of the layout: NVIDIA-NeMo/RL, examples/nemo_gym/grpo_nanov3.yaml."""
     whole = name_map(NANO_30B)
     shards = whole.shards(Place(tensor=Cut(1, 2), pipeline=Cut(1, 2), expert=Cut(7, 8)))
     experts = [shard for shard in shards if shard.parameter.expert is not None]

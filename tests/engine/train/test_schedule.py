@@ -14,7 +14,7 @@ def rates(**settings) -> list[float]:
 
 
 def test_constant_with_the_warm_up_of_mopd():
-    config = OptimizerConfig(lr=2e-6, warmup_steps=30, warmup_init_lr=2e-7)  # facts/paper.md 2
+    config = OptimizerConfig(lr=2e-6, warmup_steps=30, warmup_init_lr=2e-7)  # arXiv 2603.19220, section 4.4
     assert learning_rate(0, config, 52) == 2e-7
     assert learning_rate(15, config, 52) == pytest.approx(1.1e-6)
     assert [learning_rate(step, config, 52) for step in (30, 31, 51, 99)] == pytest.approx([2e-6] * 4)

@@ -37,7 +37,7 @@ LAUNCHES = [
     ("cascade2_30b_a3b", "example", ()),
     ("cascade2_30b_a3b", "example_b200", ()),
 ]
-PLANNED = ("cascade2_30b_a3b", "example", "nemo-run")  # the others have the same plan, or that of test_plan.py
+PLANNED = ("cascade2_30b_a3b", "example", "nemo-run")  # the others: the same plan, or in plan/test_plan.py
 RENDER = {"nemo-run": nemo_run_backend.render, "sbatch": sbatch_backend.render}
 CLUSTER = Cluster(partition="batch", gpus_per_node=8, max_requeues=5)
 STAGE_COMMAND = (sys.executable, "-m", "stage")

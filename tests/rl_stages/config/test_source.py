@@ -13,7 +13,8 @@ from cascade_rl.rl_stages.data.blend import Blend
 from cascade_rl.rl_stages.tasks.load_tasks import load_tasks
 from cascade_rl.rl_stages.tasks.prompt_blend import open_prompts
 
-PAPER = ("0.55", "0.3", "0.15")  # STEM questions, tools and structured output in multi-domain RL (facts/paper.md 1.3)
+# STEM questions, tools and structured output in multi-domain RL: arXiv 2603.19220, section 4.
+PAPER = ("0.55", "0.3", "0.15")
 
 
 def math_rows(path: Path, count: int) -> str:

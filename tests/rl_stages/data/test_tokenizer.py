@@ -17,7 +17,7 @@ def demonstrations():
     return {
         name: distinct(load_demonstrations(f"generate:{name}@0.5", count=5000, seed=0))
         for name in DOMAINS
-        if DOMAINS[name].lessons and DOMAINS[name].verifier  # tests/rl_stages/prompts has the bounds of episodes
+        if DOMAINS[name].lessons and DOMAINS[name].verifier  # episodes: lessons/test_episode_lessons.py
     }
 
 

@@ -70,7 +70,7 @@ def test_right_programs_pass(sandbox: Sandbox, source: str) -> None:
     assert outputs(sandbox, source, b"1\n2\n", b"30\n4\n") == [b"3\n", b"34\n"]
 
 
-# And a program that they accept although it is wrong; those that look for what is expected are in test_code.py.
+# A wrong program that they accept. Programs that look for the expected result: verifiers/programs/test_code.py.
 def test_a_result_that_is_equal_to_anything_has_no_form(sandbox: Sandbox) -> None:
     equal = "class Same:\n    def __eq__(self, other): return True\ndef f(x): return Same()"
     run = sandbox.run_program(Program(language="python", source=equal, mode="call", entry="f"), [b"[1]"])

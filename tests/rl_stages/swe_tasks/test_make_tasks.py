@@ -28,7 +28,7 @@ TAMPERING = {
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Tasks of an installed package; CASCADE_SWE_MUTANTS=20 for the whole check of facts/verifiers.md, section 9."""
+    """Tasks of an installed package; CASCADE_SWE_MUTANTS=20 runs the whole check."""
     out = tmp_path_factory.mktemp("tasks") / "tasks.jsonl"
     assert cascade._run(["swe-tasks", "catalogue", str(out), "--count", str(MUTANTS), "--seed", "3"]) == 0
     return out

@@ -60,7 +60,7 @@ def test_every_domain_has_a_row_of_nemo_gym():
 @pytest.mark.sandbox
 def test_each_domain_scores_its_own_right_answers():
     for domain in DOMAINS.values():
-        if domain.lessons is None or domain.verifier is None:  # for episodes see prompts/test_episode_lessons.py
+        if domain.lessons is None or domain.verifier is None:  # for episodes see lessons/test_episode_lessons.py
             continue
         verifier, lessons = domain.verifier(), list(domain.lessons())
         for lesson in lessons[:: len(lessons) // 20]:
