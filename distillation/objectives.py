@@ -1,6 +1,6 @@
 """What a teacher tells of each token, and the loss that learns it. `MopdStage.objective` chooses one of the three.
 
-sampled  equations 2 to 4 of Nemotron-Cascade 2: the log-prob of the token that the student drew (facts/paper.md 2)
+sampled  arXiv 2603.19220, equations 2 to 4: the log-prob of the token that the student sampled
 topk     a KL of the teacher's k likeliest tokens, all others as one bucket: at most the exact one
 exact    a KL, or the Jensen-Shannon divergence, of the whole vocabulary, from the teacher's hidden states and head
 

@@ -1,4 +1,4 @@
-"""On-policy GRPO with verified rewards, the RL loop of both papers (facts/paper.md 1.1).
+"""On-policy GRPO with verified rewards, the RL loop of both papers (Eq. 1 of arXiv 2512.13607 and 2603.19220).
 
     for each step:
         sample a group of answers per prompt from the current weights

@@ -18,7 +18,7 @@ RL_SAMPLING = Sampling(max_new_tokens=49_152, temperature=1.0, top_p=1.0)
 @dataclass(frozen=True, kw_only=True)
 class Extension(Node):
     """New settings from step `from_step` on, counting from 0; None leaves what there was. Cascade 1 extends the answers
-    of Math RL at fixed steps (Table 17, facts/paper.md 1.4); its other rule, to end a stage at a clip ratio of about
+    of Math RL at fixed steps (arXiv 2512.13607, Table 17); its other rule, to end a stage at a clip ratio of about
     10 %, is `LengthClip`."""
 
     from_step: int
@@ -35,7 +35,7 @@ class Extension(Node):
 @dataclass(frozen=True, kw_only=True)
 class EpochFilter(Node):
     """After each epoch, prompts that were answered always right or always wrong sit out the next one, but for these
-    shares of them. Math RL of Cascade 1 (facts/paper.md 1.4)."""
+    shares of them. Math RL of Cascade 1 (arXiv 2512.13607, section 4)."""
 
     hard_readmission: float = 0.1
     easy_readmission: float = 0.01
@@ -47,7 +47,7 @@ class EpochFilter(Node):
 @dataclass(frozen=True, kw_only=True)
 class CodeSwitch(Node):
     """The reward of an answer in another script to an English prompt: `reward`, or that added to the lowest reward of
-    the batch. Cascade 1 (facts/paper.md 1.4): -1 in Math RL, 0 in Code RL, lowest - 10 in RLHF."""
+    the batch. Cascade 1 (arXiv 2512.13607, section 4): -1 in Math RL, 0 in Code RL, lowest - 10 in RLHF."""
 
     reward: float
     relative_to: Literal["zero", "lowest"] = "zero"
@@ -55,7 +55,7 @@ class CodeSwitch(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class GrpoStage(OnPolicyStage):
-    """On-policy RL with verified rewards. Defaults: IF-RL of Cascade 2, Table 8 (facts/paper.md 1.2), but without its
+    """On-policy RL with verified rewards. Defaults: IF-RL of Cascade 2, Table 8 (arXiv 2603.19220), but without its
     dynamic filtering; each stage's own numbers are in rl_stages/recipes/.
 
     surrogate         of the policy objective (kernels/policy_objective.py): "reinforce", the papers', or one with a
@@ -78,7 +78,7 @@ class GrpoStage(OnPolicyStage):
     thinking_fraction share of a draw's prompts in thinking mode; None: as the chat template has it
     reward_model      what judges the answers of the stage's domain in training; None: its verifier, as in evaluation
     sequence_error_bound   an answer whose mean of exp|log p_train - log p_rollout| is larger leaves the loss; NeMo-RL's
-                      recipe for the 30B-A3B model has 2 (facts/paper.md 1.1); None: none does, see tme_bound
+                      recipe for the 30B-A3B model (grpo_nanov3.yaml) has 2; None: none does, see tme_bound
     """
 
     kind: ClassVar[str] = "grpo"
