@@ -3,11 +3,11 @@ import json
 import pytest
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.launchers.cli import main
 from cascade_rl.rl_stages.rewards.swe.grading import grade
 from cascade_rl.rl_stages.rewards.swe.instance import Instance
 from cascade_rl.rl_stages.rewards.swe.unified_diff import unified_diff
 from cascade_rl.rl_stages.sandbox.outside.folder import write_files
-from cascade_rl.rl_stages.swe_tasks.import_rows import import_rows
 from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 from tests.rl_stages.rewards.swe.tiny_package import REPOSITORY, SOURCE
 
@@ -46,7 +46,9 @@ KINDS = {
 def imported(tmp_path, rows, domain="swe_executed"):
     source = tmp_path / "rows.jsonl"
     source.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows))
-    return list(import_rows(source, tmp_path, domain))
+    out = tmp_path / "imported.jsonl"
+    assert main._run(["swe-import", str(source), str(tmp_path), str(out), "--domain", domain]) == 0
+    return [json.loads(line) for line in out.read_text().splitlines()]
 
 
 @pytest.fixture
@@ -88,9 +90,11 @@ def test_agentic_rows_hold_the_issue_and_the_tools(kind, checkouts):
     assert [tool["function"]["name"] for tool in task.tools] == ["bash", "submit"]
 
 
-def test_an_unknown_domain_is_told(checkouts):
-    with pytest.raises(UserError, match="expected a domain among swe_executed, swe_agentless, swe_agentic"):
+def test_an_unknown_domain_is_refused(checkouts, capsys):
+    with pytest.raises(SystemExit) as refused:
         imported(checkouts, [SWE_BENCH], "swe")
+    assert refused.value.code == 2
+    assert "choose from 'swe_executed', 'swe_agentless', 'swe_agentic'" in capsys.readouterr().err
 
 
 def test_a_row_whose_environment_is_not_here_is_refused_by_name(tmp_path):
