@@ -18,6 +18,7 @@ from torch import Tensor
 
 from cascade_rl.engine.backend import ssm
 from cascade_rl.engine.backend.process_groups import initialize_distributed
+from cascade_rl.engine.core.rollouts import Sampling
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import read_config
@@ -36,7 +37,7 @@ from cascade_rl.launchers.plan.stage_plan import Setting, plan_stage
 from cascade_rl.launchers.plan.table import plain_text
 from cascade_rl.launchers.plan.trainer_memory import batch_bytes
 from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
-from cascade_rl.rl_stages.config.cascade import Cascade, Layout, Sampling
+from cascade_rl.rl_stages.config.cascade import Cascade, Layout
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from tests.engine.models import tiny
 from tests.gloo import run_ranks

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from cascade_rl.engine.backend.machine.process_groups import initialize_distributed
+from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import export_hf, read_config
