@@ -57,7 +57,7 @@ def data_files(source: str) -> list[Path]:
     """The files of a local source, in a fixed order. For a saved data set this is its folder."""
     path = Path(source)
     if not path.exists():
-        raise UserError(f"no such file: {source}")
+        raise UserError(f"no such file: {source}; expected data ({FORMS}). Change the path, or put the data there")
     if path.is_file() and _form(path):
         return [path]
     if (path / "dataset_dict.json").is_file():
@@ -67,8 +67,7 @@ def data_files(source: str) -> list[Path]:
         return [path]
     files = sorted(file for file in path.rglob("*") if file.is_file() and _form(file)) if path.is_dir() else []
     if not files:
-        found = f"found {source!r}, which has none of these formats" if path.exists() else f"no such file: {source}"
-        raise UserError(f"expected data ({FORMS}); {found}")
+        raise UserError(f"expected data ({FORMS}); found {source!r}, which has none of these formats")
     return files
 
 

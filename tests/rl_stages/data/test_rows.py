@@ -115,7 +115,7 @@ def test_sources_that_are_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "rows.csv").touch()
     for source, message in (
-        ("gone.jsonl", "expected data .*; no such file: gone.jsonl"),
+        ("gone.jsonl", "no such file: gone.jsonl; expected data "),
         (str(tmp_path / "empty"), "expected data .*; found .*/empty', which has none of these formats"),
         (str(tmp_path / "splits"), f"several: name one of {tmp_path}/splits/train"),
         ("hf:alone", r"expected hf:owner/name\[/config\]\[:split\]; found 'hf:alone'"),

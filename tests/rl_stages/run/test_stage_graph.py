@@ -68,7 +68,7 @@ def test_the_bytes_of_the_data_are_part_of_the_hash(tmp_path: Path) -> None:
 def test_a_parent_must_come_before() -> None:
     with pytest.raises(UserError, match=r"rl\.parent: expected an earlier stage or base \(base, sft\), found 'mopd'"):
         replace(CASCADE, stages=(SFT, replace(RL, parent="mopd")))
-    with pytest.raises(UserError, match="names that are no key"):
+    with pytest.raises(UserError, match="names that are not keys"):
         replace(CASCADE, stages=(replace(SFT, name="best"),))
 
 
