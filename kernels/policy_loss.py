@@ -19,15 +19,17 @@ _MAX_LOG_RATIO = 20.0  # exp(20) is far outside any sane ratio and far inside fl
 def policy_loss(
     logprob: Tensor, objective: PolicyObjective, values: Mapping[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The sum of the loss over tokens, a scalar with a gradient into `logprob`, and the sums that a metric is made of.
+    """The sum of the loss over tokens, a scalar with a gradient into `logprob`, and the sums that metrics are made of.
 
     logprob  [tokens] float32 (float64 on the torch path), of the policy that is trained; all are loss tokens
     values   [tokens] float each, without gradient: what `objective.reads` names, and with "gspo" "sequence_log_ratio",
              the mean of log p - old log p over the loss tokens of the token's sequence. Others are not read
 
-    The sums are scalars without gradient: "importance_weight" of w, "importance_corrected" of the tokens where w is not
-    v, "reference_kl" where it has a coefficient, and "clip_fraction" of the tokens whose gradient (with "cispo", whose
-    weight) was clipped, where the surrogate clips.
+    The sums are scalars without gradient:
+    importance_weight     of w
+    importance_corrected  number of tokens whose w is not v
+    reference_kl          of the KL estimates; with a KL term only
+    clip_fraction         number of tokens whose gradient, or with "cispo" whose weight, was clipped; not of "reinforce"
 
     Raises ValueError for a shape, dtype or device, or a value that is missing.
     """
@@ -36,8 +38,8 @@ def policy_loss(
     inputs = [values[name].detach().to(logprob.dtype) if name in needed else logprob.detach() for name in _INPUTS]
     path = _TritonPath.apply if takes_triton_path(logprob) else _torch_path
     loss, sums = path(objective, logprob, *inputs)
-    told = {"reference_kl": objective.kl_coefficient > 0, "clip_fraction": objective.clips}
-    return loss, {name: total.detach() for name, total in zip(_SUMS, sums, strict=True) if told.get(name, True)}
+    present = (True, True, objective.kl_coefficient > 0, objective.clips)
+    return loss, {name: total.detach() for name, total, has in zip(_SUMS, sums, present, strict=True) if has}
 
 
 _INPUTS = ("advantage", "old_logprob", "rollout_logprob", "reference_logprob", "sequence_log_ratio")
