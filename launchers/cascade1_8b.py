@@ -3,9 +3,8 @@
     nemo-run launchers/cascade1_8b.py --cluster NAME
     cascade plan launchers/cascade1_8b.py --hardware b200
 
-Stages and data are in rl_stages/recipes/cascade1_stages.py. The recipes also hold the numbers of the 8B model that
-only thinks. The config.json of the base must allow the longest sequence: set its max_position_embeddings to 53248. The
-rotary embeddings themselves have no maximum length.
+Stages and data are in rl_stages/recipes/cascade1_stages.py. The config.json of the base must allow the longest
+sequence: set its max_position_embeddings to 53248. The rotary embeddings themselves have no maximum length.
 """
 
 from cascade_rl.launchers.cli.launch import launch

@@ -21,7 +21,6 @@ class Gpu:
     memory_gib: float
     bf16_tflops: float
     memory_gb_s: float
-    nvlink_gb_s: float
     network_gb_s: float
     gpus_per_node: int
     cores_per_node: int

@@ -47,10 +47,6 @@ def read_node[T](plain: Any, cls: type[T], where: str) -> T:
     return _read_node(plain, cls, where)
 
 
-def from_yaml(text: str) -> Cascade:
-    return from_plain(yaml.safe_load(text))
-
-
 def read_yaml(path: Path) -> Any:
     """Plain form of a YAML file that `to_yaml` wrote."""
     return yaml.safe_load(path.read_text())

@@ -24,8 +24,6 @@ Settings = Mapping[str, Any]
 
 TOP_P = 0.95  # every stage: appendix D
 IF_RL_TOP_K = 20  # section 4. The paper has no other top-k; MAX_TOP_K bounds what is recorded for training
-SWE_MAX_PROMPT_TOKENS_8B = (16_384, 24_576)  # steps 0 to 30, and from 30 on; prompts below 8K are dropped: section 4
-SWE_MAX_PROMPT_TOKENS_14B = 32_768
 
 
 def _optimizer(lr: float) -> OptimizerConfig:

@@ -20,7 +20,6 @@ from cascade_rl.engine.core.settings import OptimizerConfig
 Settings = Mapping[str, Any]
 
 CODE_RL_TOP_P = 0.95  # Table 10, which has no top-k: MAX_TOP_K bounds what is recorded for training
-LONG_CONTEXT_MAX_PROMPT_TOKENS = 32_768  # section 4, on long-context RL
 LONG_CONTEXT_MAX_TOTAL_TOKENS = 49_152  # Table 9
 SWE_AGENTLESS_MAX_TOTAL_TOKENS = 98_304  # section 4, on SWE RL
 SWE_AGENTIC_MAX_TOTAL_TOKENS = 262_144  # likewise
@@ -109,7 +108,7 @@ CASCADE2: Mapping[str, Settings] = MappingProxyType(
             **BATCH,
             "prompts_per_step": 16,
             "rollouts_per_prompt": 64,
-            "sampling": within(SWE_AGENTIC_MAX_TOTAL_TOKENS, temperature=0.8),
+            "sampling": replace(within(SWE_AGENTIC_MAX_TOTAL_TOKENS, temperature=0.8), max_turns=SWE_AGENTIC_MAX_TURNS),
             "optimizer": OptimizerConfig(lr=3e-6, min_lr=0.0, warmup_steps=10, schedule="linear", betas=(0.9, 0.95)),
         },
     }

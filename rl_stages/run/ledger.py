@@ -10,7 +10,7 @@ Infrastructure failures are not recorded, so a new attempt tries them again.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from struct import Struct
@@ -100,13 +100,6 @@ class Ledger:
 def read_ledger(path: Path) -> Contents:
     """The contents of the file."""
     return _read(read_records(path))
-
-
-def finished_work(path: Path) -> Iterator[tuple[str, str]]:
-    """All work in the order of the records: ("sample" or "verdict", sample id). Work done twice appears twice."""
-    for record in map(_unpacked, read_records(path)):
-        yield from (("verdict", name) for name in record.get("verdicts", ()))
-        yield from (("sample", record["id"]) for _ in record.keys() & {"id"})
 
 
 def _read(records: list[bytes]) -> Contents:

@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cascade_rl.rl_stages.run.ledger import finished_work
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from tests.rl_stages.launched import LIMIT_S, Launched
+from tests.rl_stages.run.finished_work import finished_work
 
 COMMAND = {
     "engine": "cascade_rl.engine.rollout.server",

@@ -11,8 +11,9 @@ from cascade_rl.rl_stages.run.stage_graph import content_hashes
 
 GOLDEN = Path(__file__).with_name("golden_hashes.json")
 LAUNCHERS = (
-    "cascade1_14b", "cascade1_8b", "cascade2_30b_a3b", "cascade2_short", "cascade2_tiny", "if_rl_smollm2"
-)  # fmt: skip
+    *("cascade1_14b", "cascade1_8b", "cascade1_8b_thinking", "cascade2_30b_a3b", "cascade2_short"),
+    *("cascade2_tiny", "if_rl_smollm2"),
+)
 CHANGED = """
 Stages of launchers/{launcher}.py have other hashes: {stages}. Whoever has run them will be asked to train them again.
 

@@ -13,7 +13,8 @@ from cascade_rl.rl_stages.core.episode_rollout import EpisodeRollout
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run import append_log
 from cascade_rl.rl_stages.run.append_log import AppendLog, read_records
-from cascade_rl.rl_stages.run.ledger import Ledger, finished_work, read_ledger
+from cascade_rl.rl_stages.run.ledger import Ledger, read_ledger
+from tests.rl_stages.run.finished_work import finished_work
 from tests.rl_stages.small_disk import small_disk
 
 SAMPLING = Sampling(8, temperature=0.7, top_p=0.9, top_k=5, stop_token_ids=(3, 4), max_turns=2)
