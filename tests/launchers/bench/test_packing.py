@@ -50,7 +50,7 @@ def test_each_step_of_the_run_gets_as_few_micro_batches_as_its_tokens_need() -> 
 
 def test_the_command_prints_both_batches_and_keeps_torch_out(tmp_path: Path) -> None:
     command = (
-        "import sys; from cascade_rl.launchers import cascade\n"
+        "import sys; from cascade_rl.launchers.cli import main as cascade\n"
         f"sys.argv[1:] = ['bench', 'packing', '--json', {str(tmp_path / 'rows.json')!r}]\n"
         "try: cascade.main()\n"
         "finally: assert 'torch' not in sys.modules"

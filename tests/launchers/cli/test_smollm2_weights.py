@@ -101,7 +101,7 @@ def test_a_missing_package_is_told(missing: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_without_the_packages_nothing_is_written(tmp_path: Path) -> None:
-    source = f"import sys; from cascade_rl.launchers import smollm2_weights as w; w.PACKAGE = 'absent'; {MAIN}"
+    source = f"import sys; from cascade_rl.launchers.cli import smollm2_weights as w; w.PACKAGE = 'absent'; {MAIN}"
     told = subprocess.run([sys.executable, "-c", source, "out"], cwd=tmp_path, capture_output=True, text=True)
     assert told.returncode == 2
     assert told.stderr.startswith("smollm2_weights: expected the packages gguf and absent, found no")
@@ -117,6 +117,6 @@ def test_the_launcher_without_weights_is_told_and_writes_nothing(tmp_path: Path)
 
 
 def test_launcher_and_conversion_are_free_of_torch() -> None:
-    modules = "if_rl_smollm2, smollm2_weights"
-    source = f"import sys; from cascade_rl.launchers import {modules}; print('torch' in sys.modules)"
+    modules = "cascade_rl.launchers.if_rl_smollm2, cascade_rl.launchers.cli.smollm2_weights"
+    source = f"import sys, {modules}; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", source], stdout=subprocess.PIPE).stdout == b"False\n"
