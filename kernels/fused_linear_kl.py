@@ -1,4 +1,4 @@
-"""Exact KL between two models' next-token distributions, from their hidden states; neither logits tensor exists.
+"""Exact KL between two models' next-token distributions, from their hidden states, without a logits tensor.
 
 With student p and teacher q, logits divided by the temperature:
 
@@ -54,19 +54,19 @@ def fused_linear_kl(
     tp_group: dist.ProcessGroup | None = None,
     chunk_tokens: int = 512,
 ) -> Tensor:
-    """KL of each token in nats, [tokens] float32 (float64 for float64 inputs); the student alone has a gradient.
+    """KL of each token in nats, [tokens] float32 (float64 for float64 inputs). Only the student gets a gradient.
 
     hidden, teacher_hidden  [tokens, hidden], [tokens, teacher hidden] float, the same on every rank of tp_group
     weight, teacher_weight  [padded vocab / tp, hidden], [padded vocab / tp, teacher hidden], this rank's rows
-    temperature             [tokens] float, or one number, of both; positive
-    vocab_size              columns from here on are padding and take no part
-    beta                    of the jsd, the teacher's share, inside (0, 1)
-    mask                    [tokens] bool: others give 0 and no gradient, cost nothing, and may hold anything
-    chunk_tokens            of the torch path: memory for logits is twice [chunk_tokens, vocab / tp]
+    temperature             [tokens] float, or one number, for both models; positive
+    vocab_size              columns from here on are padding and are left out
+    beta                    jsd only: the teacher's share, inside (0, 1)
+    mask                    [tokens] bool: False gives 0 and no gradient and costs nothing; such rows may hold anything
+    chunk_tokens            torch path only: memory for logits is twice [chunk_tokens, vocab / tp]
 
-    Statistics and promises are those of `fused_linear_logprob`: float32 sums in vocabulary order, on the Triton path
-    the same bits for any batch and number of ranks; backward returns the gradient of hidden summed over tp_group.
-    Reverse and forward take one pass over the logits and one all-gather, the jsd two of each.
+    Statistics and guarantees are those of `fused_linear_logprob`: float32 sums in vocabulary order and, on the Triton
+    path, the same bits for any batch and number of ranks. Backward returns the gradient of hidden summed over tp_group.
+    Reverse and forward KL take one pass over the logits and one all-gather; the jsd takes two of each.
 
     Raises ValueError for a shape, dtype, temperature, kind or beta out of range.
     """
@@ -87,13 +87,13 @@ def fused_linear_kl(
 
 @dataclass(frozen=True)
 class _Problem:
-    """All but the student."""
+    """All inputs except the student."""
 
     teacher_hidden: Tensor
     teacher_weight: Tensor
     inverse_temperature: Tensor  # [tokens]
     shard: VocabularyShard
-    active: Tensor  # rows that count
+    active: Tensor  # int64, the unmasked rows
     kind: Kind
     beta: float
     chunk_tokens: int
@@ -146,7 +146,7 @@ def _with_gradient(active: Tensor, grad: Tensor) -> Tensor:
 
 
 def _logits(hidden: Tensor, weight: Tensor, rows: Tensor, problem: _Problem) -> Iterator[Tensor]:
-    """Of student and teacher, [rows, columns of this rank]."""
+    """Logits of student and teacher, [rows, columns of this rank]."""
     scale = problem.inverse_temperature[rows, None]
     for states, head in ((hidden, weight), (problem.teacher_hidden, problem.teacher_weight)):
         head = head[: problem.shard.columns].to(scale.dtype)
@@ -154,7 +154,7 @@ def _logits(hidden: Tensor, weight: Tensor, rows: Tensor, problem: _Problem) -> 
 
 
 def _log_sum_exps(z_student: Tensor, z_teacher: Tensor, shard: VocabularyShard) -> list[Tensor]:
-    """[rows] each, over all ranks."""
+    """Log-sum-exp (lse) of student and teacher over all ranks, [rows] each."""
     local = [
         z.logsumexp(1) if shard.columns else z.new_full(z.shape[:1], _LOWEST_LOGIT) for z in (z_student, z_teacher)
     ]
@@ -162,7 +162,7 @@ def _log_sum_exps(z_student: Tensor, z_teacher: Tensor, shard: VocabularyShard) 
 
 
 def _divergences(log_p: Tensor, log_q: Tensor, problem: _Problem) -> tuple[Tensor, Tensor]:
-    """This rank's part of the KL, and of the mean under p that the gradient subtracts; [rows] each."""
+    """This rank's part of the KL and of the mean under p that the gradient subtracts; [rows] each."""
     if problem.kind == "forward":
         kl = (log_q.exp() * (log_q - log_p)).sum(1)
         return kl, torch.zeros_like(kl)
@@ -176,7 +176,7 @@ def _divergences(log_p: Tensor, log_q: Tensor, problem: _Problem) -> tuple[Tenso
 
 
 def _gradient(log_p: Tensor, log_q: Tensor, mean: Tensor, problem: _Problem) -> Tensor:
-    """Of the KL, by the student's logits."""
+    """Gradient of the KL by the student's logits (dlogits)."""
     if problem.kind == "forward":
         return log_p.exp() - log_q.exp()
     if problem.kind == "reverse":
@@ -186,7 +186,7 @@ def _gradient(log_p: Tensor, log_q: Tensor, mean: Tensor, problem: _Problem) -> 
 
 
 def _log_mixture(log_p: Tensor, log_q: Tensor, beta: float) -> Tensor:
-    """Liger takes the logarithm of the sum: NaN where p and q are below exp(-104)."""
+    """log m. Liger takes the logarithm of the sum: NaN where p and q are below exp(-104) (Liger-Kernel#1453)."""
     return torch.logaddexp(log_p + math.log(1 - beta), log_q + math.log(beta))
 
 
@@ -250,7 +250,7 @@ class _Pair:
         )
 
     def divergence(self, problem: _Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """KL, the mean that the gradient subtracts, log-sum-exp of student and teacher; [rows], in log2."""
+        """KL, the mean that the gradient subtracts, log-sum-exp (lse) of student and teacher; [rows], in log2."""
         if not len(self.scale):
             return tuple(self.scale.new_empty(4, 0))
         statistics = self._over_vocabulary(problem, problem.kind)
@@ -318,7 +318,7 @@ class _Pair:
         factor: Tensor,
         out: Tensor,
     ) -> None:
-        """out [rows, columns]: gradient of sum(factor * KL) by the student's logits before the temperature."""
+        """Writes out [rows, columns]: gradient of sum(factor * KL) by the student's logits before the temperature."""
         device, tokens = self.scale.device, len(self.scale)
         tile = config_for(device).divergence
         tiles = triton.cdiv(tokens, tile.rows) * triton.cdiv(columns, tile.columns)
@@ -361,7 +361,7 @@ class _Pair:
 
 @triton.jit
 def log_mixture(log_p, log_q, log_rest, log_beta):
-    """log2((1 - beta) p + beta q), from logarithms: p and q may both underflow."""
+    """log2((1 - beta) p + beta q), from logarithms, because p and q may both underflow."""
     a = log_p + log_rest
     b = log_q + log_beta
     top = tl.maximum(a, b)
@@ -375,7 +375,7 @@ def tile_divergence(
     teacher,  # [tokens, teacher hidden]
     teacher_weight,  # [rows, teacher hidden]
     scale_ptr,  # [tokens]
-    student_lse_ptr,  # [tokens], in log2; read for the mixture
+    student_lse_ptr,  # [tokens], in log2; read if QUANTITY is "mixture"
     teacher_lse_ptr,
     statistics_ptr,  # [column tiles, 5, tokens] out
     tokens,
@@ -391,10 +391,10 @@ def tile_divergence(
     BK: tl.constexpr,
     BAND: tl.constexpr,
 ):
-    """For student and teacher k = ceil(max z) and sum 2**(z - k), and one cross term, z taken relative to k:
+    """For student and teacher, k = ceil(max z) and sum 2**(z - k); then one cross term, with z relative to k:
 
     reverse  sum 2**z_s (z_s - z_t);  forward  sum 2**z_t (z_t - z_s)
-    mixture  instead of the sums: sum p (log p - log m) and sum q (log q - log m)
+    mixture  sum p (log p - log m) and sum q (log q - log m) replace the two sums; k and the cross term are 0
     """
     row_tiles = tl.cdiv(tokens, BM)
     column_tiles = tl.cdiv(rows, BN)
@@ -451,7 +451,7 @@ def merge_divergence(
     QUANTITY: tl.constexpr,
     BM: tl.constexpr,
 ):
-    """Each group of FAN parts into one, in order."""
+    """Merges each group of FAN parts into one, in order."""
     token = tl.program_id(0) * BM + tl.arange(0, BM)
     group = tl.program_id(1)
     real = token < tokens
@@ -499,7 +499,7 @@ def divergence_gradients(
     teacher,
     teacher_weight,
     gradients,  # [tokens, columns] out
-    scale_ptr,  # [tokens], and so are all below
+    scale_ptr,  # [tokens], and so are the next four
     student_lse_ptr,
     teacher_lse_ptr,
     mean_ptr,
@@ -518,7 +518,7 @@ def divergence_gradients(
     BK: tl.constexpr,
     BAND: tl.constexpr,
 ):
-    """factor times: reverse p (log p - log q - mean), forward p - q, jsd (1 - beta) p (log p - log m - mean)."""
+    """factor times p (log p - log q - mean) (reverse), p - q (forward), (1 - beta) p (log p - log m - mean) (jsd)."""
     row_tiles = tl.cdiv(tokens, BM)
     column_tiles = tl.cdiv(columns, BN)
     for item in tl.range(tl.program_id(0), row_tiles * column_tiles, tl.num_programs(0)):

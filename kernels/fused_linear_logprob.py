@@ -1,4 +1,4 @@
-"""Log-prob and entropy of chosen tokens, straight from hidden states and head weight; no [tokens, vocab] tensor."""
+"""Log-probs of chosen tokens and the entropy, from hidden states and head weight, without a [tokens, vocab] tensor."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ class LinearLogprob(NamedTuple):
 
     logprob: Tensor  # [tokens], of the targets
     entropy: Tensor  # [tokens]
-    log_sum_exp: Tensor  # [tokens], of the logits divided by the temperature
+    log_sum_exp: Tensor  # [tokens], lse of the logits divided by the temperature
     candidate_logprob: Tensor  # [tokens, candidates]
 
 
@@ -32,30 +32,30 @@ def fused_linear_logprob(
     chunk_tokens: int = 1024,
     saved_bytes: int | None = None,
 ) -> LinearLogprob:
-    """Of softmax(hidden @ weight.T / temperature): the log-prob of each target, and the entropy.
+    """The log-prob of each target and the entropy, of softmax(hidden @ weight.T / temperature).
 
     hidden       [tokens, hidden] float, the same on every rank of tp_group
     weight       [padded vocab / tp, hidden] float, this rank's rows of the head
-    targets      [tokens] int64, ids of the whole vocabulary; IGNORED (-100) gives 0 everywhere and no gradient, and
-                 such a row of `hidden` may hold anything
+    targets      [tokens] int64, ids of the whole vocabulary. IGNORED (-100) gives 0 in every output and no gradient;
+                 the row of `hidden` of such a token may hold anything
     temperature  [tokens] float, or one number; positive
-    vocab_size   columns from here on are padding and take no part
-    candidates   [tokens, candidates] int64: further ids of each token whose log-prob is wanted, a teacher's top k say
-    chunk_tokens of the torch path: memory for logits is [chunk_tokens, vocab / tp]
-    saved_bytes  of the Triton path: at most so many bytes of exponentials, 2 per token and column (4 for float32), live
-                 from forward to backward, which then computes fewer columns again. 0 for none, None for what
-                 `configs.py` says; nothing is saved where no gradient is wanted. Outputs have the same bits whatever
-                 is saved, gradients have not. The torch path computes all columns again
+    vocab_size   columns from here on are padding and are left out
+    candidates   [tokens, candidates] int64: further ids of each token whose log-prob is wanted, e.g. a teacher's top k
+    chunk_tokens torch path only: memory for logits is [chunk_tokens, vocab / tp]
+    saved_bytes  Triton path only: the most bytes of exponentials, 2 per token and column (4 for float32), to keep from
+                 forward to backward, which then recomputes fewer columns. 0 keeps none; None takes the value of
+                 `configs.py`. Nothing is kept if no gradient is needed. The outputs have the same bits for any value;
+                 the gradients do not. The torch path ignores it and recomputes all columns
 
-    Statistics are float32 whatever the input, from float32 products: no logit is rounded, and the gradient of logits,
-    on the Triton path, to float16 with a scale (`slabs.py`). Under tensor parallelism one all-gather merges the ranks
-    in vocabulary order. Backward returns the gradient of hidden already summed over tp_group, in float32 (do not wrap
-    hidden in copy_to_tensor_model_parallel_region; under sequence parallelism gather it with
-    tensor_parallel_output_grad=False), and the gradient of this rank's weight rows. Ignored tokens cost nothing, nor
-    do tokens with zero gradient in backward.
+    Statistics are float32 for any input dtype and come from float32 products: no logit is rounded. On the Triton path
+    the gradient of the logits is rounded to scaled float16 (`slabs.py`). Under tensor parallelism one all-gather merges
+    the ranks in vocabulary order. Backward returns the gradient of this rank's weight rows, and the gradient of hidden
+    already summed over tp_group in float32: do not wrap hidden in copy_to_tensor_model_parallel_region, and under
+    sequence parallelism gather it with tensor_parallel_output_grad=False. Ignored tokens cost nothing. Tokens with zero
+    gradient cost nothing in backward.
 
-    Tensors on a GPU take the Triton path: there the same token gives the same bits in any batch and for any number of
-    tensor-parallel ranks, which asks for weight shards of a whole number of column groups (`configs.py`).
+    Tensors on a GPU take the Triton path. There a token has the same bits in any batch and for any number of
+    tensor-parallel ranks. This needs weight shards of a whole number of column groups (`configs.py`).
 
     Raises ValueError for a shape, dtype, device, temperature or id out of range.
     """
@@ -86,7 +86,7 @@ def _checked(
     vocab_size: int,
     chunk_tokens: int,
 ) -> Tensor:
-    """Targets and candidates side by side, [tokens, 1 + candidates]."""
+    """Checks the arguments; returns targets and candidates side by side, [tokens, 1 + candidates]."""
     check_operands(hidden, weight)
     check_one_device(hidden=hidden, targets=targets, candidates=candidates)
     if targets.shape != hidden.shape[:1] or targets.dtype != torch.int64:
@@ -107,7 +107,7 @@ def _checked(
 
 
 def check_operands(hidden: Tensor, weight: Tensor) -> None:
-    """Raises ValueError unless these are hidden states and a head that fit each other."""
+    """Raises ValueError unless hidden [tokens, hidden] and weight [vocab / tp, hidden] fit each other."""
     if hidden.dim() != 2 or weight.dim() != 2 or hidden.shape[1] != weight.shape[1]:
         raise ValueError(
             "expected hidden [tokens, hidden] and weight [vocab / tp, hidden], "

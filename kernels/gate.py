@@ -1,11 +1,11 @@
 """The compile gate: every kernel and configuration, compiled for Hopper and Blackwell without a GPU.
 
 A tile that spills, a dot that falls back to `mma.sync`, warp specialisation that silently switches off, a product that
-is serialised: none of them fails a test in the interpreter, each costs a factor on the GPU. `ptxas` and `nvdisasm`,
-which Triton brings along, tell; what they told is committed in `gate_table.json`, per Triton version.
+is serialised: none of these fails a test in the interpreter, and each makes the kernel much slower on a GPU.
+`ptxas` and `nvdisasm`, which Triton ships, report them. `gate_table.json` holds their results per Triton version.
 
     python -m cascade_rl.kernels.gate            compare with the table
-    python -m cascade_rl.kernels.gate --write    replace this Triton version's part of it
+    python -m cascade_rl.kernels.gate --write    replace this Triton version's part of the table
 """
 
 import argparse
@@ -31,7 +31,7 @@ from cascade_rl.kernels.runtime.launch import MERGE_ROWS
 
 TABLE = Path(__file__).with_name("gate_table.json")
 CAPABILITIES = {"sm90": 90, "sm100": 100}
-SHARED_BYTES = 227 << 10  # of one block, on both
+SHARED_BYTES = 227 << 10  # limit of one thread block on either architecture
 
 _TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 _ELEMENT_SIZE = 2  # bfloat16, the dtype that training runs in
@@ -47,12 +47,12 @@ class Case:
     constants: dict[str, Any]
     warps: int
     stages: int
-    wide: bool  # whether it multiplies matrices: tensor cores and TMA are then expected
+    wide: bool  # whether it multiplies matrices, and so must use tensor cores and TMA
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What the compiler made of a case. Counts are of instructions in the machine code."""
+    """What a compiled case uses. Counts are instructions in the machine code."""
 
     registers: int
     spill_bytes: int
@@ -62,11 +62,11 @@ class Resources:
     mma_sync: int  # the tensor core path of older GPUs
     tma_loads: int
     tma_stores: int
-    float_additions: int  # of float32, fused multiply-adds too
+    float_additions: int  # in float32, fused multiply-adds included
 
 
 def cases(arch: str) -> Iterator[Case]:
-    """All kernels of `arch` with the constants that matter for speed."""
+    """All kernels for `arch` with the constants that matter for speed."""
     yield from _tiled_cases(arch)
     config = CONFIGS[arch]
     merge = {"FAN": config.group_tiles, "BM": MERGE_ROWS}
@@ -109,7 +109,7 @@ def _tile_constants(tile: Tile) -> dict[str, int]:
 
 
 def measure(case: Case) -> Resources:
-    """Compiles `case`; raises what the compiler raises."""
+    """Compiles `case` and counts its resources. Errors of the compiler propagate unchanged."""
     names, constants = case.kernel.arg_names, case.constants
     signature = {name: "constexpr" if name in constants else _type(case, name) for name in names}
     aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in names if signature[name].startswith("*")}
@@ -133,7 +133,7 @@ def measure(case: Case) -> Resources:
 
 
 def faults(case: Case, found: Resources) -> list[str]:
-    """Rules that hold whatever the table says, each with its number."""
+    """Violations of the rules that hold for any table, each with its number."""
     rules = {
         f"{found.spill_bytes} bytes of spills": found.spill_bytes == 0,
         f"{found.shared_bytes} bytes of shared memory, above {SHARED_BYTES}": found.shared_bytes <= SHARED_BYTES,
@@ -147,7 +147,7 @@ def faults(case: Case, found: Resources) -> list[str]:
 
 
 def differences(case: Case, found: Resources, table: dict[str, Any]) -> list[str]:
-    """From the committed table of this Triton version; a missing entry is one."""
+    """Differences from the committed table of this Triton version; a missing entry counts as one."""
     expected = table.get(triton.__version__, {}).get(case.arch, {}).get(case.name)
     if expected is None:
         return [f"{case.arch} {case.name}: not in the table of Triton {triton.__version__}; run gate --write"]
@@ -168,8 +168,8 @@ _BLOCKS = {
     "gradients": ("BM", "BN"),
     "saved": ("BM", "BN"),
 }
-_HALF = ("gradients", "saved")  # float16, as the operands of the products in backward; other blocks are bfloat16
-_POINTERS = {  # all others are to float32
+_HALF = ("gradients", "saved")  # float16 operands of the products in backward; other blocks are bfloat16
+_POINTERS = {  # all other pointers are to float32
     "gradients_ptr": "*fp16",
     "saved_ptr": "*fp16",
     "rows_ptr": "*i64",
@@ -184,7 +184,7 @@ _FLOATS = {
 
 
 def _type(case: Case, name: str) -> str:
-    """Of an argument, by the house's names."""
+    """Triton type of an argument, from its name."""
     if name in _BLOCKS:
         rows, columns = (case.constants[side] for side in _BLOCKS[name])
         return f"tensordesc<{'fp16' if name in _HALF else 'bf16'}[{rows}, {columns}]>"
@@ -218,7 +218,7 @@ def load_table() -> dict[str, Any]:
 
 
 def check(write: bool = False) -> list[str]:
-    """Compiles and prints every case; what is wrong with them, one line each."""
+    """Compiles and prints every case. Returns what is wrong with them, one line each; `write` replaces the table."""
     table, complaints = load_table(), []
     if write:
         table[triton.__version__] = {arch: {} for arch in CAPABILITIES}

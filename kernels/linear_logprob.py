@@ -1,4 +1,4 @@
-"""Log-prob and entropy only, of `fused_linear_logprob`: what the trainer asks for at every step."""
+"""Log-prob and entropy from `fused_linear_logprob`: the two outputs that the trainer needs at every step."""
 
 import torch.distributed as dist
 from torch import Tensor
@@ -22,9 +22,9 @@ def linear_logprob(
     chunk_tokens: int = 1024,
     saved_bytes: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(logprob [tokens], entropy [tokens]) of `fused_linear_logprob`; arguments and errors are its own.
+    """(logprob [tokens], entropy [tokens]) of `fused_linear_logprob`, with the same arguments and errors.
 
-    With `kept`, int64 [tokens, kept], the log-prob is `kept_logprob`; the entropy stays that of all of the vocabulary.
+    With `kept`, int64 [tokens, kept], the log-prob is `kept_logprob`; the entropy is still over the whole vocabulary.
     """
     outputs = fused_linear_logprob(
         hidden,

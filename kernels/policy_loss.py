@@ -1,4 +1,4 @@
-"""The token losses of policy optimisation and their sums: in plain torch, and in Triton with a closed-form gradient."""
+"""Token losses of policy optimisation, summed: in plain torch, and in Triton with a closed-form gradient."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,19 +19,20 @@ _MAX_LOG_RATIO = 20.0  # exp(20) is far outside any sane ratio and far inside fl
 def policy_loss(
     logprob: Tensor, objective: PolicyObjective, values: Mapping[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The sum of the loss over tokens, a scalar with a gradient into `logprob`, and the sums that metrics are made of.
+    """The loss summed over tokens, a scalar differentiable by `logprob`, and the sums behind the metrics.
 
-    logprob  [tokens] float32 (float64 on the torch path), of the policy that is trained; all are loss tokens
-    values   [tokens] float each, without gradient: what `objective.reads` names, and with "gspo" "sequence_log_ratio",
-             the mean of log p - old log p over the loss tokens of the token's sequence. Others are not read
+    logprob  [tokens] float32 (float64 on the torch path), of the policy in training; all are loss tokens
+    values   [tokens] float each, without gradient: the names in `objective.reads`, and for "gspo" also
+             "sequence_log_ratio", the mean of log p - old log p over the loss tokens of the token's sequence. Other
+             names are not read
 
     The sums are scalars without gradient:
-    importance_weight     of w
+    importance_weight     sum of w
     importance_corrected  number of tokens whose w is not v
-    reference_kl          of the KL estimates; with a KL term only
-    clip_fraction         number of tokens whose gradient, or with "cispo" whose weight, was clipped; not of "reinforce"
+    reference_kl          sum of the KL estimates; only with a KL term
+    clip_fraction         number of tokens whose gradient (with "cispo": weight) was clipped; not for "reinforce"
 
-    Raises ValueError for a shape, dtype or device, or a value that is missing.
+    Raises ValueError for a wrong shape, dtype or device, or a missing value.
     """
     needed = (*objective.reads, *["sequence_log_ratio"] * (objective.surrogate == "gspo"))
     _check(logprob, {name: values.get(name) for name in needed})
@@ -47,7 +48,7 @@ _SUMS = ("importance_weight", "importance_corrected", "reference_kl", "clip_frac
 
 
 def importance_weight(log_ratio: Tensor, importance: Importance, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """w, and whether it is not exp(log_ratio); both in the shape of log_ratio. See `PolicyObjective`."""
+    """w, and whether it differs from exp(log_ratio); both in the shape of log_ratio. See `PolicyObjective`."""
     if importance == "off":
         return torch.ones_like(log_ratio), torch.zeros_like(log_ratio, dtype=torch.bool)
     ratio = log_ratio.clamp(max=_MAX_LOG_RATIO).exp()
@@ -57,7 +58,7 @@ def importance_weight(log_ratio: Tensor, importance: Importance, low: float, hig
 
 
 def kl_estimate(d: Tensor, estimator: KlEstimator) -> Tensor:
-    """Of KL(p || q), d = log q - log p of samples of p, cut at +-20, beyond which there is no gradient."""
+    """KL(p || q) estimated from d = log q - log p of samples from p. d is clamped to +-20; no gradient beyond."""
     d = d.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
     if estimator == "k1":
         return -d
@@ -92,7 +93,7 @@ def _torch_path(
 def _surrogate(
     objective: PolicyObjective, logprob: Tensor, advantage: Tensor, log_ratio: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """S, and whether its gradient was clipped away (or, for cispo, its weight cut)."""
+    """S, and whether its gradient was clipped away (for cispo: its weight clipped)."""
     if objective.surrogate == "reinforce":
         return advantage * logprob, torch.zeros_like(logprob, dtype=torch.bool)
     ratio = log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
@@ -173,7 +174,7 @@ def token_losses(
     rollout_ptr,  # read unless IMPORTANCE is "off"
     reference_ptr,  # read unless KL is "off"
     sequence_log_ratio_ptr,  # read if SURROGATE is "gspo"
-    gradient_ptr,  # [tokens] out, of the loss by logprob
+    gradient_ptr,  # [tokens] out, d loss / d logprob
     sums_ptr,  # [blocks, 5] out: loss, weight, corrected, KL, clipped
     tokens,
     clip_low,
@@ -226,7 +227,7 @@ def token_losses(
 def surrogate_at(
     logprob, advantage, log_ratio, clip_low, clip_high, dual_clip, SURROGATE: tl.constexpr, DUAL: tl.constexpr
 ):
-    """S, its slope by logprob, and where it was clipped. A ratio that was cut at the bound has no slope."""
+    """S, its slope d S / d logprob, and where it was clipped. A ratio clamped at the bound has slope 0."""
     ratio = exp(tl.minimum(tl.maximum(log_ratio, -_BOUND), _BOUND))
     inside = tl.minimum(tl.maximum(ratio, clip_low), clip_high)
     if SURROGATE == "reinforce":
@@ -251,7 +252,7 @@ def surrogate_at(
 
 @triton.jit
 def importance_at(log_importance, low, high, IMPORTANCE: tl.constexpr):
-    """w, and where it is not what was measured."""
+    """w, and where it differs from the measured ratio v."""
     uncorrected = exp(tl.minimum(log_importance, _BOUND))
     if IMPORTANCE == "truncated":
         weight = tl.minimum(uncorrected, high)
@@ -262,7 +263,7 @@ def importance_at(log_importance, low, high, IMPORTANCE: tl.constexpr):
 
 @triton.jit
 def kl_at(log_ratio, KL: tl.constexpr):
-    """The estimate and its slope by logprob, which is 0 where the log ratio was cut."""
+    """The KL estimate and its slope by logprob, which is 0 where the log ratio was clamped."""
     d = tl.minimum(tl.maximum(log_ratio, -_BOUND), _BOUND)
     if KL == "k1":
         kl = -d
@@ -271,7 +272,7 @@ def kl_at(log_ratio, KL: tl.constexpr):
         kl = d * d / 2
         slope = -d
     else:
-        # exp(d) - 1 cancels near 0, where its series is exact to float32
+        # exp(d) - 1 cancels near 0; its series is accurate to float32 there
         tiny = tl.abs(d) < 1e-2
         expm1 = tl.where(tiny, d * (1 + d * (0.5 + d * (1 / 6 + d / 24))), exp(d) - 1)
         kl = tl.where(tiny, d * d * (0.5 + d * (1 / 6 + d / 24)), expm1 - d)

@@ -1,4 +1,4 @@
-"""What policy optimisation minimises, as data. Torch-free: the configuration of a stage is checked by it."""
+"""The objective of policy optimisation, as data. Without torch, because it also checks a stage's configuration."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -10,17 +10,17 @@ KlEstimator = Literal["k1", "k2", "k3"]
 
 @dataclass(frozen=True)
 class PolicyObjective:
-    """-w S + kl_coefficient KL of each loss token is minimised. sg[] has no gradient.
+    """The loss of each loss token: -w S + kl_coefficient KL. sg[] stops the gradient.
 
     surrogate     S, with A the advantage and rho = exp(log p - old log p), the ratio to the policy before the batch's
                   first update:
-                  "reinforce"  A log p, for one update per batch, which makes rho 1
+                  "reinforce"  A log p; for one update per batch, so that rho is 1
                   "clip"       min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A) (PPO, arXiv 1707.06347, Eq. 7)
                   "cispo"      sg[clip(rho, 1 - clip_low, 1 + clip_high)] A log p (MiniMax-M1, arXiv 2506.13585, Eq. 4)
-                  "gspo"       "clip" with rho of the sequence, exp of its mean log ratio, and each token's own gradient
-                               (GSPO-token, arXiv 2507.18071, Eq. 13-17)
+                  "gspo"       "clip" with the rho of the sequence, exp of its mean log ratio, and each token's own
+                               gradient (GSPO-token, arXiv 2507.18071, Eq. 13-17)
     dual_clip     c > 1: S of "clip" and "gspo" is at least c A where A < 0 (arXiv 1912.09729); None: no such bound
-    importance    w = sg[v], where v = exp(old log p - rollout log p) is the gap between trainer and sampler; of
+    importance    w = sg[v], where v = exp(old log p - rollout log p) is the ratio between trainer and sampler; with
                   "reinforce", v = exp(log p - rollout log p):
                   "truncated"  w is at most importance_high
                   "masked"     w is 0 outside [importance_low, importance_high] (IcePop)
@@ -29,7 +29,7 @@ class PolicyObjective:
                   "k3" exp(d) - 1 - d (joschu.net/blog/kl-approx.html). In expectation the gradient of k2 is that of the
                   KL, and that of k1 is 0
 
-    Raises ValueError, which names the key, for an unknown name or a value out of range.
+    Raises ValueError, with the name of the key, for an unknown name or a value out of range.
     """
 
     surrogate: Surrogate = "reinforce"
@@ -48,7 +48,7 @@ class PolicyObjective:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The values per token that it is made of, beside log p."""
+        """Names of the values per token that the loss reads in addition to log p."""
         return (
             "advantage",
             *["old_logprob"] * self.clips,

@@ -1,7 +1,7 @@
-"""KL from the log-probs of K ids per token, the rest of the vocabulary as one bucket.
+"""KL from the log-probs of K ids per token, with the rest of the vocabulary as one bucket.
 
-The log-probs come from `fused_linear_logprob` (its `candidates` are the teacher's top K); what is left is arithmetic on
-[tokens, K], in plain torch on every device.
+The log-probs come from `fused_linear_logprob` (its `candidates` are the teacher's top K). The remaining arithmetic on
+[tokens, K] is plain torch on every device.
 """
 
 import math
@@ -14,17 +14,17 @@ from cascade_rl.kernels.parts.vocabulary import check_one_device
 
 Kind = Literal["reverse", "forward"]
 
-_LEAST_TAIL = 2.0**-24  # of probability: what float32 cannot tell from none
+_LEAST_TAIL = 2.0**-24  # probability that float32 cannot tell from 0
 
 
 def topk_kl(student_logprob: Tensor, teacher_logprob: Tensor, *, kind: Kind) -> Tensor:
-    """KL of each token in nats, [tokens], with a gradient into both arguments.
+    """KL of each token in nats, [tokens], differentiable by both log-probs.
 
-    All ids but the K are one bucket: a KL of the coarser distributions, never negative and never above the exact one.
-    The sum of the K terms alone is no KL and often negative, and clamped at 0 it has no gradient at most tokens
-    (verl#7856).
+    All ids outside the K form one bucket. The result is the KL of the coarser distributions: never negative and never
+    above the exact KL. The sum of the K terms alone is not a KL and is often negative. Clamped at 0 it has no gradient
+    for most tokens (verl#7856).
 
-    student_logprob  [tokens, K] float32 (float64), of distinct ids, over the whole vocabulary
+    student_logprob  [tokens, K] float32 (or float64), of distinct ids, normalised over the whole vocabulary
     teacher_logprob  [tokens, K], of the same ids; minus infinity where a token has fewer than K
     kind             "reverse" KL(student || teacher), "forward" KL(teacher || student)
 
@@ -32,7 +32,7 @@ def topk_kl(student_logprob: Tensor, teacher_logprob: Tensor, *, kind: Kind) -> 
     """
     _check(student_logprob, teacher_logprob, kind)
     present = teacher_logprob > -torch.inf
-    # Stand-ins are finite, and are selected away after: where() alone would leave NaN in the gradient.
+    # Absent ids get finite values before the arithmetic: masking the result alone would leave NaN in the gradient.
     student = student_logprob.where(present, 0)
     teacher = teacher_logprob.where(present, 0)
     p, q = (student, teacher) if kind == "reverse" else (teacher, student)
@@ -42,12 +42,12 @@ def topk_kl(student_logprob: Tensor, teacher_logprob: Tensor, *, kind: Kind) -> 
 
 
 def _log_sum(logprob: Tensor, present: Tensor) -> Tensor:
-    """log sum exp over the ids that are present; very low where none is."""
+    """log sum exp over the present ids; very low if there are none."""
     return logprob.where(present, -1e4).logsumexp(1)
 
 
 def _log_rest(log_sum: Tensor) -> Tensor:
-    """log(1 - exp(log_sum)), at least log _LEAST_TAIL, where there is no gradient."""
+    """log(1 - exp(log_sum)), clamped below at log _LEAST_TAIL, where there is no gradient."""
     log_sum = log_sum.clamp_max(math.log1p(-_LEAST_TAIL))
     small = log_sum < -math.log(2)
     by_log1p = torch.log1p(-log_sum.where(small, -1).exp())

@@ -1,10 +1,10 @@
-"""Speed and memory of the ops beside their baselines, in one process on the same tensors.
+"""Speed and memory of the ops and of their baselines, in one process on the same tensors.
 
     python -m cascade_rl.kernels.bench [--json FILE]
 
-Every number is checked first: a provider whose values or gradients are not those of float64 has no time. On a GPU the
-shapes are those of a 30B and an 8B model's head; on a CPU the torch path runs on a small one and the compile gate
-follows, and nothing that is printed says anything about a GPU.
+Correctness comes first: a provider whose values or gradients do not match float64 is not timed. On a GPU the shapes are
+those of the heads of a 30B and an 8B model. On a CPU the torch path runs on a small shape, then the compile gate runs;
+nothing printed there says anything about a GPU.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from cascade_rl.kernels.bench.measure import rows_of
 from cascade_rl.kernels.bench.problems import Problem, Shape, divergence, logprob
 from cascade_rl.kernels.bench.table import Report, Row
 
-GPU_SHAPES = [  # the largest last: they are dropped where time runs out
+GPU_SHAPES = [  # the largest last: they are dropped when time runs out
     Shape(tokens, hidden, vocab)
     for tokens in (8192, 16384, 65536)
     for hidden, vocab in ((2688, 131072), (4096, 151936))
@@ -28,7 +28,7 @@ CPU_SHAPES = [Shape(512, 256, 8192)]
 
 
 def run(json_path: Path | None) -> int:
-    """The whole benchmark; `cascade bench kernels` calls it. 1 if the gate complains or a number of ours lacks."""
+    """The whole benchmark, for `cascade bench kernels`. Returns 1 if the gate fails or a number of ours is missing."""
     machine = Machine.here()
     report = Report(machine.name, json_path)
     print(f"device: {machine.name}; torch {torch.__version__}")
@@ -42,7 +42,7 @@ def run(json_path: Path | None) -> int:
 
 
 def benchmark(machine: Machine, shapes: list[Shape], report: Report) -> None:
-    """Every op at every shape into `report`, within the limits of `Limits`."""
+    """Measures every op at every shape into `report`, within the time of `Limits`."""
     limits = Limits(report.give_up)
     too_slow: set[tuple[str, str]] = set()
     for shape in shapes:
@@ -66,5 +66,5 @@ def _run_op(
             problem = make(shape, machine)
         for row in rows_of(problem, machine, limits, too_slow):
             report.add(row)
-    except Exception as reason:  # out of memory, or a context that foreign code broke: the table must still come
+    except Exception as reason:  # out of memory, or a context that a peer broke: the table must still be printed
         report.add(Row(make.__name__, "all", str(shape), note=f"{type(reason).__name__}: {reason}"))

@@ -1,6 +1,7 @@
-"""Who computes the log-probs of a head: ours, plain torch, and three fused kernels of other people.
+"""The providers of a head's log-probs: ours, plain torch, and the fused kernels of three other projects.
 
-Each takes hidden [tokens, hidden], weight [vocab, hidden], targets [tokens] int64 and gives [tokens], differentiable.
+Each takes hidden [tokens, hidden], weight [vocab, hidden] and targets [tokens] int64, and returns differentiable
+log-probs [tokens].
 """
 
 import importlib
@@ -24,12 +25,12 @@ def ours(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 
 def eager(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """What everyone writes first: logits in the dtype of the model, float32 softmax."""
+    """The obvious way: logits in the dtype of the model, softmax in float32."""
     return torch.log_softmax((hidden @ weight.T).float(), -1).gather(1, targets[:, None])[:, 0]
 
 
 def eager_float32(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """The same with the accuracy of ours."""
+    """The same in float32, which is as accurate as ours."""
     return eager(hidden.float(), weight.float(), targets)
 
 
@@ -40,19 +41,19 @@ def liger(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 
 def cut_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """With its default filter, which leaves small gradients out. bfloat16 and float16 only."""
+    """With its default filter, which drops small gradients. bfloat16 and float16 only."""
     from cut_cross_entropy import linear_cross_entropy
 
     return -linear_cross_entropy(hidden, weight, targets, reduction="none")
 
 
 def verl(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Hidden sizes that are multiples of 128 only."""
+    """Only for hidden sizes that are multiples of 128."""
     return _verl_kernel().linear_cross_entropy(hidden, weight, targets, 1.0, "none", None)[0]
 
 
 def _verl_kernel() -> ModuleType:
-    """verl's kernel without the rest of verl, which imports ray and more."""
+    """verl's kernel without the rest of verl, which imports ray and other packages."""
     name = "verl.utils.kernel.linear_cross_entropy"
     if name not in sys.modules:
         spec = find_spec("verl")
@@ -83,7 +84,7 @@ def _verl_device() -> ModuleType:
 
 
 def heads(on_gpu: bool) -> dict[str, Head]:
-    """By name, ours first: what breaks a GPU's context takes the rest of the run with it."""
+    """Providers by name. Ours is first, because one that breaks the GPU's context ends the rest of the run."""
     if not on_gpu:
         return {"ours": ours, "torch eager": eager, "torch float32": eager_float32}
     return {

@@ -1,4 +1,4 @@
-"""Time limits: a phase that overruns raises, one that hangs ends the process with the table so far."""
+"""Time limits: a phase that overruns raises; one that hangs ends the process after the table so far is printed."""
 
 import contextlib
 import os
@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-PHASE_SECONDS = 40.0  # of one provider at one shape, compilation included
+PHASE_SECONDS = 40.0  # per provider and shape, compilation included
 TOTAL_SECONDS = 230.0
-GRACE_SECONDS = 25.0  # the exception has this long to surface: C code, such as a wait for a kernel, holds it up
+GRACE_SECONDS = 25.0  # time for the exception to surface; C code, such as a wait for a kernel, delays it
 
 
 class Limits:
-    """Of one run: no phase outlives TOTAL_SECONDS + GRACE_SECONDS.
+    """The limits of one run: no phase lasts beyond TOTAL_SECONDS + GRACE_SECONDS.
 
-    give_up  called from another thread with what hung, before the process exits with status 1
+    give_up  called from another thread with the name of what hung, before the process exits with status 1
     """
 
     def __init__(self, give_up: Callable[[str], object]):
@@ -29,7 +29,7 @@ class Limits:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Raises TimeoutError in the block once its time is over. For the main thread, whose signals it uses."""
+        """Raises TimeoutError in the block once its time is over. Main thread only, because it uses signals."""
         seconds = max(0.1, min(PHASE_SECONDS, self._end - time.monotonic()))
 
         def expire(signum: int, frame: FrameType | None) -> None:

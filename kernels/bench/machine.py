@@ -1,4 +1,4 @@
-"""Where the benchmark runs: its clock, its memory."""
+"""The device of the benchmark, with its clock and its memory."""
 
 import statistics
 import time
@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 POISON_BYTES = 8 << 30
-TIMING_SECONDS = 1.5  # of one median
+TIMING_SECONDS = 1.5  # spent on one median
 MAX_REPEATS, MIN_REPEATS = 10, 3
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A device; `gpu` is torch.cuda, None on a CPU."""
+    """A device. `gpu` is torch.cuda, or None on a CPU."""
 
     name: str
     device: torch.device
@@ -29,14 +29,14 @@ class Machine:
         return cls(f"CPU, {torch.get_num_threads()} threads", torch.device("cpu"))
 
     def poison(self) -> None:
-        """Memory that is handed out next holds NaN, in any float dtype, and -1 in any integer one."""
+        """Makes the next GPU allocations hold NaN in any float dtype and -1 in any signed integer dtype."""
         if self.gpu is not None:
             self.gpu.empty_cache()
             free_bytes, _ = self.gpu.mem_get_info()
             torch.full((min(free_bytes // 2, POISON_BYTES),), 255, dtype=torch.uint8, device=self.device)
 
     def milliseconds(self, run: Callable[[], object]) -> float:
-        """Median of up to MAX_REPEATS runs, after one that is not counted."""
+        """Median of MIN_REPEATS to MAX_REPEATS runs, after a warm-up run."""
         run()
         times: list[float] = []
         end = time.perf_counter() + TIMING_SECONDS
@@ -53,7 +53,7 @@ class Machine:
             self.gpu.synchronize()
 
     def peak_mb(self, run: Callable[[], object]) -> float | None:
-        """MiB that `run` needs above what is held; None on a CPU."""
+        """MiB that `run` allocates at its peak on top of what was allocated before; None on a CPU."""
         if self.gpu is None:
             return None
         self.gpu.empty_cache()

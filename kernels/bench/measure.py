@@ -1,4 +1,4 @@
-"""From a problem to its rows."""
+"""Measures a problem: one row per provider."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -12,7 +12,7 @@ PRODUCT = "one matrix product"
 
 
 def rows_of(problem: Problem, machine: Machine, limits: Limits, too_slow: set[tuple[str, str]]) -> Iterator[Row]:
-    """Baseline, each provider, reruns. Who runs out of time joins `too_slow` (op, provider) and is not asked again."""
+    """Rows of baseline, providers and reruns. On a timeout (op, provider) joins `too_slow` and is skipped later."""
     op, shape, baseline = problem.op, str(problem.shape), problem.baseline
     with limits.phase(f"{op} {shape}: {PRODUCT}"):
         unit_ms = machine.milliseconds(baseline.run) * baseline.scale
@@ -33,7 +33,7 @@ def rows_of(problem: Problem, machine: Machine, limits: Limits, too_slow: set[tu
 
 
 def measured(problem: Problem, provider: str, unit_ms: float, machine: Machine, limits: Limits) -> Row:
-    """A provider is foreign code: whatever it raises is its row's note. unit_ms: of the problem's baseline."""
+    """The row of one provider. It may be foreign code, so any error becomes the note. unit_ms: of the baseline."""
     row = partial(Row, problem.op, provider, str(problem.shape))
     bounds = OURS if provider == "ours" else ROUNDED_LOGITS
     try:

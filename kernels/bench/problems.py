@@ -1,4 +1,4 @@
-"""What is measured: random operands of an op at a shape, the exact answer, who computes it, what bounds the time."""
+"""What is measured: random operands of an op at a shape, the exact result, the providers, and a bound on the time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from cascade_rl.kernels.bench.machine import Machine
 from cascade_rl.kernels.fused_linear_kl import fused_linear_kl
 
 SAMPLED_ROWS = 256
-EXACT_WEIGHT_TOKENS = 8192  # all tokens take part in a weight's gradient, too many float64 products above this
+EXACT_WEIGHT_TOKENS = 8192  # a weight's gradient sums over all tokens: too many float64 products above this
 PRODUCT_TOKENS = 8192
 RERUN_TOKENS, RERUNS = 2048, 20
 
@@ -37,23 +37,23 @@ class Bounds:
 
 
 OURS = Bounds(1e-4, 5e-3)
-ROUNDED_LOGITS = Bounds(0.2, 0.2)  # bfloat16 logits are off by that much, and are timed all the same
+ROUNDED_LOGITS = Bounds(0.2, 0.2)  # loose enough for bfloat16 logits, which are timed all the same
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the machine can do: one matrix product of the op's size."""
+    """What the machine can do, measured by one matrix product."""
 
     run: Callable[[], object]
-    scale: float  # the op's size over that of `run`
+    scale: float  # the op's size over the size of `run`
     work: float  # of the op's size, TFLOP
-    forward: float  # how many of the op's size no forward can do without
-    both: float
+    forward: float  # products of the op's size that any forward needs
+    both: float  # the same for forward and backward
 
 
 @dataclass(frozen=True)
 class Exact:
-    """float64: values of the first SAMPLED_ROWS tokens; gradients of their rows, then of the further leaves whole."""
+    """float64: values of the first SAMPLED_ROWS tokens; gradients of their rows, then of the other leaves in full."""
 
     values: Tensor
     gradients: list[Tensor]
@@ -63,10 +63,10 @@ class Exact:
 class Problem:
     op: str
     shape: Shape
-    leaves: list[Tensor]  # what gradients are taken by; the first has a row per token
-    coefficients: Tensor  # [tokens] float32, what each value's gradient is multiplied with
+    leaves: list[Tensor]  # tensors to differentiate by; the first has a row per token
+    coefficients: Tensor  # [tokens] float32, the incoming gradient of each value
     exact: Exact
-    providers: dict[str, Callable[[], Tensor]]  # [tokens], differentiable by the leaves
+    providers: dict[str, Callable[[], Tensor]]  # each gives [tokens], differentiable by the leaves
     baseline: Baseline
     reruns: Callable[[], str] | None = None
 
@@ -110,7 +110,7 @@ def logprob(shape: Shape, machine: Machine) -> Problem:
 
 
 def divergence(shape: Shape, machine: Machine) -> Problem:
-    """Reverse KL of two models of one size whose heads differ by a tenth."""
+    """Reverse KL of two models of the same size whose heads differ by a tenth."""
     student_hidden, student_weight = student = _head(shape, machine)
     teacher_hidden, teacher_weight = _head(shape, machine)
     with torch.no_grad():
@@ -142,7 +142,7 @@ def _reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def _chunked_kl(student: tuple[Tensor, Tensor], teacher: tuple[Tensor, Tensor], chunk_tokens: int = 1024) -> Tensor:
-    """What distillation code does: logits of a chunk of tokens, computed again in backward; float32 softmax."""
+    """What distillation code usually does: logits per chunk of tokens, recomputed in backward; float32 softmax."""
 
     def chunk(hidden: Tensor, teacher_hidden: Tensor) -> Tensor:
         return _reverse_kl((hidden @ student[1].T).float(), (teacher_hidden @ teacher[1].T).float())
@@ -152,7 +152,7 @@ def _chunked_kl(student: tuple[Tensor, Tensor], teacher: tuple[Tensor, Tensor], 
 
 
 def _head(shape: Shape, machine: Machine) -> tuple[Tensor, Tensor]:
-    """Hidden states and weight, of the scale that a trained head has: logits within about +-15."""
+    """Hidden states and weight at the scale of a trained head: logits within about +-15."""
     generator = torch.Generator(machine.device).manual_seed(0)
     hidden = torch.empty(shape.tokens, shape.hidden, device=machine.device, dtype=torch.bfloat16)
     weight = torch.empty(shape.vocab, shape.hidden, device=machine.device, dtype=torch.bfloat16)
@@ -169,7 +169,7 @@ def _targets(shape: Shape, machine: Machine) -> tuple[Tensor, Tensor]:
 
 
 def _exact(answer: Callable[..., Tensor], leaves: list[Tensor], coefficients: Tensor) -> Exact:
-    """`answer(rows, leaf[rows], *further leaves)` in float64, with its gradients."""
+    """`answer(rows, leaf[rows], *other leaves)` in float64, with its gradients."""
     further = [leaf.detach().double().requires_grad_() for leaf in leaves[1:]]
     sums = [torch.zeros_like(leaf) for leaf in further]
     found: Exact | None = None
@@ -188,14 +188,14 @@ def _exact(answer: Callable[..., Tensor], leaves: list[Tensor], coefficients: Te
 
 
 def _product(hidden: Tensor, weight: Tensor, *, forward: float, both: float) -> Baseline:
-    """One product of the head; of its first tokens, as all logits at once would not fit beside the others."""
+    """One product with the head, over the first tokens only, because the logits of all would not fit in memory."""
     first, columns = hidden.detach()[:PRODUCT_TOKENS], weight.detach().T
     work = 2e-12 * hidden.numel() * len(weight)
     return Baseline(lambda: first @ columns, len(hidden) / len(first), work, forward, both)
 
 
 def _reruns(hidden: Tensor, weight: Tensor, targets: Tensor, coefficients: Tensor) -> str:
-    """Whether ours gives the same bits again, gradients too, and the same log-probs in a part of the batch."""
+    """Says whether reruns of ours have the same bits, gradients included, and whether part of the batch does."""
     rows, head = hidden.detach()[:RERUN_TOKENS].requires_grad_(), weight.detach().requires_grad_()
     targets, coefficients = targets[: len(rows)], coefficients[: len(rows)]
 

@@ -1,4 +1,4 @@
-"""What was found, as lines while it is found, as a table at the end, and as JSON."""
+"""The results: a line as each one arrives, a table at the end, and JSON."""
 
 import json
 import sys
@@ -21,18 +21,18 @@ _COLUMNS = {  # field of Row: title, format
 
 @dataclass(frozen=True)
 class Row:
-    """One provider at one shape; `note` says why there is no time."""
+    """One provider at one shape. `note` says why it has no time."""
 
     op: str
     provider: str
     shape: str
     forward_ms: float | None = None
     both_ms: float | None = None
-    forward_share: float | None = None  # time of the products that nobody can do without, over ours
+    forward_share: float | None = None  # time of the products that any provider needs, over the time measured
     both_share: float | None = None
-    peak_mb: float | None = None  # above what the inputs hold, forward and backward; GPU only
-    error: float | None = None  # largest, of the log-prob or KL against float64
-    gradient_error: float | None = None  # relative, Frobenius, against float64; of the worst leaf
+    peak_mb: float | None = None  # MiB on top of the inputs, forward and backward; GPU only
+    error: float | None = None  # largest error of the log-prob or KL against float64
+    gradient_error: float | None = None  # relative, Frobenius norm, against float64; of the worst leaf
     note: str = ""
 
     def __str__(self) -> str:
@@ -49,19 +49,19 @@ def _line(op: str, shape: str, provider: str, cells: list[str]) -> str:
 
 @dataclass
 class Report:
-    """The rows of a run; json_path, if any, is written at the end."""
+    """The rows of a run. `finish` writes json_path, if there is one."""
 
     device: str
     json_path: Path | None = None
     rows: list[Row] = field(default_factory=list)
-    gate: list[str] = field(default_factory=list)  # complaints of the compile gate
+    gate: list[str] = field(default_factory=list)  # faults that the compile gate found
 
     def add(self, row: Row) -> None:
         print(row, flush=True)
         self.rows.append(row)
 
     def finish(self, stopped: str = "") -> int:
-        """Prints the table and writes the file. 1 if the run stopped, the gate complains, or a number of ours lacks."""
+        """Prints the table, writes the file. 1 if the run stopped, the gate failed or one of our numbers is missing."""
         titles = [title for title, _ in _COLUMNS.values()]
         print("\n" + _line("op", "tokens x hidden x vocab", "provider", titles))
         print("\n".join(map(str, self.rows)))

@@ -1,7 +1,7 @@
 """`fused_linear_logprob` in plain torch.
 
-Tokens are worked off in chunks and logits are computed again in backward, so that memory for logits is
-[chunk_tokens, vocab / tp] however long the batch is.
+It processes tokens in chunks and recomputes logits in backward. Memory for logits is therefore
+[chunk_tokens, vocab / tp] for a batch of any length.
 """
 
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from torch.autograd.function import once_differentiable
 
 from cascade_rl.kernels.parts.vocabulary import IGNORED, VocabularyShard
 
-# Finite stand-ins for minus infinity, because inf - inf and 0 * inf are NaN. TE and Liger return NaN for a
-# block without a finite logit; verl and Megatron start the maximum at 0, which breaks for logits near -200.
+# Finite values instead of minus infinity, because inf - inf and 0 * inf are NaN. TE and Liger return NaN for a block
+# without a finite logit. verl and Megatron start the maximum at 0, which fails for logits near -200.
 _LOWEST_LOGIT = -1e30
 _LOWEST_LOG_RATIO = -1e4
 
@@ -60,17 +60,17 @@ class LinearLogprobFunction(torch.autograd.Function):
         shard: VocabularyShard = ctx.shard
         head = weight[: shard.columns].to(log_sum_exp.dtype)
         grad_hidden = torch.zeros_like(hidden, dtype=log_sum_exp.dtype) if ctx.needs_input_grad[0] else None
-        # Held transposed: [hidden, rows] @ [rows, vocab] is the faster layout of this product on a CPU.
+        # Stored transposed: [hidden, rows] @ [rows, vocab] is the faster layout of this product on a CPU.
         grad_weight = log_sum_exp.new_zeros(weight.shape[::-1]).T if ctx.needs_input_grad[1] else None
         grad_logprob, active = arriving(chosen, log_sum_exp.dtype, grad_logprob, grad_entropy, grad_log_sum_exp)
-        pull = grad_logprob.sum(1)  # what every column is pulled down by, in proportion to its probability
+        pull = grad_logprob.sum(1)  # each column's logit is pulled down by this times its probability
         if grad_log_sum_exp is not None:
             pull = pull - grad_log_sum_exp
 
         for rows in active.split(ctx.chunk_tokens):
             scale = inverse_temperature[rows, None]
             scaled = hidden.index_select(0, rows) * scale  # [rows, hidden]
-            log_p = scaled @ head.T  # [rows, vocab / tp], logits so far
+            log_p = scaled @ head.T  # [rows, vocab / tp], still logits
             local = shard.local(chosen[rows])
             log_p.sub_(log_sum_exp[rows, None])
             g_entropy = None if grad_entropy is None else grad_entropy[rows, None]
@@ -94,9 +94,9 @@ class LinearLogprobFunction(torch.autograd.Function):
 def arriving(
     chosen: Tensor, dtype: torch.dtype, grad_logprob: Tensor | None, *grads: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """grad_logprob [tokens, ids], zero for IGNORED ids or if there is none; the rows that any gradient arrives at.
+    """grad_logprob [tokens, ids], zero for IGNORED ids or if it is None; and the rows with any incoming gradient.
 
-    `grads` are [tokens]; nothing arrives at a row that is ignored.
+    `grads` are [tokens] each. Ignored rows are never among the rows returned.
     """
     if grad_logprob is None:
         grad_logprob = torch.zeros_like(chosen, dtype=dtype)
@@ -109,15 +109,15 @@ def arriving(
 
 
 def _empty_statistics(chosen: Tensor, like: Tensor) -> Tensor:
-    """What a rank with nothing but padding contributes: maximum, total, weighted total, a logit per chosen id."""
+    """What a rank with only padding contributes: maximum, total, weighted total, a logit per chosen id."""
     chosen_logits = [[-torch.inf]] * chosen.shape[1]
     return like.new_tensor([[_LOWEST_LOGIT], [0.0], [0.0], *chosen_logits]).repeat(1, len(chosen))
 
 
 def _local_statistics(logits: Tensor, local: Tensor, out: Tensor) -> None:
-    """Statistics of one chunk over this rank's columns, relative to their maximum m; overwrites logits.
+    """Statistics of one chunk over this rank's columns, relative to their maximum m. Overwrites logits.
 
-    out [3 + ids, chunk]: m, sum exp(z - m), sum exp(z - m) (z - m), z - m of each chosen id that is `local`.
+    out [3 + ids, chunk]: m, sum exp(z - m), sum exp(z - m) (z - m), z - m of each chosen id that this rank owns.
     """
     chosen = logits.gather(1, local.clamp_min(0))
     maximum = logits.amax(1, keepdim=True).clamp_min_(_LOWEST_LOGIT)
@@ -139,12 +139,12 @@ def _merge(statistics: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     mean = (rescale * (local_weighted + shift * local_total)).sum(0) / total  # of z - maximum
     chosen = (statistics[:, 3:] + shift[:, None]).amax(0)
     log_total = total.log()
-    # log_total and -mean are both positive: nothing cancels in the entropy, however large the logits are.
+    # log_total and -mean are both positive, so nothing cancels in the entropy, for logits of any size.
     return chosen - log_total, log_total - mean, maximum + log_total
 
 
 def _grad_logits(log_p: Tensor, entropy: Tensor, pull: Tensor, g_entropy: Tensor | None) -> Tensor:
-    """-p (pull + g_entropy (log p + entropy)), [rows, vocab / tp], without the chosen ids' own terms.
+    """dlogits: -p (pull + g_entropy (log p + entropy)), [rows, vocab / tp], without the chosen ids' own terms.
 
     Overwrites log_p.
     """

@@ -1,4 +1,4 @@
-"""`fused_linear_logprob` in Triton: forward in one pass over tiles, backward through slabs of logit gradients."""
+"""`fused_linear_logprob` in Triton: forward in one pass over tiles, backward in slabs of logit gradients (dlogits)."""
 
 import math
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class LinearLogprobFunction(torch.autograd.Function):
         k, total, weighted, *chosen_z = statistics  # [tokens] each
         log_total = total.log2()
         log_p = (torch.stack(chosen_z, 1) - k[:, None] - log_total[:, None]).clamp_max_(0)
-        entropy = (log_total - weighted / total) * LN_2  # both terms are positive: nothing cancels
+        entropy = (log_total - weighted / total) * LN_2  # both terms are positive, so nothing cancels
         log_sum_exp = k + log_total  # in log2
 
         ctx.save_for_backward(hidden, weight, chosen, inverse_temperature, active, log_sum_exp, entropy, log_p, *saved)
@@ -80,7 +80,7 @@ class LinearLogprobFunction(torch.autograd.Function):
         forward_rows, log_sum_exp, entropy, log_p, exponentials, tops = saved
         shard: VocabularyShard = ctx.shard
         grad_logprob, rows = arriving(chosen, torch.float32, grad_logprob, grad_entropy, grad_log_sum_exp)
-        among = torch.searchsorted(forward_rows, rows)  # where forward kept them
+        among = torch.searchsorted(forward_rows, rows)  # their positions among forward's rows
         log_sum_exp, entropy, log_p = log_sum_exp[among], entropy[among], log_p[among]
 
         inverse, chosen = inverse_temperature[rows], chosen[rows]
@@ -210,10 +210,10 @@ def _chosen_logits(rows: Tensor, weight: Tensor, local: Tensor, scale: Tensor, o
 
 
 def _on_chosen(chosen: Tensor, log_p: Tensor, g_chosen: Tensor, uniform: Tensor, slope: Tensor | None) -> Tensor:
-    """[tokens, ids]: the whole gradient of each chosen column's logit, an id that occurs twice having it twice.
+    """[tokens, ids]: the whole gradient of each chosen column's logit. An id that occurs twice has it twice.
 
-    In float32 from the exact log-prob: where p is near 1, p (uniform) and the column's own gradient cancel, which
-    would leave the rounding of bfloat16.
+    It is computed in float32 from the exact log-prob. Where p is near 1, p * uniform and the column's own gradient
+    cancel, and only the rounding error would be left if the terms were in bfloat16.
     """
     factor = uniform[:, None] if slope is None else uniform[:, None] + slope[:, None] * log_p
     same = chosen[:, :, None] == chosen[:, None, :]
@@ -223,23 +223,23 @@ def _on_chosen(chosen: Tensor, log_p: Tensor, g_chosen: Tensor, uniform: Tensor,
 
 @dataclass(frozen=True)
 class _LogitGradients:
-    """What the gradient of the logits is made of; a slab of its columns exists at a time."""
+    """The inputs of the gradient of the logits, of which one slab of columns exists at a time."""
 
     rows: Tensor  # [tokens, hidden]
     weight: Tensor  # [vocab / tp, hidden]
-    scale: Tensor  # [tokens], and so are all below
+    scale: Tensor  # [tokens], and so are the next three
     log_sum_exp: Tensor
     uniform: Tensor
     slope: Tensor | None
-    local: Tensor  # [tokens, ids] int64 column, or -1
+    local: Tensor  # [tokens, ids] int64, column or -1
     on_chosen: Tensor  # [tokens, ids]
-    among: Tensor  # [tokens] int64, rows of what was saved
+    among: Tensor  # [tokens] int64, rows of the saved tensors
     saved: SavedExponentials
 
     def slab(self, first: int, columns: int, out: Tensor) -> None:
-        """out [tokens, columns], of the columns from `first` on; those that were saved cost no product.
+        """Writes out [tokens, columns], the columns from `first` on. Saved columns need no product.
 
-        `out` is a view of a matrix with at least one more column, where the ids of other slabs are dropped.
+        `out` is a view of a matrix with at least one more column, which takes the values of ids in other slabs.
         """
         split = min(max(self.saved.columns - first, 0), columns)
         if split:

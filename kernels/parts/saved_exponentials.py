@@ -1,8 +1,8 @@
-"""What forward keeps of a linear head so that backward need not multiply again: probabilities, never logits.
+"""The exponentials that forward keeps of a linear head, so that backward need not multiply again.
 
-The rounding error of 2**(z - k) is relative to the probability; that of a logit of 20 in bfloat16 is 0.06 and
-multiplies it. They are of the dtype of backward's operands: in bfloat16 their error alone would be as large as the
-rounding of the gradients.
+They are probabilities up to a factor, never logits. The rounding error of 2**(z - k) is relative to the probability. A
+logit of 20 in bfloat16 is off by 0.06, and that error multiplies the probability. They have the dtype of backward's
+operands: in bfloat16 their error alone would be as large as the rounding of the gradients.
 """
 
 from typing import NamedTuple
@@ -17,18 +17,18 @@ from cascade_rl.kernels.parts.vocabulary_tiles import saved_gradients
 from cascade_rl.kernels.runtime.configs import Tile
 from cascade_rl.kernels.runtime.launch import launch
 
-ROWS, WARPS = 8, 4  # of one program of `saved_gradients`
+ROWS, WARPS = 8, 4  # per program of `saved_gradients`
 
 
 class SavedExponentials(NamedTuple):
-    """Of the first columns of a shard, whole tiles of them."""
+    """Saved values of the first columns of a shard, in whole tiles."""
 
     exponentials: Tensor  # [tokens, saved columns] 2**(z - k + SHIFT)
     tops: Tensor  # [saved tiles, tokens] k of each tile
 
     @classmethod
     def within(cls, budget: int, rows: Tensor, weight_rows: int, tile: Tile) -> "SavedExponentials":
-        """Room for as many of the tiles over `weight_rows` as `budget` bytes hold, for rows [tokens, hidden]."""
+        """Allocates as many tiles over `weight_rows` as `budget` bytes hold, for rows [tokens, hidden]."""
         dtype, tokens = operand_dtype(rows.dtype), len(rows)
         bytes_per_tile = max(tokens, 1) * (tile.columns * dtype.itemsize + 4)
         tiles = min(budget // bytes_per_tile, triton.cdiv(weight_rows, tile.columns))
@@ -40,7 +40,7 @@ class SavedExponentials(NamedTuple):
         return self.exponentials.shape[1]
 
     def blocks(self, tokens: slice, tile: Tile) -> TensorDescriptor | None:
-        """Where `tile_statistics` writes these tokens; None if there is no room."""
+        """Descriptor of where `tile_statistics` writes these tokens; None if nothing is saved."""
         if not self.columns:
             return None
         return TensorDescriptor.from_tensor(self.exponentials[tokens], [tile.rows, tile.columns])
@@ -48,10 +48,10 @@ class SavedExponentials(NamedTuple):
     def gradients(
         self, rows: Tensor, log_sum_exp: Tensor, uniform: Tensor, slope: Tensor | None, first: int, out: Tensor
     ) -> None:
-        """out [tokens, columns], from column `first` on, a tile's first: p (uniform + slope log2 p).
+        """Writes p (uniform + slope log2 p) to out [tokens, columns], from column `first` on, the first of a tile.
 
-        `rows` [tokens] of what was saved; others [tokens]. Whole tiles are written: the matrix that `out` is a view of
-        has room for them.
+        `rows` [tokens] are rows of the saved tensors; the other inputs are [tokens]. It writes whole tiles, so the
+        matrix that `out` is a view of must have room for them.
         """
         tokens, columns = out.shape
         tile_columns = self.columns // len(self.tops)

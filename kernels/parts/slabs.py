@@ -1,12 +1,12 @@
-"""Backward of a linear head on a GPU: the gradient of the logits exists one slab of columns at a time.
+"""Backward of a linear head on a GPU: one slab of columns of the logit gradient (dlogits) exists at a time.
 
-Slabs of columns, not of tokens: each row of the weight's gradient is then written once, from a float32 sum, without
-atomics, and what is accumulated over slabs is the far smaller gradient of the hidden states.
+A slab is a range of columns, not of tokens. So each row of the weight's gradient is written once, from a float32 sum
+and without atomics. Only the gradient of the hidden states, which is far smaller, is accumulated over slabs.
 
-The operands of the products are float16: as fast in tensor cores as bfloat16, with three bits more, so that what is
-left is the rounding of the result. What float16 lacks is range: each operand is first multiplied by a power of two
-that brings its largest entry below 2**14. That is exact, and what is then lost lies 2**-38 below the largest entry.
-Operands of float32 stay float32.
+The operands of the products are float16. It is as fast in tensor cores as bfloat16 and has three more bits, so the
+remaining error is the rounding of the result. Because float16 has less range, each operand is first multiplied by a
+power of two that brings its largest entry below 2**14. That is exact, and entries that then underflow are at most
+2**-38 of the largest. Operands of float32 stay float32.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ from cascade_rl.kernels.parts.vocabulary import VocabularyShard
 from cascade_rl.kernels.runtime.configs import Config
 from cascade_rl.kernels.runtime.launch import config_for
 
-# One for what belongs to no column of the slab, and rows stay aligned for the tensor memory accelerator.
+# One column takes the chosen ids of other slabs; eight keep rows aligned for the tensor memory accelerator.
 _SPARE_COLUMNS = 8
-_LOWEST_TOP = 2.0**-40  # of operands that are all but zero: scales stay far from overflow, and so do their products
+_LOWEST_TOP = 2.0**-40  # a floor for operands that are almost zero, so that neither scales nor their products overflow
 
 Fill = Callable[[int, int, Tensor], None]
 
@@ -37,9 +37,9 @@ def slab_products(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of rows [tokens, hidden], float32 and summed over ranks, and of weight [vocab / tp, hidden].
 
-    `fill(first, columns, out)` writes `scale`, of `gradient_scale`, times the gradient of the logits, [tokens, columns]
-    from column `first` on, to `out`, a view of a matrix that has at least one more column, and room for whole tiles.
-    The sum over ranks runs while the last slab's gradient of the weight is computed.
+    `fill(first, columns, out)` writes to `out` the gradient of the logits, [tokens, columns] from column `first` on,
+    times `scale`, which comes from `gradient_scale`. `out` is a view of a matrix that has at least one more column and
+    room for whole tiles. The sum over ranks overlaps with the weight gradient of the last slab.
     """
     tokens, width = rows.shape
     grad_rows = torch.zeros(tokens, width, device=rows.device) if for_rows else None
@@ -63,7 +63,7 @@ def slab_products(
         if grad_weight is not None:
             product = _product(slab.T, rows_operand)
             torch.mul(product, (scale * rows_scale).reciprocal(), out=grad_weight[first : first + columns])
-    if grad_rows is not None and tokens and not starts:  # nothing but padding here: the other ranks wait for the sum
+    if grad_rows is not None and tokens and not starts:  # all padding here, but other ranks wait for the sum
         work = shard.sum(grad_rows)
     if work is not None:
         work.wait()
@@ -71,12 +71,12 @@ def slab_products(
 
 
 def operand_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Of the operands of products in backward, for inputs of `dtype`."""
+    """Dtype of the operands of products in backward, for inputs of `dtype`."""
     return torch.float32 if dtype == torch.float32 else torch.float16
 
 
 def gradient_scale(bounds: Tensor) -> Tensor:
-    """The power of two that brings `bounds` [tokens] on the gradients of the logits below 2**14, a scalar."""
+    """The power of two, a scalar, that brings `bounds` [tokens] on the gradients of the logits below 2**14."""
     return _power_of_two(F.pad(bounds, (0, 1)).amax())
 
 
@@ -87,7 +87,7 @@ def _scale_of(matrix: Tensor) -> Tensor:
 
 def _power_of_two(top: Tensor) -> Tensor:
     top = top.clamp_min(_LOWEST_TOP)
-    mantissa, _ = torch.frexp(top)  # top = mantissa 2**n: the quotient is a power of two, and exact
+    mantissa, _ = torch.frexp(top)  # top = mantissa 2**n, so the quotient is exactly 2**-n
     return mantissa / top * 2**14
 
 
@@ -97,9 +97,9 @@ def _operand(matrix: Tensor, scale: Tensor) -> Tensor:
 
 
 def _slab_columns(config: Config, rows: Tensor) -> int:
-    """Whole tiles that fit the memory allowed, one at least.
+    """Columns per slab: as many whole tiles as `gradient_bytes` holds, at least one.
 
-    A column takes its gradients, an operand's row of the weight, and a row of the weight's gradient in float32.
+    A column needs its gradients, its weight row as an operand, and its row of the weight's gradient in float32.
     """
     tokens, width = rows.shape
     size = operand_dtype(rows.dtype).itemsize

@@ -1,4 +1,4 @@
-"""The vocabulary as the ops see it: cut over tensor-parallel ranks, padded at the end, with ids that are ignored."""
+"""The vocabulary as the ops see it: sharded over tensor-parallel ranks, padded at the end, with an id to ignore."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cascade_rl.kernels.runtime.configs import Config
 
-IGNORED = -100  # a target that has no log-prob: padding
+IGNORED = -100  # the target of padding: it has no log-prob
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class VocabularyShard:
 
     @classmethod
     def of(cls, weight: Tensor, vocab_size: int, group: dist.ProcessGroup | None) -> "VocabularyShard":
-        """Of the rank that holds `weight` [padded vocab / tp, hidden].
+        """The shard of the rank that holds `weight` [padded vocab / tp, hidden].
 
         Raises ValueError if vocab_size does not lie in 1..padded vocab.
         """
@@ -40,9 +40,9 @@ class VocabularyShard:
         return 1 if self.group is None else self.group.size()
 
     def group_columns(self, config: Config, rows: int) -> int:
-        """Columns whose statistics are merged before the all-gather, of a shard of `rows` weight rows.
+        """Columns per group, whose statistics are merged before the all-gather. The shard has `rows` weight rows.
 
-        Raises ValueError for a shard that ends within a group, whose sums would depend on the number of ranks.
+        Raises ValueError for a shard that ends within a group: its sums would depend on the number of ranks.
         """
         columns = config.group_columns(self.vocab_size)
         if self.ranks > 1 and rows % columns:
@@ -53,33 +53,33 @@ class VocabularyShard:
         return columns
 
     def local(self, ids: Tensor) -> Tensor:
-        """This rank's columns of `ids`, -1 for those of other ranks and for IGNORED."""
+        """This rank's column of each of `ids`; -1 for ids of other ranks and for IGNORED."""
         columns = ids - self.first
         return columns.where((columns >= 0) & (columns < self.columns), -1)
 
     def gather(self, rows: Tensor) -> Tensor:
-        """[n, tokens] of each rank, stacked in rank order, which is vocabulary order: [tp, n, tokens]."""
+        """All-gathers [n, tokens] of each rank into [tp, n, tokens], in rank order, which is vocabulary order."""
         if self.group is None:
             return rows[None]
         gathered = rows.new_empty(self.ranks * rows.shape[0], rows.shape[1])
-        # not all_gather_single, which torch 2.11 does not have
+        # torch 2.11 has no all_gather_single
         dist.all_gather(list(gathered.chunk(self.ranks)), rows.contiguous(), group=self.group)
         return gathered.unflatten(0, (self.ranks, -1))
 
     def sum(self, tensor: Tensor) -> dist.Work | None:
-        """Starts the sum over ranks, in place; wait for what it returns."""
+        """Starts an in-place all-reduce over ranks. The caller waits for the work returned; None on a single rank."""
         return None if self.ranks == 1 else dist.all_reduce(tensor, group=self.group, async_op=True)
 
 
 def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
-    """Raises ValueError for an id outside the vocabulary that is not IGNORED."""
+    """Raises ValueError for an id that is neither in the vocabulary nor IGNORED."""
     wrong = ids[((ids < 0) | (ids >= vocab_size)) & (ids != IGNORED)]
     if wrong.numel():
         raise ValueError(f"{name} must lie in 0..{vocab_size - 1} or be {IGNORED}, found {int(wrong[0])}")
 
 
 def check_one_device(**tensors: Tensor | None) -> None:
-    """Raises ValueError unless all that are tensors lie on the device of the first."""
+    """Raises ValueError unless all tensors are on the device of the first. It skips arguments that are None."""
     devices = {name: tensor.device for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
     first, *others = devices
     for name in others:
@@ -88,7 +88,7 @@ def check_one_device(**tensors: Tensor | None) -> None:
 
 
 def per_token(name: str, value: Tensor | float, tokens: int, like: Tensor) -> Tensor:
-    """`value`, one number or [tokens], as [tokens] in the device and the statistics dtype of `like`.
+    """`value`, one number or [tokens], as [tokens] on the device and in the statistics dtype of `like`.
 
     Raises ValueError for another shape.
     """
@@ -101,5 +101,5 @@ def per_token(name: str, value: Tensor | float, tokens: int, like: Tensor) -> Te
 
 
 def scatter_rows(values: Tensor, index: Tensor, tokens: int) -> Tensor:
-    """`values` [active, ...] at their `index` of [tokens, ...], zero elsewhere."""
+    """[tokens, ...] with `values` [active, ...] in the rows `index` and zero elsewhere."""
     return values.new_zeros(tokens, *values.shape[1:]).index_copy_(0, index, values)

@@ -1,24 +1,24 @@
 """The Triton kernels that see every (token, column) pair of a linear head, one tile at a time.
 
 Logits are in units of log2, z = (hidden . weight) log2(e) / temperature. A tile's statistics are taken relative to
-k = ceil(max z), an integer: rescaling by 2**(k - k') is then exact, and only sums round. Sums of tiles are taken in
-vocabulary order by one program, so that a token's bits depend neither on its batch nor on who owns which columns.
+k = ceil(max z), an integer. So rescaling by 2**(k - k') is exact, and only sums round. One program adds the tiles in
+vocabulary order, so a token's bits depend neither on its batch nor on which rank owns which columns.
 
-Sizes are never specialised on: another batch size must not compile to another instruction order.
+Kernels are never specialised on sizes: another batch size must not compile to another instruction order.
 """
 
 import triton
 import triton.language as tl
 
-LOWEST = tl.constexpr(-1e30)  # finite stand-in for minus infinity: inf - inf and 0 * inf are NaN
+LOWEST = tl.constexpr(-1e30)  # finite value for minus infinity: inf - inf and 0 * inf are NaN
 LOWEST_LOG_RATIO = tl.constexpr(-1e4)
-SHIFT = tl.constexpr(15)  # float16 ends at 2**16: below k it then has 29 octaves of full precision, not 14
+SHIFT = tl.constexpr(15)  # float16 ends at 2**16: shifted, it has full precision for 29 octaves below k, not 14
 SHIFTED = tl.constexpr(2.0**15)
 
 
 @triton.jit
 def tile_of(item, row_tiles, column_tiles, BAND: tl.constexpr):
-    """The `item`-th tile, in bands of BAND row tiles that walk over all columns and read each weight tile once."""
+    """The `item`-th tile, swizzled (BAND is GROUP_M): a band of BAND row tiles reads each weight tile once."""
     first = item // (BAND * column_tiles) * BAND
     height = tl.minimum(row_tiles - first, BAND)
     place = item % (BAND * column_tiles)
@@ -36,7 +36,7 @@ def product(hidden, weight, row, column, width, BM: tl.constexpr, BN: tl.constex
 
 @triton.jit
 def finite(z):
-    """No minus infinity; NaN stays, as it would not in a maximum on the GPU."""
+    """Replaces minus infinity by LOWEST and keeps NaN, which tl.maximum would drop on a GPU."""
     return tl.where(z < LOWEST, LOWEST, z)
 
 
@@ -48,7 +48,7 @@ def tile_statistics(
     statistics_ptr,  # [column tiles, 3, tokens] out: k, sum 2**(z - k), sum 2**(z - k) (z - k)
     saved,  # [tokens, saved columns] out: 2**(z - k + SHIFT); None to save nothing
     tokens,
-    columns,  # that are no padding
+    columns,  # without padding
     rows,
     width,
     BM: tl.constexpr,
@@ -74,7 +74,7 @@ def tile_statistics(
         tl.store(out, k, mask=real)
         tl.store(out + tokens, tl.sum(exponential, 1), mask=real)
         tl.store(out + 2 * tokens, tl.sum(exponential * z, 1), mask=real)
-        if saved is not None:  # the hardware drops what lies beyond its columns
+        if saved is not None:  # the hardware drops what lies beyond the saved columns
             saved.store([row_tile * BM, column_tile * BN], (exponential * SHIFTED).to(saved.dtype))
 
 
@@ -88,7 +88,7 @@ def merge_statistics(
     FAN: tl.constexpr,
     BM: tl.constexpr,
 ):
-    """Each group of FAN parts into one, in order. A part of nothing but padding changes no bit."""
+    """Merges each group of FAN parts into one, in order. A part that is all padding changes no bit."""
     token = tl.program_id(0) * BM + tl.arange(0, BM)
     group = tl.program_id(1)
     real = token < tokens
@@ -117,8 +117,8 @@ def chosen_logits(
     hidden_ptr,  # [tokens, hidden]
     weight_ptr,  # [rows, hidden]
     scale_ptr,  # [tokens]
-    chosen_ptr,  # [tokens, ids] int32 column, or -1
-    logits_ptr,  # [ids, out_stride] out: z of each, LOWEST where -1
+    chosen_ptr,  # [tokens, ids] int32, column or -1
+    logits_ptr,  # [ids, out_stride] out: z of each id, LOWEST where the column is -1
     ids,
     width,
     hidden_stride,
@@ -148,13 +148,13 @@ def chosen_logits(
 def logit_gradients(
     hidden,  # [tokens, hidden]
     weight,  # [rows, hidden]
-    gradients,  # [tokens, columns] out
+    gradients,  # [tokens, columns] out: dlogits
     scale_ptr,  # [tokens]
     log_sum_exp_ptr,  # [tokens], of z, in log2
     uniform_ptr,  # [tokens]
     slope_ptr,  # [tokens]; read if ENTROPY
     tokens,
-    first,  # column of the slab of gradients
+    first,  # first column of the slab of gradients
     columns,  # of the slab
     width,
     BM: tl.constexpr,
@@ -163,7 +163,7 @@ def logit_gradients(
     BAND: tl.constexpr,
     ENTROPY: tl.constexpr,
 ):
-    """p (uniform + slope log2 p): all but what the chosen columns get on top."""
+    """dlogits without the own terms of the chosen columns: p (uniform + slope log2 p)."""
     row_tiles = tl.cdiv(tokens, BM)
     column_tiles = tl.cdiv(columns, BN)
     for item in tl.range(tl.program_id(0), row_tiles * column_tiles, tl.num_programs(0)):
@@ -185,13 +185,13 @@ def logit_gradients(
 def saved_gradients(
     saved_ptr,  # [saved tokens, saved columns] 2**(z - k + SHIFT)
     tops_ptr,  # [column tiles, saved tokens] k
-    rows_ptr,  # [tokens] int64, of the saved tokens
+    rows_ptr,  # [tokens] int64, rows of the saved tensors
     gradients_ptr,  # [tokens, whole tiles of columns] out
     log_sum_exp_ptr,  # [tokens], of z, in log2
     uniform_ptr,  # [tokens]
     slope_ptr,  # [tokens]; read if ENTROPY
     tokens,
-    first,  # column of the slab of gradients, the first of a tile
+    first,  # first column of the slab of gradients, which is the first of a tile
     saved_stride,
     tops_stride,
     gradients_stride,
@@ -199,8 +199,8 @@ def saved_gradients(
     BN: tl.constexpr,
     ENTROPY: tl.constexpr,
 ):
-    """What `logit_gradients` gives, without the product."""
-    saved_stride = saved_stride // BN * BN  # the same number, of which the compiler knows that accesses may be wide
+    """The result of `logit_gradients`, from saved exponentials instead of a product."""
+    saved_stride = saved_stride // BN * BN  # the same number, now a known multiple: accesses may be wide
     gradients_stride = gradients_stride // 8 * 8
     token = tl.program_id(0) * BM + tl.arange(0, BM)
     real = token < tokens

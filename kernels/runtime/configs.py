@@ -1,8 +1,8 @@
-"""The one table of tile shapes: by kernel and architecture, never by the number of tokens, never by trial.
+"""The only table of tile shapes. A shape depends on kernel and architecture, never on the number of tokens.
 
-Autotuning picks by time, so that the order of a sum, and with it the last bits of a log-prob, would change from run to
-run and with the batch. Here a token's bits depend on nothing but the token. Every entry compiles in the gate, which
-asserts its registers, spills, shared memory and instructions (`gate.py`).
+There is no autotuning. It picks by time, so the order of a sum, and with it the last bits of a log-prob, would change
+from run to run and with the batch. Here a token's bits depend on nothing but the token. The gate compiles every entry
+and asserts its registers, spills, shared memory and instructions (`gate.py`).
 """
 
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tile:
-    """Of one program: `rows` tokens by `columns` of the vocabulary, `depth_bytes` of the hidden size at a time."""
+    """One program's tile: `rows` tokens by `columns` of the vocabulary, `depth_bytes` of the hidden size per step."""
 
     rows: int
     columns: int
     depth_bytes: int
     warps: int
     stages: int
-    band: int = 8  # tiles of rows that are worked off together, so that weight tiles stay in the L2 cache
+    band: int = 8  # row tiles per group (Triton's GROUP_M swizzle); weight tiles stay in the L2 cache
 
     def depth(self, element_size: int) -> int:
         return self.depth_bytes // element_size
@@ -25,18 +25,18 @@ class Tile:
 
 @dataclass(frozen=True)
 class Config:
-    """Of one architecture.
+    """The settings of one architecture.
 
-    statistics, gradient  tiles of the two passes over [tokens, vocab]
-    divergence, mixture   of the passes that multiply two models' hidden states with their heads; columns divide those
-                          of `statistics`
-    group_tiles           tiles of `statistics` merged before the all-gather, where the vocabulary can be cut so
-    launch_tokens         tokens per launch: bounds the memory of per-tile statistics
-    saving_stages         of `statistics` where exponentials are saved, whose way out takes shared memory too; nothing
-                          else may differ, or a log-prob's bits would
-    gradient_bytes        bounds the memory of the gradient of the logits and of the operands of its products, of which
-                          one slab of columns exists at a time
-    saved_bytes           bounds the memory of the exponentials that forward saves; more columns are computed again
+    statistics, gradient  tiles of the forward and the backward pass over [tokens, vocab]
+    divergence, mixture   tiles of the passes that multiply two models' hidden states by their heads; their columns
+                          divide those of `statistics`
+    group_tiles           tiles of `statistics` merged before the all-gather, if the vocabulary divides into such groups
+    launch_tokens         tokens per launch; bounds the memory of per-tile statistics
+    saving_stages         pipeline stages of `statistics` when exponentials are saved, because their store needs shared
+                          memory too. Nothing else may differ, or the bits of a log-prob would differ
+    gradient_bytes        bounds the memory of the gradient of the logits (dlogits) and of the operands of its products,
+                          of which one slab of columns exists at a time
+    saved_bytes           bounds the memory of the exponentials that forward saves; backward recomputes the rest
     """
 
     statistics: Tile
@@ -50,9 +50,9 @@ class Config:
     saved_bytes: int
 
     def group_columns(self, vocab_size: int) -> int:
-        """A function of the vocabulary alone, or the sum would change with the number of ranks.
+        """Columns per group. It depends on the vocabulary alone, or the sum would change with the number of ranks.
 
-        Vocabularies that 8 ranks cannot cut into whole groups are gathered tile by tile.
+        A vocabulary that 8 ranks cannot split into whole groups is gathered tile by tile.
         """
         group = self.statistics.columns * self.group_tiles
         return group if vocab_size % (8 * group) == 0 else self.statistics.columns

@@ -1,15 +1,15 @@
-"""Runs Triton kernels on CPU tensors: Triton's interpreter, with bfloat16 made right.
+"""Runs Triton kernels on CPU tensors: Triton's interpreter, with bfloat16 corrected.
 
 The interpreter of Triton 3.6 to 3.9 keeps bfloat16 as its bits in uint16 and then multiplies, compares and rounds
-those bits as integers: dots are garbage without an error, casts truncate. Here a dot of bfloat16 is one of float32, a
-cast rounds to nearest even bit by bit as torch does, and arithmetic on bfloat16 itself is a TypeError, because a
-kernel that computes in bfloat16 is a mistake in this house.
+those bits as integers: dots return garbage without an error, and casts truncate. Here a dot of bfloat16 is computed in
+float32. A cast rounds to nearest even, with the same bits as torch. Arithmetic on bfloat16 itself is a TypeError,
+because a kernel of this package must compute in float32.
 
-Its dot is `np.matmul`: without AVX-512, OpenBLAS gives a row other bits at another place in the tile. Here a dot adds
-k by k, so that an element has the same bits wherever it is.
+Triton's interpreter uses `np.matmul` for a dot. Without AVX-512, OpenBLAS then gives the same row different bits at
+different positions in the tile. Here a dot adds k by k, so an element has the same bits at every position.
 
-No environment variable is involved: the same kernel object is interpreted here, compiled on a GPU and compiled without
-one by the gate, in one process.
+No environment variable is needed. One process can interpret a kernel object here, compile it on a GPU and, in the gate,
+compile it without one.
 """
 
 import contextlib
@@ -28,19 +28,19 @@ from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
 from triton.runtime.jit import JITFunction
 
-PROGRAMS = 3  # of a persistent kernel: few, so that each works off several tiles
+PROGRAMS = 3  # of a persistent kernel: few, so that each processes several tiles
 
 _chosen = ContextVar("interpreter_chosen", default=False)
 
 
 def chosen() -> bool:
-    """Whether ops on CPU tensors are to take their Triton path; see `interpreted`."""
+    """Whether ops on CPU tensors take their Triton path; see `interpreted`."""
     return _chosen.get()
 
 
 @contextlib.contextmanager
 def interpreted() -> Iterator[None]:
-    """Ops on CPU tensors take their Triton path in this block, and in the backward of what was computed in it."""
+    """In this block, and in the backward of what it computed, ops on CPU tensors take their Triton path."""
     token = _chosen.set(True)
     try:
         yield
@@ -49,12 +49,12 @@ def interpreted() -> Iterator[None]:
 
 
 def run(kernel: JITFunction, grid: tuple[int, ...], arguments: dict[str, Any]) -> None:
-    """All programs of `grid`, one after the other, on CPU tensors; what the kernel raises is raised as it is."""
+    """Runs all programs of `grid` on CPU tensors, one after the other. Errors of the kernel propagate unchanged."""
     constants = {parameter.name for parameter in kernel.params if parameter.is_constexpr}
     program = _rewritten(kernel)
     builder = interpreter.interpreter_builder
     with _language(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of numpy, for what is infinite or NaN: a GPU is silent too
+        warnings.simplefilter("ignore", RuntimeWarning)  # NumPy warns about infinities and NaN; a GPU does not
         values = {
             name: value if name in constants else interpreter._implicit_cvt(value)
             for name, value in inspect.getcallargs(program, **arguments).items()
@@ -67,12 +67,12 @@ def run(kernel: JITFunction, grid: tuple[int, ...], arguments: dict[str, Any]) -
 
 
 def to_float32(bits: np.ndarray) -> np.ndarray:
-    """bfloat16, as uint16 bits, to float32: exact."""
+    """bfloat16, as uint16 bits, to float32; exact."""
     return (np.ascontiguousarray(bits).astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """float32 to bfloat16, as uint16 bits: to nearest, ties to even; NaN stays NaN."""
+    """float32 to bfloat16, as uint16 bits. Rounds to nearest, ties to even; NaN stays NaN."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     ties_to_even = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     rounded = ((bits + ties_to_even) >> np.uint32(16)).astype(np.uint16)
@@ -125,17 +125,17 @@ def _refuse_bfloat16(op: Any, *operands: TensorHandle) -> None:
         raise TypeError(f"{op} on bfloat16: cast to float32 right after the load")
 
 
-# Rewritten kernels and the patched language look these up in Triton's module.
+# Rewritten kernels and the patched `triton.language` look these up in Triton's module.
 interpreter.interpreter_builder = _Builder()
 interpreter.interpreter_semantic = TritonSemantic(interpreter.interpreter_builder)
 
 
 @contextlib.contextmanager
 def _language() -> Iterator[None]:
-    """`triton.language` acts on arrays in this block.
+    """In this block `triton.language` acts on arrays.
 
-    Triton patches it again for each function that a kernel calls, which costs more than the arithmetic, and leaves it
-    patched, so that nothing compiles afterwards. Here both modules that hold the language are patched once.
+    Triton patches it again for each function that a kernel calls, which costs more than the arithmetic. It also leaves
+    it patched, so nothing compiles afterwards. Here the two modules that hold the language are patched once.
     """
     scope = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
     scope.set_attr(JITFunction, "__call__", lambda function, *args, **kwargs: _rewritten(function)(*args, **kwargs))

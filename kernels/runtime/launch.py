@@ -1,4 +1,4 @@
-"""Which path an op takes, and how a kernel is started on the device of its tensors."""
+"""Chooses the path of an op and launches kernels on the device of their tensors."""
 
 from typing import Any
 
@@ -13,16 +13,16 @@ from cascade_rl.kernels.runtime.configs import CONFIGS, Config, Tile
 
 _TRITON_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _TMA_BYTES = 16
-MERGE_ROWS = 128  # tokens of one program that merges
+MERGE_ROWS = 128  # tokens per program of a merge kernel
 
 
 def takes_triton_path(tensor: Tensor) -> bool:
-    """On a GPU, or where a test has asked for the interpreter; float64 is for the torch path."""
+    """True on a GPU, or where a test has chosen the interpreter. float64 always takes the torch path."""
     return (tensor.is_cuda or interpreter.chosen()) and tensor.dtype in _TRITON_DTYPES
 
 
 def config_for(device: torch.device) -> Config:
-    """Raises ValueError for a GPU that no configuration was made for."""
+    """Raises ValueError for a GPU that has no entry in `CONFIGS`."""
     if device.type != "cuda":
         return CONFIGS["interpreter"]
     name = f"sm{torch.cuda.get_device_capability(device)[0] * 10}"
@@ -34,7 +34,7 @@ def config_for(device: torch.device) -> Config:
 def launch(
     kernel: JITFunction, grid: tuple[int, ...], device: torch.device, *, warps: int, stages: int = 2, **arguments: Any
 ) -> None:
-    """Starts `grid` programs of `kernel`; a CPU device means the interpreter."""
+    """Launches `kernel` on `grid`; on a CPU device the interpreter runs it."""
     if device.type == "cuda":
         kernel[grid](**arguments, num_warps=warps, num_stages=stages)
     else:
@@ -42,7 +42,7 @@ def launch(
 
 
 def merge(kernel: JITFunction, parts: Tensor, merged: Tensor, fan: int, **constants: Any) -> None:
-    """parts [parts, n, tokens] in groups of `fan`, in order, into merged [groups, n, tokens], rows of any stride."""
+    """Merges parts [parts, n, tokens] in order, `fan` per group, into merged [groups, n, tokens], of any row stride."""
     launch(
         kernel,
         (-(-parts.shape[2] // MERGE_ROWS), len(merged)),
@@ -60,24 +60,24 @@ def merge(kernel: JITFunction, parts: Tensor, merged: Tensor, fan: int, **consta
 
 
 def programs(device: torch.device, tiles: int) -> int:
-    """Of a persistent kernel: one per multiprocessor, but no more than there are tiles."""
+    """Programs of a persistent kernel: one per multiprocessor (SM), at most one per tile."""
     if device.type != "cuda":
         return min(interpreter.PROGRAMS, tiles)
     return min(torch.cuda.get_device_properties(device).multi_processor_count, tiles)
 
 
 def tma_operand(matrix: Tensor) -> Tensor:
-    """`matrix` as the tensor memory accelerator can read it, copied and padded with zero columns only if it must be."""
+    """`matrix`, readable by the tensor memory accelerator (TMA); copied and padded with zeros only if it must be."""
     lanes = _TMA_BYTES // matrix.element_size()
     readable = matrix.stride(1) == 1 and matrix.stride(0) % lanes == 0 and matrix.data_ptr() % _TMA_BYTES == 0
     return matrix if readable else F.pad(matrix, (0, -matrix.shape[1] % lanes)).contiguous()
 
 
 def row_blocks(matrix: Tensor, tile: Tile) -> TensorDescriptor:
-    """Of hidden states: blocks of `tile.rows` by the tile's depth."""
+    """TMA descriptor of hidden states, in blocks of `tile.rows` by the tile's depth."""
     return TensorDescriptor.from_tensor(matrix, [tile.rows, tile.depth(matrix.element_size())])
 
 
 def column_blocks(matrix: Tensor, tile: Tile) -> TensorDescriptor:
-    """Of a head weight: blocks of `tile.columns` by the tile's depth."""
+    """TMA descriptor of a head weight, in blocks of `tile.columns` by the tile's depth."""
     return TensorDescriptor.from_tensor(matrix, [tile.columns, tile.depth(matrix.element_size())])

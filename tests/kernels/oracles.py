@@ -1,4 +1,4 @@
-"""Float64, everything materialised: what every kernel is compared with."""
+"""References in float64 with every tensor materialised, for all kernels."""
 
 import contextlib
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ PATHS = ("torch", "triton")
 
 
 def on_path(path: str) -> AbstractContextManager:
-    """Ops on CPU tensors take this path in the block."""
+    """In this block, ops on CPU tensors take `path`."""
     return interpreted() if path == "triton" else contextlib.nullcontext()
 
 
@@ -25,7 +25,7 @@ def leaf(tensor: Tensor) -> Tensor:
 def log_softmax(
     hidden: Tensor, weight: Tensor, temperature: Tensor | float = 1.0, keep: Tensor | None = None
 ) -> Tensor:
-    """[tokens, vocab]; columns where `keep` is false have -1e300, finite so that gradients are too."""
+    """[tokens, vocab]; columns where `keep` is false get -1e300, which keeps gradients finite."""
     if isinstance(temperature, Tensor):
         temperature = temperature.double()[:, None]
     logits = hidden.double() @ weight.double().T / temperature
@@ -56,7 +56,7 @@ def linear_logprob(
 
 
 def gradients(outputs: Sequence[Tensor], leaves: Sequence[Tensor], seed: int = 7) -> tuple[Tensor, ...]:
-    """Of a fixed random combination of all elements of the outputs."""
+    """Gradients of a fixed random linear combination of all elements of the outputs."""
     generator = torch.Generator().manual_seed(seed)
     combination = sum(
         (output * torch.randn(output.shape, generator=generator).to(output.dtype)).sum() for output in outputs
@@ -65,7 +65,7 @@ def gradients(outputs: Sequence[Tensor], leaves: Sequence[Tensor], seed: int = 7
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
-    """In the Frobenius norm."""
+    """Relative error in the Frobenius norm."""
     found, expected = found.detach().double(), expected.detach().double()
     return float((found - expected).norm() / expected.norm().clamp_min(1e-30))
 

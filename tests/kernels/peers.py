@@ -1,4 +1,4 @@
-"""Other people's Triton kernels on CPU tensors: `kernel[grid](...)` interprets, and they believe to be on a GPU."""
+"""Runs the Triton kernels of other projects on CPU tensors, in our interpreter, as if they were on a GPU."""
 
 import contextlib
 import sys
@@ -25,7 +25,7 @@ def missing() -> set[str]:
 
 @contextlib.contextmanager
 def peers_interpreted() -> Iterator[None]:
-    """Any launch in this block runs in our interpreter, which then also computes in bfloat16, as its peers do."""
+    """Any launch in this block runs in our interpreter, which then allows bfloat16 arithmetic, as the peers use it."""
     with contextlib.ExitStack() as stack:
         for patch in (
             mock.patch.object(JITFunction, "run", _interpret),
@@ -40,7 +40,7 @@ def peers_interpreted() -> Iterator[None]:
 
 
 def _interpret(kernel: JITFunction, *args: Any, grid: Any, **kwargs: Any) -> None:
-    """Stands in for JITFunction.run: what the compiler is told (num_warps, ...) goes unused."""
+    """Replaces JITFunction.run. Compiler options (num_warps, ...) are ignored."""
     named = dict(zip(kernel.arg_names, args, strict=False)) | kwargs
     defaults = {p.name: p.default for p in kernel.params if p.has_default}
     arguments = defaults | {name: value for name, value in named.items() if name in kernel.arg_names}
@@ -48,12 +48,12 @@ def _interpret(kernel: JITFunction, *args: Any, grid: Any, **kwargs: Any) -> Non
 
 
 def _asked_by_verl(tensor: torch.Tensor) -> bool:
-    """Stands in for Tensor.is_cuda: verl asserts it."""
+    """Replaces Tensor.is_cuda, which verl asserts."""
     return sys._getframe(1).f_globals["__name__"].startswith("verl.")
 
 
 def _binary_op(builder: InterpreterBuilder, lhs: TensorHandle, rhs: TensorHandle, op: Callable) -> TensorHandle:
-    """Arithmetic on bfloat16 as a GPU does it: in float32, rounded."""
+    """Arithmetic on bfloat16 as on a GPU: in float32, then rounded."""
     if tl.bfloat16 not in (lhs.dtype.scalar, rhs.dtype.scalar):
         return InterpreterBuilder.binary_op(builder, lhs, rhs, op)
     found = op(interpreter._widened(lhs).data, interpreter._widened(rhs).data)
@@ -61,7 +61,7 @@ def _binary_op(builder: InterpreterBuilder, lhs: TensorHandle, rhs: TensorHandle
 
 
 def _for_cut_cross_entropy() -> list[Any]:
-    """The interpreter has no libdevice, for log1p, and reduces with a function of its caller's element by element."""
+    """The interpreter lacks libdevice, needed for log1p, and applies a caller's reduction element by element."""
     with contextlib.suppress(ModuleNotFoundError):
         from cut_cross_entropy import cce_backward, tl_utils
 

@@ -29,7 +29,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "MIN_REPEATS", 1)
     monkeypatch.setattr(machine, "MAX_REPEATS", 1)
     monkeypatch.setattr(problems, "RERUNS", 2)
-    monkeypatch.setattr(limits, "PHASE_SECONDS", 600.0)  # of an interpreter, on a machine that others use
+    monkeypatch.setattr(limits, "PHASE_SECONDS", 600.0)  # the interpreter is slow, and the machine is shared
     monkeypatch.setattr(limits, "TOTAL_SECONDS", 600.0)
     monkeypatch.setattr(gate, "check", list)
 
@@ -62,7 +62,7 @@ def test_on_a_cpu_it_says_so_and_times_the_torch_path(tmp_path: Path, capsys: py
 
 
 class FakeGpu(SimpleNamespace):
-    """torch.cuda's clock and memory, as far as the benchmark uses them."""
+    """The parts of torch.cuda that the benchmark uses: synchronisation and memory."""
 
     def __init__(self) -> None:
         super().__init__(synchronized=0, emptied=0)
@@ -87,7 +87,7 @@ class FakeGpu(SimpleNamespace):
 
 @pytest.mark.slow
 def test_what_a_gpu_runs(tmp_path: Path):
-    """The GPU's own path, shape list and clock aside: our Triton kernels, peers, poison, peaks, table and file."""
+    """The GPU path except its shapes and clock: our Triton kernels, peers, poison, peak memory, table and file."""
     report, gpu = Report("a GPU", tmp_path / "bench.json"), FakeGpu()
     with interpreted(), peers_interpreted():
         bench.benchmark(Machine("a GPU", torch.device("cpu"), gpu), [SMALL], report)

@@ -30,7 +30,7 @@ def oracle(kind: str, hidden: Tensor, weight: Tensor, teacher: Tensor, teacher_w
 def inputs(
     tokens: int = 21, widths: tuple[int, int] = (24, 40), rows: int = 150, dtype=torch.float32, offset=0.0, seed=0
 ) -> list[Tensor]:
-    """hidden, weight, teacher hidden, teacher weight, temperature."""
+    """Random hidden, weight, teacher hidden, teacher weight and temperature."""
     generator = torch.Generator().manual_seed(seed)
     tensors = []
     for width in widths:
@@ -65,13 +65,13 @@ def test_drawn_shapes_equal_float64(kind, path, tokens, widths, vocab_size, padd
     with on_path(path):
         found = fused_linear_kl(*tensors, kind=kind, vocab_size=vocab_size, beta=BETA)
     assert found.dtype == torch.float32
-    rounding = 1e-5 + 2e-6 * abs(offset)  # of the float32 logits, which may be as large
+    rounding = 1e-5 + 2e-6 * abs(offset)  # of the float32 logits, which may be as large as the offset
     assert largest_error(found, expected) < rounding * (1 + float(expected.detach().amax() if tokens else 0))
     grad_hidden, grad_weight = gradients([found], tensors[:2])
     wanted_hidden, wanted_weight = gradients([expected], leaves)
     tolerance = rounding if dtype == torch.float32 else 6e-3 + rounding
     assert (grad_weight - wanted_weight).norm() <= tolerance * (1e-3 + wanted_weight.norm())
-    # The constant column's gradient is offset times a sum that vanishes: nothing but rounding.
+    # The constant column's gradient is the offset times a sum that should be 0, so it is all rounding.
     assert (grad_hidden - wanted_hidden)[:, 1:].norm() <= tolerance * (1e-3 + wanted_hidden[:, 1:].norm())
 
 
@@ -89,7 +89,7 @@ def test_equal_models_have_no_divergence(kind: str, path: str):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_probabilities_that_underflow(kind: str, path: str):
-    """Liger's JSD is NaN where p and q are below exp(-104) (#1453)."""
+    """Liger's JSD is NaN where p and q are below exp(-104) (Liger-Kernel#1453)."""
     hidden = torch.ones(1, 1, requires_grad=True)
     weight = torch.tensor([[0.0], [-200.0], [-300.0]], requires_grad=True)
     teacher = torch.tensor([[0.0], [-220.0], [-290.0]])

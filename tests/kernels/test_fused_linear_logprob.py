@@ -1,4 +1,4 @@
-"""Both paths of `fused_linear_logprob` against float64, and what holds bit for bit on the Triton path."""
+"""Both paths of `fused_linear_logprob` against float64, and the bitwise guarantees of the Triton path."""
 
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +17,7 @@ from tests.kernels.oracles import PATHS, gradients, largest_error, leaf, linear_
 
 pytestmark = pytest.mark.slow
 
-NO_SHRINKING = [Phase.explicit, Phase.generate]  # a failing example of an interpreted kernel shrinks for minutes
+NO_SHRINKING = [Phase.explicit, Phase.generate]  # shrinking a failure takes minutes in the interpreter
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def case(
 def assert_right(it: Case, path: str, gradient_tolerance: float) -> None:
     found = it.run(path)
     expected, leaves = it.oracle()
-    tolerance = 5e-6 + 1e-6 * it.largest_logit()  # float32 logits themselves are no better
+    tolerance = 5e-6 + 1e-6 * it.largest_logit()  # the float32 logits themselves are no more accurate
     for name, output, reference in zip(found._fields, found, expected, strict=True):
         assert output.dtype == torch.float32
         assert largest_error(output, reference) < tolerance, name
@@ -110,7 +110,7 @@ def assert_right(it: Case, path: str, gradient_tolerance: float) -> None:
 )
 def test_drawn_shapes_equal_float64(dtype: torch.dtype, offset: float, **shape):
     it = case(dtype=dtype, offset=0.0 if dtype == torch.float16 else offset, **shape)
-    # At an offset the gradient of that one weight column, a sum that should vanish, is all rounding.
+    # With an offset, the gradient of its weight column should sum to 0 and is all rounding.
     assert_right(it, "triton", {torch.float32: 1e-4}.get(dtype, 6e-3 if not offset else 2e-2))
 
 
@@ -119,7 +119,7 @@ def test_drawn_shapes_equal_float64(dtype: torch.dtype, offset: float, **shape):
 def test_all_features_at_once(path: str, dtype: torch.dtype, tolerance: float):
     it = case(candidates=4, padding=10, dtype=dtype)
     it.targets[[0, 5, 36]] = IGNORED
-    it.candidates[:, 1] = it.candidates[:, 0]  # twice the same
+    it.candidates[:, 1] = it.candidates[:, 0]  # the same id twice
     it.candidates[:, 2] = it.targets  # the target again, or IGNORED
     with torch.no_grad():
         it.weight[150:] = 1e4
@@ -138,9 +138,9 @@ def peaked() -> Case:
 
 @pytest.mark.parametrize(("path", "saved_bytes"), [("torch", 0), ("triton", 0), ("triton", 1 << 30)])
 def test_a_large_peaked_vocabulary(path: str, saved_bytes: int):
-    """The bounds of the kernel set: 5e-6 on log-probs, where bfloat16 logits are off by 7e-2, and 2e-3 on gradients.
+    """The kernels' bounds: 5e-6 on log-probs, where bfloat16 logits are off by 7e-2, and 2e-3 on gradients.
 
-    Of the 2e-3, 1.5e-3 and 1.7e-3 are the rounding of exact gradients to bfloat16.
+    Rounding the exact gradients to bfloat16 alone gives 1.5e-3 (hidden) and 1.7e-3 (weight).
     """
     it = peaked()
     expected, leaves = it.oracle()
@@ -186,7 +186,7 @@ def test_rows_without_a_gradient_leave_what_was_saved_in_its_place():
 
 
 def bytes_kept(it: Case, saved_bytes: int) -> int:
-    """From forward to backward."""
+    """Bytes kept from forward to backward."""
     kept: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.nbytes) or t, lambda t: t):
         replace(it, more={"saved_bytes": saved_bytes}).run()
@@ -212,7 +212,7 @@ def test_backward_twice_gives_the_same_bits():
 
 @pytest.mark.parametrize("exponent", [-30, 30])
 def test_operands_that_float16_cannot_hold(exponent: int):
-    """The products of backward are scaled by powers of two: gradients and inputs may be of any size."""
+    """Backward scales its operands by powers of two, so gradients and inputs may be of any size."""
     it = case(dtype=torch.bfloat16)
     factor = 2.0**exponent
     grad_hidden, grad_weight = torch.autograd.grad(it.run().logprob.sum(), it.leaves())
@@ -228,12 +228,12 @@ def test_operands_that_float16_cannot_hold(exponent: int):
 
 @pytest.mark.parametrize("offset", [-500.0, -200.0, 80.0])
 def test_a_constant_added_to_all_logits_changes_nothing(offset: float):
-    """verl and Megatron start the running maximum at 0: log-probs off by 0.017 at -100, infinite at -200."""
+    """verl and Megatron start the running maximum at 0: log-probs are off by 0.017 at -100 and infinite at -200."""
     assert_right(case(offset=offset), "triton", 1e-4)
 
 
 def test_a_first_block_of_minus_infinity():
-    """TE's online softmax and Liger's selective_log_softmax give NaN."""
+    """TE's online softmax and Liger's selective_log_softmax give NaN here."""
     it = case(width=25)
     with torch.no_grad():
         it.hidden[:, -1], it.weight[:, -1] = 1.0, 0.0
@@ -309,7 +309,7 @@ def test_views_of_larger_tensors():
 
 @pytest.mark.parametrize("path", PATHS)
 def test_more_than_2_to_the_31_elements(path: str):
-    """Liger#803, #1296, Mamba#1015: int32 offsets read other rows in silence. Untouched memory is not committed."""
+    """int32 offsets read wrong rows (Liger-Kernel#803, #1296; mamba#1015). Untouched memory is not committed."""
     it = case(tokens=2, width=16, vocab_size=3, dtype=torch.bfloat16, candidates=2)
     apart = torch.empty((3 << 30) + 16, dtype=torch.bfloat16).as_strided((3, 16), (1 << 30, 1))
     apart.copy_(it.weight.detach())
@@ -337,7 +337,7 @@ def test_a_token_has_the_same_bits_in_any_batch():
 
 
 def test_outputs_are_written_whole(monkeypatch: pytest.MonkeyPatch):
-    """Every buffer starts as NaN: what is read was written before."""
+    """Every buffer starts as NaN, so a read of unwritten memory shows."""
     it = case(padding=21)
     it.targets[3] = IGNORED
     expected = [*it.run(), *gradients(it.run(), it.leaves())]
@@ -349,7 +349,7 @@ def test_outputs_are_written_whole(monkeypatch: pytest.MonkeyPatch):
 
 
 def rank_outputs(it: Case, rows: int) -> list[Tensor]:
-    """Of this rank: outputs, gradient of hidden, gradient of its weight rows, of a head padded to `rows`."""
+    """This rank's outputs, gradient of hidden and gradient of its weight rows, with the head padded to `rows`."""
     dist.init_process_group("gloo")
     shard_rows = rows // dist.get_world_size()
     padded = torch.full((rows, it.weight.shape[1]), 1e4, dtype=it.weight.dtype)
@@ -359,7 +359,7 @@ def rank_outputs(it: Case, rows: int) -> list[Tensor]:
     return [x.detach() for x in (*found, *gradients(found, [it.hidden, shard]))]
 
 
-# 512 columns gather groups of two tiles; 300 gather single tiles, and the last ranks hold nothing but padding.
+# 512 columns gather groups of two tiles. 300 gather single tiles, and the last ranks hold only padding.
 @pytest.mark.parametrize(
     ("vocab_size", "ranks", "rows", "saved_bytes"),
     [(512, 2, 512, 0), (512, 4, 512, 1 << 30), (512, 8, 512, 0), (300, 4, 512, 1 << 30)],

@@ -1,4 +1,4 @@
-"""Every kernel compiles for Hopper and Blackwell as the committed table says, and as the rules ask."""
+"""Every kernel compiles for Hopper and Blackwell as in the committed table, and within the rules."""
 
 import inspect
 from dataclasses import asdict, replace
@@ -38,7 +38,7 @@ def test_a_regression_names_the_kernel_and_the_number():
 
 @pytest.mark.process
 def test_a_spilling_tile_is_caught():
-    """128 x 256 with four warps, which have half the registers, spills 3496 bytes on Hopper."""
+    """A tile of 128 x 256 with four warps, which have half the registers, spills 3496 bytes on Hopper."""
     case = replace(CASES[0], warps=4)
     found = gate.measure(case)
     assert found.spill_bytes > 0
@@ -47,7 +47,7 @@ def test_a_spilling_tile_is_caught():
 
 @pytest.mark.parametrize("arch", gate.CAPABILITIES)
 def test_saving_adds_nothing_to_the_sums(arch: str):
-    """A log-prob has the same bits whether exponentials are saved: the same additions, of tiles of the same shape."""
+    """A log-prob has the same bits whether or not exponentials are saved: same additions, same tile shape."""
     for version in gate.load_table().values():
         plain, saving = (version[arch][name] for name in ("tile_statistics", "tile_statistics/save"))
         for count in ("float_additions", "tensor_core", "warps"):
@@ -55,7 +55,7 @@ def test_saving_adds_nothing_to_the_sums(arch: str):
 
 
 def test_no_kernel_is_compiled_for_a_hidden_size():
-    """It is the length of one loop: the machine code for 2688 and for 4096 is one."""
+    """The hidden size is the length of one loop: 2688 and 4096 share the same machine code."""
     wide = [case for case in CASES if case.wide]
     for case in wide:
         widths = [p for p in case.kernel.params if p.name.endswith("width")]
@@ -93,7 +93,7 @@ def test_tiles_of_one_architecture_fit_each_other():
     for config in CONFIGS.values():
         for tile in (config.divergence, config.mixture):
             assert config.statistics.columns % tile.columns == 0
-        # A slab of gradients begins where a tile of statistics does, and so do the exponentials that were saved.
+        # A slab of gradients must begin where a tile of statistics, and so of saved exponentials, begins.
         assert config.gradient.columns % config.statistics.columns == 0
 
 

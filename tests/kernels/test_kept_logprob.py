@@ -13,7 +13,7 @@ TOKENS, HIDDEN, VOCAB, KEPT = 24, 12, 50, 6
 
 
 def inputs() -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Hidden states, head, targets, temperatures and kept ids: none of every fourth token, one of the second."""
+    """Hidden states, head, targets, temperatures and kept ids: none for every fourth token, one for the second."""
     hidden, weight = torch.randn(TOKENS, HIDDEN), torch.randn(64, HIDDEN)
     ids = torch.stack([torch.randperm(VOCAB)[:KEPT] for _ in range(TOKENS)])
     counts = 1 + torch.arange(TOKENS) % KEPT
@@ -42,13 +42,13 @@ def test_values_and_gradients_equal_float64(path: str) -> None:
         found_gradients = gradients([found], leaves)
     expected = oracle(*exact, *rest)
     assert largest_error(found, expected) < 5e-6
-    assert float(found.detach()[1]) == 0.0  # the only token that was kept
+    assert float(found.detach()[1]) == 0.0  # the target is the only id kept
     for gradient, wanted in zip(found_gradients, gradients([expected], exact), strict=True):
         assert relative_error(gradient, wanted) < 5e-6
 
 
 def of_a_shard(hidden: Tensor, weight: Tensor, *rest: Tensor) -> list[Tensor]:
-    """This rank's log-probs, gradient of the hidden states and gradient of its rows of the head."""
+    """This rank's log-probs, gradient of the hidden states, and gradient of its rows of the head."""
     dist.init_process_group("gloo")
     rows = len(weight) // dist.get_world_size()
     leaves = hidden.requires_grad_(), weight[dist.get_rank() * rows :][:rows].clone().requires_grad_()

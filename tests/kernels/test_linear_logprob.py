@@ -14,7 +14,7 @@ TOKENS, HIDDEN, VOCAB = 37, 12, 50
 
 
 def oracle(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-    """Float64, everything materialized."""
+    """The reference: float64, every tensor materialised."""
     logits = hidden.double() @ weight.double().T / temperature.double()[:, None]
     log_p = torch.log_softmax(logits, -1)
     seen = targets != IGNORED
@@ -52,7 +52,7 @@ def test_values_and_gradients_equal_float64(dtype: torch.dtype, gradient_toleran
     for output, reference in zip(found, expected, strict=True):
         assert output.dtype == torch.float32
         assert (output - reference).abs().max() < 5e-6
-    # Gradients have the dtype of the inputs; their error is that of one rounding.
+    # Gradients have the dtype of the inputs, so their error is one rounding.
     for gradient, reference in zip(
         gradients(found, coefficients, hidden, weight),
         gradients(expected, coefficients, hidden, weight),
@@ -107,7 +107,7 @@ def test_ignored_targets_give_zero_and_no_gradient():
     hidden, weight, targets, temperature = inputs()
     ignored = targets == IGNORED
     with torch.no_grad():
-        hidden[ignored] = torch.nan  # the padding of a batch may hold anything
+        hidden[ignored] = torch.nan  # padding of a batch may hold anything
     logprob, entropy = linear_logprob(hidden, weight, targets, temperature, vocab_size=VOCAB)
     grad_hidden, grad_weight = torch.autograd.grad((logprob + entropy).sum(), (hidden, weight))
     assert torch.equal(logprob[ignored], torch.zeros(3))
@@ -145,7 +145,7 @@ def test_padded_columns_take_no_part():
 
 
 def with_offset(offset: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The logits of `inputs` plus `offset`, by a hidden feature that is 1 and a weight that is `offset`."""
+    """Adds `offset` to the logits of `inputs`: a hidden feature of 1 with a weight of `offset`."""
     hidden, weight, targets, _ = inputs()
     hidden = torch.cat([hidden.detach(), torch.ones(TOKENS, 1)], 1).requires_grad_()
     weight = torch.cat([weight.detach(), torch.full((VOCAB, 1), offset)], 1).requires_grad_()
@@ -199,7 +199,7 @@ def test_uniform_entropy_is_log_of_the_vocabulary():
 
 
 def logits_in_memory(tokens: int) -> int:
-    """Elements that forward keeps for backward."""
+    """Number of elements that forward keeps for backward."""
     kept: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
         hidden = torch.randn(tokens, 4, requires_grad=True)
@@ -244,7 +244,7 @@ def test_wrong_arguments_are_named(change: dict, message: str):
 
 
 def shard_results(hidden, weight, targets, temperature, coefficients):
-    """Of this rank: outputs, gradient of hidden, gradient of its weight rows."""
+    """This rank's outputs, gradient of hidden, and gradient of its weight rows."""
     dist.init_process_group("gloo")
     rows = len(weight) // dist.get_world_size()
     shard = weight.detach()[dist.get_rank() * rows :][:rows].clone().requires_grad_()
@@ -255,7 +255,7 @@ def shard_results(hidden, weight, targets, temperature, coefficients):
     return [tensor.detach() for tensor in (*outputs, *grads)]
 
 
-# 4 x 20 rows for 50 tokens: the third rank is partly, the fourth wholly padding.
+# 4 x 20 weight rows for a vocabulary of 50: the third rank is partly padding, the fourth entirely.
 @pytest.mark.parametrize(("ranks", "rows"), [(2, 64), (4, 80)])
 def test_tensor_parallel_equals_one_process(ranks: int, rows: int):
     hidden, weight, targets, temperature = inputs(rows=rows)
@@ -289,6 +289,6 @@ def test_tensor_parallel_with_logits_far_from_zero():
 @pytest.mark.parametrize("vocab_size", [49152, 131072, 151936])
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])
 def test_the_engines_padding_gives_whole_column_groups(arch: str, vocab_size: int, ranks: int) -> None:
-    """SmolLM2, Nemotron-3-Nano, Qwen3: the shards that a trainer on GPUs hands to the ops are accepted."""
+    """SmolLM2, Nemotron-3-Nano, Qwen3: the ops accept the shards that a trainer on GPUs passes to them."""
     (rows, _) = vocabulary("", vocab_size, 1).shard_shape(ranks)
     assert rows % CONFIGS[arch].group_columns(rows * ranks) == 0

@@ -26,7 +26,7 @@ Values = dict[str, Tensor]
 
 
 def inputs(tokens: int = TOKENS) -> tuple[Tensor, Values]:
-    """Log-probs, and the values of an objective that reads all."""
+    """Log-probs, and values for an objective that reads all of them."""
     logprob = -3 * torch.rand(tokens)
     near = {name: logprob + 0.4 * torch.randn(tokens) for name in ("old", "rollout", "reference")}
     near["old"][2::50] -= 3.0  # far outside every clip
@@ -36,7 +36,7 @@ def inputs(tokens: int = TOKENS) -> tuple[Tensor, Values]:
 
 
 def sequence_log_ratio(logprob: Tensor, old: Tensor) -> Tensor:
-    """Of sequences whose means are far apart, so that some are clipped."""
+    """Log ratios of sequences whose means are far apart, so that some are clipped."""
     parts = (logprob.detach() - old).tensor_split(SEQUENCES)
     means = [part.mean() + shift for part, shift in zip(parts, (0.0, 1.2, -0.5, 0.1), strict=True) if len(part)]
     return torch.cat([mean.expand(len(part)) for mean, part in zip(means, parts, strict=False)] or [old])
@@ -45,7 +45,7 @@ def sequence_log_ratio(logprob: Tensor, old: Tensor) -> Tensor:
 def found(
     path: str, objective: PolicyObjective, logprob: Tensor, values: Values
 ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-    """Loss, sums, gradient of twice the loss."""
+    """Loss, sums, and the gradient of twice the loss."""
     with on_path(path):
         loss, sums = policy_loss(logprob, objective, values)
         (gradient,) = torch.autograd.grad(2 * loss, logprob)
@@ -53,7 +53,7 @@ def found(
 
 
 def one_token(o: PolicyObjective, lp: Tensor, rho: Tensor, a: float, old: float, rollout: float, ref: float) -> Tensor:
-    """The formula of one token, as in the papers."""
+    """The loss of one token, by the formulas of the papers."""
     low, high = 1 - o.clip_low, 1 + o.clip_high
     if o.surrogate == "reinforce":
         s, old = a * lp, float(lp.detach())
@@ -72,7 +72,7 @@ def one_token(o: PolicyObjective, lp: Tensor, rho: Tensor, a: float, old: float,
 
 
 def oracle(o: PolicyObjective, logprob: Tensor, values: Values) -> tuple[Tensor, Tensor]:
-    """Loss, gradient of twice the loss."""
+    """Loss, and the gradient of twice the loss."""
     lp = logprob.detach().double().requires_grad_()
     total = lp.new_zeros(())
     names = ("advantage", "old_logprob", "rollout_logprob", "reference_logprob", "sequence_log_ratio")
@@ -90,7 +90,7 @@ def test_both_paths_equal_the_formulas(objective: PolicyObjective):
         found(path, objective, logprob, values) for path in PATHS
     )
     for mine, its_gradient in ((torch_loss, torch_gradient), (loss_, gradient_)):
-        torch.testing.assert_close(mine.double(), loss, rtol=2e-6, atol=2e-5)  # a sum of terms of both signs
+        torch.testing.assert_close(mine.double(), loss, rtol=2e-6, atol=2e-5)  # its terms have both signs
         torch.testing.assert_close(its_gradient.double(), gradient, rtol=5e-6, atol=2e-6)
     assert list(sums) == list(torch_sums)
     for name, total in sums.items():
@@ -110,7 +110,7 @@ def test_the_sums_are_those_that_the_objective_has():
 
 @pytest.mark.parametrize("path", PATHS)
 def test_on_policy_clip_is_reinforce(path: str):
-    """Where the policy is the old one, rho is 1 and the gradient is that of A log p."""
+    """If the policy equals the old policy, rho is 1 and the gradient is that of A log p."""
     logprob, values = inputs()
     values["old_logprob"] = logprob.detach()
     _, sums, gradient = found(path, PolicyObjective("clip", importance="off"), logprob, values)
@@ -150,7 +150,7 @@ def test_k3_estimates_the_kl_divergence():
 
 @pytest.mark.parametrize("path", PATHS)
 def test_k3_keeps_its_digits_where_policy_and_reference_agree(path: str):
-    """exp(d) - 1 - d is all cancellation near 0: at d = 1e-3 float32 would keep one digit of 5e-7."""
+    """exp(d) - 1 - d cancels near 0: at d = 1e-3, where it is 5e-7, float32 would keep one digit."""
     d = torch.tensor([1e-3, -1e-3, 3e-5, 9e-3, 1.1e-2])
     exact = d.double()
     for i in range(len(d)):

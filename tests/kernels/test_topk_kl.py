@@ -16,12 +16,12 @@ def distributions(scale: float = 2.0) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def kl(p: Tensor, q: Tensor) -> Tensor:
-    """Of distributions given by log-probs."""
+    """KL of two distributions given by log-probs."""
     return (p.exp() * (p - q)).sum(1)
 
 
 def coarse(log_p: Tensor, ids: Tensor) -> Tensor:
-    """[tokens, K + 1]: the ids and all others as one."""
+    """[tokens, K + 1]: the ids, then all others as one."""
     others = log_p.scatter(1, ids, -torch.inf).logsumexp(1, keepdim=True)
     return torch.cat([log_p.gather(1, ids), others], 1)
 
@@ -58,7 +58,7 @@ def test_bucket_lies_between_zero_and_the_exact_kl(kind: str):
 
 
 def test_the_bucket_keeps_the_kl_above_zero_and_its_gradient():
-    """verl#7856: the two terms alone sum to less than 0; clamped there, 89% of steps had no gradient."""
+    """Here the two terms alone sum to less than 0. In verl#7856 the clamp left 89% of steps without a gradient."""
     student = torch.tensor([[0.6, 0.3]]).log().requires_grad_()
     teacher = torch.tensor([[0.5, 0.25]]).log()
     assert float((teacher.exp() * (teacher - student.detach())).sum()) < 0
@@ -85,7 +85,7 @@ def test_tokens_with_fewer_ids(kind: str):
 
 @pytest.mark.parametrize("kind", ["reverse", "forward"])
 def test_all_the_mass_on_the_ids_is_finite(kind: str):
-    student = torch.tensor([[0.0, -40.0], [1e-7, -50.0]], requires_grad=True)  # rounded above 1
+    student = torch.tensor([[0.0, -40.0], [1e-7, -50.0]], requires_grad=True)  # rounding puts the sum above 1
     teacher = torch.tensor([[-0.5, -1.0], [0.0, -60.0]])
     found = topk_kl(student, teacher, kind=kind)
     (gradient,) = torch.autograd.grad(found.sum(), student)

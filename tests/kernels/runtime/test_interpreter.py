@@ -59,7 +59,7 @@ def whole(tensor: Tensor) -> TensorDescriptor:
 
 
 def accumulate(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
-    """start [rows, columns] + a [rows, k] @ b [columns, k].T, interpreted."""
+    """start [rows, columns] + a [rows, k] @ b [columns, k].T, in the interpreter."""
     sum = start.clone()
     arguments = {"a": whole(a), "b": whole(b), "sum_ptr": sum, "ROWS": len(a), "COLUMNS": len(b)}
     interpreter.run(accumulated, (1,), arguments)
