@@ -1,4 +1,4 @@
-"""Runs untrusted code: programs under test, and commands in a workspace."""
+"""Runs untrusted code: programs under test and commands in a workspace."""
 
 from cascade_rl.rl_stages.sandbox.errors import CompilerUnavailable, SandboxFailure, SandboxUnavailable
 from cascade_rl.rl_stages.sandbox.limits import Limits

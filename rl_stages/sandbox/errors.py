@@ -1,4 +1,4 @@
-"""Why the sandbox itself could not run something."""
+"""The errors of the sandbox itself, as opposed to those of the code that it runs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from cascade_rl.engine.core.errors import UserError
 
 
 class SandboxFailure(RuntimeError):
-    """The infrastructure failed, twice where the run could be repeated: it says nothing about the program."""
+    """The infrastructure failed, twice if the run could be repeated. This says nothing about the program."""
 
 
 class SandboxUnavailable(UserError):
-    """No tier of isolation works on this machine, so untrusted code is refused."""
+    """No tier of isolation works on this machine, so it must not run untrusted code."""
 
 
 class CompilerUnavailable(UserError):

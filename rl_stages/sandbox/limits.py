@@ -1,4 +1,4 @@
-"""What an untrusted program may use."""
+"""The resources that an untrusted program may use."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ MIB = 1 << 20
 class Limits:
     """Bounds on one test of a program, or on one command.
 
-    cpu_seconds   processor time: fair on a loaded machine. The clock may show three times as much, and one second, not
-                  counting the time in which it was ready to run and had no processor
+    cpu_seconds   processor time, which is fair on a loaded machine. The bound on wall time is three times this plus one
+                  second. It does not count time in which the program was ready to run but had no processor
     memory_mib    address space of each process, and resident memory of all of them together
-    output_bytes  of stdout, and of stderr
-    processes     processes and threads at once
-    file_mib      one file, and each writable place of a box
+    output_bytes  bytes of stdout, and as many of stderr
+    processes     processes and threads at the same time
+    file_mib      size of one file, and of each writable folder of a box
     """
 
     cpu_seconds: float = 10.0
@@ -31,5 +31,5 @@ class Limits:
 
     @property
     def patience_seconds(self) -> float:
-        """Wall time after which a run that had no processor is given up, as a failure of the machine."""
+        """Wall time after which a run that got no processor is abandoned, as a failure of the machine."""
         return 4 * self.wall_seconds

@@ -1,4 +1,4 @@
-"""The processes below one, from /proc."""
+"""The descendants of a process, read from /proc."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Usage:
-    """Of a tree: resident bytes, and seconds of processor time and of waiting for a processor."""
+    """What a process tree uses: resident memory, processor time, and time spent waiting for a processor."""
 
     memory_bytes: int
     cpu_seconds: float
@@ -21,7 +21,7 @@ class Usage:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below `pid`, parents first."""
+    """All descendants of `pid`, each parent before its children."""
     found: list[int] = []
     queue = [pid]
     while queue:
@@ -32,13 +32,13 @@ def descendants(pid: int) -> list[int]:
 
 
 def usage(pid: int) -> Usage:
-    """Of the processes below `pid`. What ended while this looked counts as nothing."""
+    """The usage of all descendants of `pid`. A process that ends meanwhile counts as zero."""
     parts = [_usage_of(process) for process in descendants(pid)]
     return Usage(*(sum(part[index] for part in parts) for index in range(3)))  # type: ignore[arg-type]
 
 
 def end_descendants(pid: int) -> None:
-    """Kills what is below this process, a subreaper, until nothing is left, and reaps it."""
+    """Kills and reaps descendants of this process, which must be a subreaper, until none is left."""
     while processes := descendants(pid):
         for process in processes:
             _kill(process)
@@ -52,7 +52,7 @@ def _children(pid: int) -> list[int]:
         for thread in os.listdir(f"/proc/{pid}/task"):
             children += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
     except (FileNotFoundError, ProcessLookupError):
-        pass  # it has ended
+        pass  # the process has ended
     return children
 
 

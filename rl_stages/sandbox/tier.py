@@ -8,9 +8,10 @@ from enum import StrEnum
 class Tier(StrEnum):
     """Strongest first. Every tier has resource limits, a seccomp filter, and no network.
 
-    NAMESPACES               bubblewrap: namespaces of its own for users, processes, network, mounts, IPC, host name
-    NAMESPACES_WITHOUT_PROC  the same without /proc, which a container with a masked one cannot mount
-    LANDLOCK                 no namespaces: Landlock hides files, the filter forbids children and signals to others
+    NAMESPACES               bubblewrap: own namespaces for users, processes, network, mounts, IPC and host name
+    NAMESPACES_WITHOUT_PROC  the same without /proc, which cannot be mounted in a container whose own /proc is masked
+    LANDLOCK                 no namespaces: Landlock hides files; the filter denies a program child processes and
+                             signals to other processes
     """
 
     NAMESPACES = "namespaces"

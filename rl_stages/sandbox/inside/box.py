@@ -1,4 +1,4 @@
-"""The processes of one box, all that is below a worker, and the watch over them."""
+"""The processes of one box, which are all descendants of its worker, and how the worker watches them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ TICK_SECONDS = 0.05
 
 
 class ClientGone(Exception):
-    """Nobody is left to answer to."""
+    """The client has ended, so nobody reads the answer."""
 
 
 class BoxLost(Exception):
-    """The infrastructure failed: this box says nothing about its program."""
+    """The infrastructure failed, so this box says nothing about its program."""
 
 
 class TooMuchMemory(Exception):
-    """The processes of a box together are over the limit."""
+    """The processes of a box together exceed the memory limit."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """`pid` is the process that the worker started; `client` the process that the worker answers to."""
+    """`pid` is the process that the worker started. `client` is the process that the worker answers to."""
 
     pid: int
     stdin: int
@@ -39,7 +39,7 @@ class Box:
     client: int
 
     def answers(self, deadline: float, memory_mib: int) -> bool:
-        """Whether it writes to its stdout before the deadline. Raises ClientGone, TooMuchMemory."""
+        """Whether the box writes to its stdout before the deadline. Raises ClientGone, TooMuchMemory."""
         while not select.select([self.stdout], [], [], TICK_SECONDS)[0]:
             self.check(memory_mib)
             if time.monotonic() > deadline:
@@ -47,14 +47,17 @@ class Box:
         return True
 
     def check(self, memory_mib: int) -> None:
-        """To be called every tick. Raises ClientGone, TooMuchMemory."""
+        """Must be called every tick. Raises ClientGone, TooMuchMemory."""
         if client_gone(self.client):
             raise ClientGone
         if process_tree.usage(os.getpid()).memory_bytes > memory_mib * MIB:
             raise TooMuchMemory
 
     def starved(self, wall_seconds: float) -> bool:
-        """Whether the machine kept the box waiting for a processor, more than the box itself waited for something."""
+        """Whether the box ran, or waited for a processor, for more than half of the wall time.
+
+        Then the machine was too busy. Otherwise the box was mostly waiting for something else.
+        """
         usage = process_tree.usage(os.getpid())
         return usage.cpu_seconds + usage.queued_seconds > wall_seconds / 2
 
@@ -63,9 +66,10 @@ class Box:
 
 
 def client_gone(client: int) -> bool:
-    """While it waits for an answer it sends nothing, so that what can be read is the end of the pipe.
+    """Whether the client has ended or closed its end of the pipe. Call it only while the client waits for an answer.
 
-    A child that the client forked may hold the pipe open.
+    Such a client sends nothing, so anything that can be read is the end of the pipe. The parent's id is checked too,
+    because a child that the client forked may hold the pipe open.
     """
     return os.getppid() != client or bool(select.select([0], [], [], 0)[0])
 
@@ -83,7 +87,7 @@ def open_box(
     folder: str = "/",
     pass_fds: Sequence[int] = (),
 ) -> Iterator[Box]:
-    """Nothing of it is left at the end."""
+    """Starts a box. On exit all its processes are killed and its descriptors closed."""
     complaints = os.memfd_create("complaints")
     identity = {} if user is None else {"user": user, "group": user, "extra_groups": []}
     try:
@@ -105,7 +109,7 @@ def open_box(
             yield Box(process.pid, requests, process.stdout.fileno(), complaints, client)
         finally:
             process_tree.end_descendants(os.getpid())
-            process.returncode = 0  # reaped there, and not by Popen
+            process.returncode = 0  # reaped by end_descendants, not by Popen
             for stream in (process.stdin, process.stdout):
                 if stream:
                     stream.close()

@@ -1,7 +1,7 @@
-"""A slot of the sandbox: a process of one thread that starts boxes and watches over them.
+"""The worker process of a sandbox slot. It has one thread, starts boxes and watches them.
 
-It reads frames from the client on stdin and answers on stdout, which may be one socket. It lives long, since bwrap dies
-with the thread that started it; and it ends every process below it when the client is gone, killed or not.
+It reads frames from the client on stdin and answers on stdout. Both may be the same socket. It is long-lived, because
+bwrap dies with the thread that started it. When the client is gone, killed or not, it ends all its descendants.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Worker:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def serve(self) -> None:
-        """Until the client is gone."""
+        """Serves requests. Raises ClientGone or ConnectionError once the client is gone."""
         while True:
             head, body = self._request()
             try:
@@ -137,7 +137,10 @@ class Worker:
         )
 
     def _limits(self, head: dict[str, Any]) -> Limits:
-        """The kernel counts all processes of a user, unless the box has a user or a user namespace of its own."""
+        """The limits of a request. The process limit grows by the threads of this user if the box runs as this user.
+
+        The kernel counts all processes of a user, unless the box has its own user or user namespace.
+        """
         limits = Limits(**head["limits"])
         if self._namespaces or self._host.user is not None:
             return limits
@@ -148,7 +151,7 @@ class Worker:
 
     @contextmanager
     def _scratch(self, needed: bool) -> Iterator[str]:
-        """A folder for compilers and temporary files; in namespaces the box has one of its own."""
+        """A folder for compilers and temporary files. A box in namespaces has its own /tmp."""
         if self._namespaces or not needed:
             yield "/tmp"
         else:
@@ -157,7 +160,7 @@ class Worker:
 
 
 def memory_file(content: bytes) -> int:
-    """Descriptor of an anonymous file, at its start."""
+    """Descriptor of an anonymous file with this content, positioned at its start."""
     descriptor = os.memfd_create("sandbox")
     with open(descriptor, "wb", closefd=False) as file:
         file.write(content)

@@ -1,4 +1,4 @@
-"""A worker's side of one command: reads its output until it ends or goes beyond a limit."""
+"""A worker's side of one command: reads its output until it ends or exceeds a limit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from cascade_rl.rl_stages.sandbox.inside.box import TICK_SECONDS, Box, TooMuchMe
 from cascade_rl.rl_stages.sandbox.inside.frames import Frame
 from cascade_rl.rl_stages.sandbox.limits import MIB, Limits
 
-WORKSPACE_FILES = 16  # times `file_mib`: what a workspace may grow by, where its size is only polled
+WORKSPACE_FILES = 16  # times `file_mib`: by how much a workspace may grow; its size is only polled
 
 
 class Command:
-    """Raises BoxLost, ClientGone."""
+    """One command in a box. Raises BoxLost, ClientGone."""
 
     def __init__(self, box: Box, limits: Limits, workspace: str) -> None:
         self._box, self._limits, self._workspace = box, limits, Path(workspace)
@@ -42,7 +42,7 @@ class Command:
         code = os.waitstatus_to_exitcode(os.waitpid(self._box.pid, 0)[1])
         process_tree.end_descendants(os.getpid())
         cpu_seconds = _cpu_seconds_of_children() - self._cpu_seconds_before
-        code = 128 - code if code > 128 else code  # as bwrap reports a signal
+        code = 128 - code if code > 128 else code  # bwrap reports a signal as 128 + its number
         if code == -signal.SIGXCPU or (code == -signal.SIGKILL and cpu_seconds > self._limits.cpu_seconds):
             status = status or "time limit"
         head = {
@@ -54,7 +54,7 @@ class Command:
         return head, bytes(self._output[: self._limits.output_bytes])
 
     def _watch(self, ended: int) -> str | None:
-        """What it went beyond, or None when it ended by itself."""
+        """The limit that was exceeded, or None if the command ended by itself."""
         wanted = [ended, self._box.stdout]
         next_check = self._started
         while True:
@@ -87,7 +87,7 @@ class Command:
         return "output limit" if size > self._allowed_bytes else None
 
     def _drain(self) -> bool:
-        """Reads what is there; True at the end of the pipe."""
+        """Reads what is available. True at the end of the pipe."""
         while len(self._output) <= self._limits.output_bytes:
             try:
                 chunk = os.read(self._box.stdout, 1 << 16)
@@ -100,13 +100,13 @@ class Command:
 
 
 def _cpu_seconds_of_children() -> float:
-    """Of those that ended and were reaped, with their own."""
+    """Processor time of the children that have been reaped, including that of their reaped children."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def _size(folder: Path) -> int:
-    """Bytes of the files below; what vanishes meanwhile counts as nothing."""
+    """Bytes on disk of all files below `folder`. A file that vanishes meanwhile counts as zero."""
     total = 0
     for _, _, files, descriptor in os.fwalk(folder):
         for name in files:

@@ -1,4 +1,4 @@
-"""A C++ program under test: compiled once, executed from memory for each input. It runs in the box."""
+"""A C++ program under test: compiled once, executed from memory for each input. This module runs in the box."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ WALL_SECONDS = 100.0
 
 
 class CompileError(Exception):
-    """What the compiler says."""
+    """The program does not compile. The message is the compiler's."""
 
 
 class CppProgram:
-    """Raises CompileError."""
+    """A compiled C++ program. Raises CompileError."""
 
     stack_mib = 256
 
@@ -45,7 +45,7 @@ class CppProgram:
         return output
 
     def run(self, _: bytes) -> NoReturn:
-        """In the test's process, with its descriptors in place."""
+        """Runs in the test's process, after its standard streams are set up."""
         os.execve(self._executable, ["program"], {})
 
 

@@ -1,7 +1,7 @@
-"""The trusted process in a box: compiles a program, then forks for each input. Standard library only.
+"""The trusted process in a box: compiles a program, then forks for each input. It uses only the standard library.
 
-The worker writes frames to its stdin and reads frames from its stdout. What it says of a test is data and no more:
-to forge it gains nothing over printing it. Expected outputs never come here.
+The worker writes frames to its stdin and reads frames from its stdout. Its report on a test is only data: a program
+that forges one gains nothing over printing the same output. Expected outputs never enter the box.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cascade_rl.rl_stages.sandbox.inside.python_program import PythonProgram
 from cascade_rl.rl_stages.sandbox.limits import Limits
 from cascade_rl.rl_stages.sandbox.walls import confinement, landlock
 
-ERRORS_BYTES = 2000  # of stderr that are reported
+ERRORS_BYTES = 2000  # at the end of stderr, which are reported
 STARVED = "starved"
 TICK_SECONDS = 0.05
 
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 class Box:
-    """What the worker says about this box and its program."""
+    """The box and its program, as the worker's first frame describes them."""
 
     def __init__(self, head: dict[str, Any]) -> None:
         self._head = head
@@ -75,7 +75,7 @@ class Box:
         return confinement.command_confinement(self._readable, [scratch], confinement.COMPILER)
 
     def _kill_strays(self) -> None:
-        """All but init and this process, which is the first that init started in this namespace."""
+        """Kills all processes but init and this one, which is the first that init started in this namespace."""
         if self._namespaces and (os.getppid(), os.getpid()) == (1, 2):
             try:
                 os.kill(-1, signal.SIGKILL)
@@ -103,7 +103,7 @@ class TestProcess:
         self._read = {self._output: bytearray(), self._errors: bytearray()}
 
     def wait(self) -> None:
-        """Until the process ends, with or without its will. What its children still hold open is not waited for."""
+        """Waits until the process ends or is killed. Does not wait for pipes that its children hold open."""
         ended = os.pidfd_open(self._pid)
         for descriptor in self._read:
             os.set_blocking(descriptor, False)
@@ -167,7 +167,7 @@ class TestProcess:
         return "memory limit" if b"MemoryError" in errors or b"std::bad_alloc" in errors else "runtime error"
 
     def _drain(self, descriptor: int) -> bool:
-        """Reads what is there; True at the end of the pipe."""
+        """Reads what is available. True at the end of the pipe."""
         read = self._read[descriptor]
         while len(read) <= self._limits.output_bytes:
             try:
@@ -184,13 +184,13 @@ class TestProcess:
 def _become(
     program: PythonProgram | CppProgram, test: bytes, limits: Limits, rules: int | None, streams: tuple[int, int, int]
 ) -> NoReturn:
-    """The forked process as the program, confined."""
+    """Confines the forked process and runs the program in it."""
     os.setsid()
     die_with_parent()
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
     confinement.limit_resources(limits, program.stack_mib)
-    confinement.set_dumpable(True)  # else it cannot open /dev/stdin
+    confinement.set_dumpable(True)  # otherwise it cannot open /dev/stdin
     if rules is not None:
         confinement.confine_process(rules)
     program.run(test)
@@ -205,12 +205,12 @@ def _memory_file(content: bytes) -> int:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Of a process that has not been waited for, in user and system mode: its clock, as CPUCLOCK_SCHED names it."""
+    """User and system time of a process that has not been reaped, from its CPU clock (the kernel's CPUCLOCK_SCHED)."""
     return time.clock_gettime(~pid << 3 | 2)
 
 
 def _queued_seconds(pid: int) -> float | None:
-    """How long it was ready to run and had no processor; None where there is no /proc to tell."""
+    """How long a process was ready to run but had no processor. None if there is no /proc."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     except OSError:

@@ -1,4 +1,4 @@
-"""Messages on a pipe: a JSON head and a body of bytes. It runs in the box too."""
+"""Messages on a pipe: a JSON head and a body of bytes. This module also runs in the box."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write_frame(descriptor: int, head: Mapping[str, Any], body: bytes = b"") -> 
 
 
 def read_frame(descriptor: int) -> Frame:
-    """Waits for a whole frame. Raises EOFError where the pipe ends before it does."""
+    """Waits for a whole frame. Raises EOFError if the pipe ends before the frame does."""
     head, body = _LENGTHS.unpack(_read_exactly(descriptor, _LENGTHS.size))
     return json.loads(_read_exactly(descriptor, head)), _read_exactly(descriptor, body)
 

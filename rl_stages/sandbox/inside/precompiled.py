@@ -1,4 +1,4 @@
-"""The precompiled header of C++ programs: <bits/stdc++.h> takes two seconds otherwise, of each compilation."""
+"""The precompiled header of C++ programs. Without it <bits/stdc++.h> adds two seconds to each compilation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME = "bits/stdc++.h"
 
 
 def header() -> str:
-    """Folder to include from, made once for this machine, compiler and set of flags. Raises OSError."""
+    """The include folder, made once per machine, compiler version and set of flags. Raises OSError."""
     version = subprocess.run(["g++", "--version"], capture_output=True, check=True).stdout
     key = hashlib.sha256(repr((version, FLAGS)).encode()).hexdigest()[:16]
     cache = _cache()
@@ -29,7 +29,7 @@ def header() -> str:
 
 
 def _cache() -> Path:
-    """Root's own cache is closed to the users of the boxes."""
+    """The cache folder. The users of the boxes cannot enter root's home, so root has it under /var/cache."""
     return Path("/var/cache/cascade-rl") if os.geteuid() == 0 else Path("~/.cache/cascade-rl").expanduser()
 
 

@@ -1,4 +1,4 @@
-"""A worker's side of one program: its driver is asked for one test after the other, and may not survive them."""
+"""A worker's side of one program: asks the driver for one test after another. A test may kill the driver."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cascade_rl.rl_stages.sandbox.limits import Limits
 from cascade_rl.rl_stages.sandbox.walls.confinement import COMPILER
 
 START_SECONDS = 60.0
-GRACE_SECONDS = 10.0  # beyond the wall time that the driver itself keeps to
+GRACE_SECONDS = 10.0  # in addition to the wall time that the driver itself enforces
 
 
 def start(box: Box, driver: bytes) -> None:
-    """Raises BoxLost."""
+    """Sends the driver to the box and waits until it is ready. Raises BoxLost."""
     try:
         os.write(box.stdin, driver)
         if box.answers(time.monotonic() + START_SECONDS, COMPILER.memory_mib):
@@ -28,7 +28,7 @@ def start(box: Box, driver: bytes) -> None:
 
 
 def compile_program(box: Box, head: dict[str, Any], source: bytes, limits: Limits) -> Frame:
-    """What takes the compiler down is an error of the program."""
+    """Compiles the program. A compiler that crashes or exceeds a limit counts as an error of the program."""
     write_frame(box.stdin, head, source)
     within = COMPILER if head["language"] == "cpp" else limits
     try:
@@ -43,7 +43,7 @@ def compile_program(box: Box, head: dict[str, Any], source: bytes, limits: Limit
 
 
 def run_test(box: Box, test: bytes, limits: Limits) -> Frame:
-    """`last` is set where the box is of no further use. Raises BoxLost."""
+    """Runs one test. `last` is true if the box cannot run another one. Raises BoxLost."""
     started = time.monotonic()
     write_frame(box.stdin, {}, test)
     try:

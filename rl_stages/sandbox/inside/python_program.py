@@ -1,4 +1,4 @@
-"""A Python program under test: compiled once, run in a process of its own for each input. It runs in the box."""
+"""A Python program under test: compiled once, run in a new process for each input. This module runs in the box."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILE, TEST_FILE = "main.py", "test.py"
 
 
 class PythonProgram:
-    """`source` in one of the modes of `Program`. Raises SyntaxError and what else `compile` raises."""
+    """`source` in one of the modes of `Program`. Raises SyntaxError and whatever else `compile` raises."""
 
     stack_mib = STACK_MIB
 
@@ -37,21 +37,21 @@ class PythonProgram:
         return test if self._mode == "stdin" else b""
 
     def result(self, output: bytes) -> bytes | None:
-        """The output of a test that ended well; None where the assertions did not come to their end."""
+        """The output of a test with exit code 0; None if its assertions did not run to the end."""
         if self._mode != "assert":
             return output
         return b"" if output == self._nonce else None
 
     def run(self, test: bytes) -> NoReturn:
-        """In the test's process, with its descriptors in place."""
+        """Runs in the test's process, after its standard streams are set up."""
         os.closerange(3, 256)
         _standard_streams()
         sys.argv = [FILE]
-        vars(builtins).update(exit=sys.exit, quit=sys.exit)  # as `site` does, which this interpreter left out
+        vars(builtins).update(exit=sys.exit, quit=sys.exit)  # as `site` does, which this interpreter does not import
         code = 0
         try:
             getattr(self, f"_run_{self._mode}")(test)
-            threading._shutdown()  # type: ignore[attr-defined]  # as at the end of any program: threads are waited for
+            threading._shutdown()  # type: ignore[attr-defined]  # joins the threads, as at the end of any program
             atexit._run_exitfuncs()
             sys.stdout.flush()
         except SystemExit as end:
@@ -96,7 +96,7 @@ def _standard_streams() -> None:
 
 
 def _divert_prints() -> int:
-    """stdout goes where stderr goes; returns a descriptor of what it was."""
+    """Redirects stdout to stderr. Returns a descriptor of the original stdout."""
     results = os.dup(1)
     os.dup2(2, 1)
     return results
@@ -112,7 +112,7 @@ def _execute(code: CodeType, name: str, names: dict[str, Any] | None = None) -> 
 
 
 def _find(module: dict[str, Any], entry: str) -> Any:
-    """A function, or a method of a new object of its class; LeetCode's class need not be named."""
+    """A function, or a method of a new object of its class. LeetCode's class `Solution` need not be named."""
     owner, _, name = entry.rpartition(".")
     if not owner and name not in module and "Solution" in module:
         owner = "Solution"
@@ -120,14 +120,14 @@ def _find(module: dict[str, Any], entry: str) -> Any:
 
 
 def _annotations(function: Any, count: int) -> list[object]:
-    """Of the first `count` parameters; None for one without."""
+    """The annotations of the first `count` parameters; None for one without an annotation."""
     notes: dict[str, object] = getattr(function, "__annotations__", {})
     names = function.__code__.co_varnames[hasattr(function, "__self__") :] if notes else ()
     return [notes.get(name) for name in names[:count]] + [None] * (count - len(names[:count]))
 
 
 def _of_the_program(trace: TracebackType | None) -> TracebackType | None:
-    """Without the frames of this file."""
+    """The traceback without the leading frames that belong to this module."""
     while trace and trace.tb_frame.f_code.co_filename not in (FILE, TEST_FILE):
         trace = trace.tb_next
     return trace
@@ -143,5 +143,5 @@ def _exit_code(end: SystemExit) -> int:
 def _flush() -> None:
     try:
         sys.stdout.flush()
-    except (OSError, ValueError):  # the program closed it, or nobody reads any more
+    except (OSError, ValueError):  # the program closed it, or nobody reads it any more
         return

@@ -1,4 +1,4 @@
-"""Arguments and results of functions under test as JSON. It runs in the box, beside the program."""
+"""Arguments and results of functions under test as JSON. This module runs in the process of the program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TreeNode:
 
 
 def argument(value: Any, annotation: object) -> Any:
-    """`value` as what a parameter with this annotation expects."""
+    """`value` as the type that a parameter with this annotation expects."""
     if isinstance(value, list) and "ListNode" in str(annotation):
         return [argument(item, annotation) for item in value] if _is_list_of(annotation) else linked_list(value)
     if isinstance(value, list) and "TreeNode" in str(annotation):
@@ -30,7 +30,7 @@ def argument(value: Any, annotation: object) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """`value` in the types that JSON has. Raises TypeError where there is none."""
+    """`value` in the types of JSON. Raises TypeError if it has no such form."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, dict):
@@ -56,7 +56,7 @@ def linked_list(values: list[Any]) -> ListNode | None:
 
 
 def tree(values: list[Any]) -> TreeNode | None:
-    """Level by level, None for a child that is missing."""
+    """A binary tree from its values level by level, with None for a missing child."""
     if not values or values[0] is None:
         return None
     root = TreeNode(values[0])

@@ -1,4 +1,4 @@
-"""Programs that attack their box. One that gets anywhere prints BREACH; the statuses are what may become of it."""
+"""Programs that attack their box. One that succeeds prints BREACH. `statuses` are the acceptable outcomes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from cascade_rl.rl_stages.sandbox.limits import Limits
 from cascade_rl.rl_stages.sandbox.outside.program import Program, Status, TestRun
 
 LIMITS = Limits(cpu_seconds=0.3, memory_mib=1024, file_mib=4)
-STRAY = "sandbox-stray"  # the command line of whatever an attack leaves behind
-SECRET = "sandbox-secret"  # may be in the environment of the client
+STRAY = "sandbox-stray"  # argv[0] of the processes that an attack leaves running
+SECRET = "sandbox-secret"  # an attack looks for it in its environment
 
 OK, ERROR, TIME, MEMORY, OUTPUT = Status
 ENDED = frozenset({OK, ERROR})
@@ -26,7 +26,7 @@ class Attack:
         return Program(language="python", source=self.source, limits=LIMITS)
 
     def failure(self, run: TestRun) -> str | None:
-        """What is wrong with this outcome; None for a contained attack."""
+        """What is wrong with this outcome; None if the attack was contained."""
         breaches = [line for line in run.output.decode(errors="replace").splitlines() if line.startswith("BREACH")]
         if breaches:
             return breaches[0]

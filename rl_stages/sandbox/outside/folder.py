@@ -1,6 +1,7 @@
 """Folders of text files in which commands run, each on one node.
 
-A node's process has one place for those of each sandbox, which goes with it or when the sandbox is closed.
+The process of a node keeps the folders of each sandbox in one scratch folder. It is removed when that process ends or
+the sandbox is closed.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ MAX_FILE_BYTES = 1 << 20
 
 
 class Folder:
-    """A folder of `node`; a context manager that removes it."""
+    """A folder on `node`. A context manager that removes it at the end."""
 
     def __init__(self, node: Node, path: Path) -> None:
         self.node, self.path = node, path
 
     @classmethod
     def made(cls, node: Node, sandbox: str, files: Mapping[str, str]) -> Self:
-        """With these files, text by relative path. Raises OSError, such as of a full disk, and SandboxFailure."""
+        """A new folder with these files, as text by relative path. Raises OSError, for instance if the disk is full,
+        and SandboxFailure."""
         with _failing(node):
             return cls(node, node.call(make_folder, sandbox, dict(files)))
 
@@ -38,13 +40,13 @@ class Folder:
         self.close()
 
     def texts(self, paths: Sequence[str]) -> dict[str, str]:
-        """What these files hold now; links and what is no text are left out. Raises SandboxFailure."""
+        """The current text of these files. Links and files that are not text are left out. Raises SandboxFailure."""
         with _failing(self.node):
             return self.node.call(read_texts, self.path, list(paths))
 
     def close(self) -> None:
-        """It can be called more than once."""
-        with suppress(NodeLost):  # it went with its node
+        """Removes the folder. Can be called more than once."""
+        with suppress(NodeLost):  # the folder was lost with its node
             self.node.call(remove_folder, self.path)
 
 
@@ -60,7 +62,7 @@ _places: dict[str, Scratch] = {}
 
 
 def make_folder(sandbox: str, files: Mapping[str, str]) -> Path:
-    """A new folder of this process. Raises OSError; nothing is left then."""
+    """A new folder of this process. Raises OSError and then leaves no folder."""
     place = _places.setdefault(sandbox, Scratch())
     folder = Path(tempfile.mkdtemp(dir=place.folder()))
     try:
@@ -79,7 +81,7 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def read_texts(folder: Path, paths: Sequence[str]) -> dict[str, str]:
-    """Text by path; what `_text` says nothing of is left out."""
+    """Text by path, without the files for which `_text` returns None."""
     found = {path: _text(folder, path) for path in paths}
     return {path: text for path, text in found.items() if text is not None}
 
@@ -89,17 +91,20 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_folders(sandbox: str) -> None:
-    """All that this process has made for a sandbox."""
+    """Removes all folders that this process has made for a sandbox."""
     if place := _places.pop(sandbox, None):
         place.close()
 
 
 def _text(folder: Path, path: str) -> str | None:
-    """None where the path leads elsewhere: an agent's link must not show the grader files from outside its box."""
+    """The text of a file. None if it is missing, a link, too large, or not text.
+
+    A link that an agent made must not show the grader files from outside its box.
+    """
     file = folder / path
     if file.resolve() != folder.resolve() / path or not file.is_file() or file.stat().st_size > MAX_FILE_BYTES:
         return None
     try:
         return file.read_bytes().decode()
     except (OSError, UnicodeDecodeError):
-        return None  # made unreadable by the agent, or no text
+        return None  # the agent made it unreadable, or it is not text

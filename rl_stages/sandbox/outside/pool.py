@@ -1,4 +1,4 @@
-"""Runs untrusted programs and commands in boxes, on worker processes of this node and of others."""
+"""Runs untrusted programs and commands in boxes, on worker processes of this node and of other nodes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from cascade_rl.rl_stages.sandbox.tier import Tier
 
 
 def cores() -> int:
-    """Processors that this process may use, of which a job on a shared node has a part."""
+    """Processors that this process may use. A job on a shared node has only some of them."""
     return len(os.sched_getaffinity(0))
 
 
 def tier_on(node: Node) -> Tier:
-    """The strongest that works there. Raises SandboxUnavailable, which names the node."""
+    """The strongest tier that works on the node. Raises SandboxUnavailable, which names the node."""
     try:
         return node.call(probe)
     except SandboxUnavailable as error:
@@ -41,7 +41,7 @@ def _slots_on(node: Node) -> list[Slot]:
 
 
 def _allow_open_files(count: int) -> None:
-    """Each worker is a connection, and a usual limit is 1,024."""
+    """Raises the soft limit of open files: each worker takes a connection, and the usual limit is 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + 1024 if hard == resource.RLIM_INFINITY else min(count + 1024, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -49,10 +49,10 @@ def _allow_open_files(count: int) -> None:
 
 
 class Sandbox:
-    """Workers, each with one box at a time: `slots` on this node, one for each core of the `others`. Safe to use from
-    several threads; a context manager.
+    """Workers, each with one box at a time: `slots` of them on this node, and one for each core of the `others`. A
+    context manager. Safe to use from several threads.
 
-    Raises SandboxUnavailable at once when no tier works. The runs raise SandboxFailure when the infrastructure failed.
+    Raises SandboxUnavailable at once if no tier works. Runs raise SandboxFailure if the infrastructure fails.
     """
 
     def __init__(self, slots: int = 2, tier: Tier | None = None, others: Sequence[Node] = ()) -> None:
@@ -73,13 +73,13 @@ class Sandbox:
 
     @property
     def slots(self) -> int:
-        """On all nodes."""
+        """The number of slots on all nodes."""
         return len(self._slots)
 
     def close(self) -> None:
-        """Ends the workers, removes the folders. It can be called more than once, when no run is in progress."""
+        """Ends the workers and removes the folders. Can be called more than once, but not during a run."""
         for slot in self._slots:
-            slot.hang_up()  # all at once: thousands that end one after another take minutes
+            slot.hang_up()  # all at once, since ending thousands one after another takes minutes
         for slot in self._slots:
             slot.close()
         for node in {slot.node for slot in self._slots}:
@@ -87,9 +87,12 @@ class Sandbox:
                 node.call(remove_folders, self._name)
 
     def folder(self, files: Mapping[str, str], node: Node | None = None) -> Folder:
-        """A folder with these files, text by relative path, on `node`, or else on each in turn as many as it has slots.
-        It goes with the node's process, or when this is closed, or it is. Raises OSError, such as of a full disk,
-        SandboxFailure."""
+        """A new folder with these files, as text by relative path. It is on `node`; by default the slots take turns, so
+        that each node gets folders in proportion to its slots.
+
+        It is removed when it is closed, when this sandbox is closed, or when the node's process ends. Raises OSError,
+        for instance if the disk is full, and SandboxFailure.
+        """
         return Folder.made(node or next(self._turns).node, self._name, files)
 
     def run_program(
@@ -98,11 +101,11 @@ class Sandbox:
         inputs: Sequence[bytes],
         stop_on: Callable[[int, TestRun], bool] | None = None,
     ) -> ProgramRun:
-        """One box for the program, which is compiled once, and a process for each input.
+        """Runs the program in one box. It is compiled once, and each input has its own process.
 
-        `stop_on` is called here, outside the box, after each test, with its index; True ends the run. Without it
-        every input is run. After a failure of the infrastructure all of it happens a second time, in another slot.
-        Raises CompilerUnavailable, SandboxFailure.
+        `stop_on` is called in this process, outside the box, after each test, with the test's index. If it returns
+        True, the run ends. Without it every input is run. If the infrastructure fails, the whole run is repeated once,
+        in any free slot. Raises CompilerUnavailable, SandboxFailure.
         """
         return self._twice(lambda slot: slot.run_program(program, inputs, stop_on))
 
@@ -114,14 +117,15 @@ class Sandbox:
         stdin: bytes = b"",
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> CommandRun:
-        """A fresh box for one command, in which `workspace` is the working directory, the home and what can be written.
+        """Runs one command in a fresh box. `workspace` is its working directory and its home, and is writable.
 
-        It is at /workspace in both tiers with namespaces, and at another path in the tier without: let commands use
-        relative paths. This Python with its packages and the system's programs are there to read, and in PATH; the
-        network is not. `environment` is added to a small one that holds nothing of this process's. As root the files
-        of `workspace` are given to a user of the worker's. An `argv` that cannot be executed ends with exit code 127.
+        In both tiers with namespaces the workspace is at /workspace, in the tier without at another path. So commands
+        should use relative paths. This Python with its packages and the system's programs can be read and are in PATH.
+        There is no network. `environment` is added to a small one that contains nothing of this process's environment.
+        If this process is root, the files of `workspace` are given to a user of the worker. An `argv` that cannot be
+        executed ends with exit code 127.
 
-        Raises SandboxFailure, at the first failure: the workspace may have changed by then.
+        Raises SandboxFailure at the first failure, without a second try: the workspace may already have changed.
         """
         with self._slot(workspace.node) as slot:
             return slot.run_command(argv, workspace.path, limits, stdin, environment)
@@ -139,7 +143,7 @@ class Sandbox:
 
     @contextmanager
     def _slot(self, node: Node | None = None) -> Iterator[Slot]:
-        """One that is free, on any node or on this one; waited for."""
+        """Waits for a free slot on `node`, or on any node."""
         with self._freed:
             slot = self._freed.wait_for(lambda: next((s for s in self._free if node in (None, s.node)), None))
             assert slot

@@ -1,4 +1,4 @@
-"""Which isolation this machine can give, by running a real program in each tier."""
+"""Finds out which isolation works on this machine by running a real program in each tier."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PROGRAM = Program(language="python", source="print(sum(map(int, input().split()
 
 @functools.cache
 def probe() -> Tier:
-    """The strongest tier that works here. Raises SandboxUnavailable, with what each tier said."""
+    """The strongest tier that works here. Raises SandboxUnavailable, with the reason why each tier failed."""
     reasons = {}
     for tier, reason in attempts():
         if reason is None:
@@ -35,7 +35,7 @@ def unavailable(reasons: Mapping[Tier, str | None]) -> SandboxUnavailable:
 
 
 def attempts() -> Iterator[tuple[Tier, str | None]]:
-    """Each tier down to the first that works, with why it does not; None where it does."""
+    """The tiers down to the first that works, each with the reason why it does not work; None for the one that does."""
     for tier in Tier:
         reason = why_not(tier)
         yield tier, reason
@@ -44,7 +44,7 @@ def attempts() -> Iterator[tuple[Tier, str | None]]:
 
 
 def why_not(tier: Tier) -> str | None:
-    """What went wrong with a real program; None where nothing did."""
+    """Why a real program did not run in this tier; None if it did."""
     slot = Slot(tier)
     try:
         run = slot.run_program(_PROGRAM, [b"1 2\n"], None)

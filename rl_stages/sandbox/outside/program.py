@@ -1,4 +1,4 @@
-"""A program to judge, and what came of it."""
+"""A program to judge, and the results of its run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ Mode = Literal["stdin", "call", "assert"]
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """Untrusted source with the way its tests reach it. Expected outputs are no part of it: they stay outside.
+    """Untrusted source, and how its tests call it. It does not contain the expected outputs: they stay outside the box.
 
-    stdin   a test's input is the program's standard input, its output the standard output
+    stdin   a test's input is the program's standard input; the output is its standard output
     call    (Python) the input is a JSON list of arguments of `entry`, a function or `Class.method`; the output is the
-            JSON of the result: tuples, sets (sorted where that is possible) and arrays become lists, linked lists and
-            binary trees (`ListNode`, `TreeNode`) the lists that LeetCode writes. What the program prints is in `errors`
-    assert  (Python) the input is source that runs in the program's module, a unit of its own. It passes when it comes
-            to its end, which a nonce shows. Weaker than the others: the assertions share a process with the program
+            result as JSON. Tuples, sets (sorted if possible) and arrays become lists. Linked lists and binary trees
+            (`ListNode`, `TreeNode`) become lists in LeetCode's notation. What the program prints is in `errors`
+    assert  (Python) the input is source that is compiled separately and runs in the program's module. It passes if it
+            runs to its end, which a nonce shows. This is weaker than the other modes, because the assertions share a
+            process with the program
     """
 
     language: Language
@@ -47,9 +48,9 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class TestRun:
-    """One test of a program. `exit_code` is negative for a signal, `errors` the end of its stderr."""
+    """One test of a program. `exit_code` is negative for a signal. `errors` is the end of its stderr."""
 
-    __test__ = False  # nothing for pytest to collect
+    __test__ = False  # pytest must not collect this class
 
     status: Status
     exit_code: int
@@ -61,8 +62,8 @@ class TestRun:
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """`tests` in the order of the inputs; it is shorter than these after `stop_on`, and after a test that took its
-    whole box with it (a program that killed its judge, or whose processes together used too much memory)."""
+    """`tests` are in the order of the inputs. There are fewer tests than inputs if `stop_on` ended the run, or if a
+    test ended its whole box: the program killed its judge, or its processes together used too much memory."""
 
     compile_error: str | None
     tests: tuple[TestRun, ...]
@@ -70,7 +71,7 @@ class ProgramRun:
 
 @dataclass(frozen=True)
 class CommandRun:
-    """A command; `output` is its stdout and stderr as they came. `exit_code` is negative for a signal."""
+    """A command. `output` is its stdout and stderr, interleaved as written. `exit_code` is negative for a signal."""
 
     status: Status
     exit_code: int

@@ -1,4 +1,4 @@
-"""A folder that goes with this process, killed or not: a shell makes it, and removes it when told to, or when alone."""
+"""A folder that is removed when this process ends, even if killed. A shell makes and removes it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import tempfile
 import threading
 from pathlib import Path
 
-# A box may still write for a moment. What was made is told, to nobody where this process has ended by then, which must
-# not end the shell too; the end of this process is the end of stdin.
+# The shell's stdin ends when this process ends. The shell ignores SIGPIPE, so that it does not die if this process has
+# ended before it prints "made". It retries the removal, because a box may still write for a moment.
 _KEEPER = (
     "trap '' PIPE; "
     'mkdir -m 711 "$0" && echo made && read -r _; '
@@ -18,7 +18,7 @@ _KEEPER = (
 
 
 class Scratch:
-    """Safe to use from several threads."""
+    """The folder, which is made on first use. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._path = Path(tempfile.gettempdir()) / f"sandbox-scratch-{secrets.token_hex(8)}"
@@ -26,14 +26,14 @@ class Scratch:
         self._lock = threading.Lock()
 
     def folder(self) -> Path:
-        """The folder, made with the first call. Raises OSError where that cannot be."""
+        """The folder, which the first call makes. Raises OSError if it cannot be made."""
         with self._lock:
             if self._keeper is None:
                 self._keeper = _keeper(self._path)
         return self._path
 
     def close(self) -> None:
-        """Removes it with all that is in it. It can be called more than once."""
+        """Removes the folder and its contents. Can be called more than once."""
         with self._lock:
             keeper, self._keeper = self._keeper, None
         if keeper is not None:

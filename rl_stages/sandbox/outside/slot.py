@@ -21,7 +21,7 @@ from cascade_rl.rl_stages.sandbox.tier import Tier
 from cascade_rl.rl_stages.sandbox.walls.confinement import COMPILER
 
 WORKER = "cascade_rl.rl_stages.sandbox.inside.box_worker"
-SLACK_SECONDS = 120.0  # beyond what the worker waits for: starting on a loaded machine, precompiling a header
+SLACK_SECONDS = 120.0  # added to the worker's own limits: a start on a loaded machine, precompiling a header
 CLOSE_SECONDS = 5.0
 
 StopOn = Callable[[int, TestRun], bool]
@@ -31,7 +31,8 @@ _workers: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def launch_worker(theirs: Connection, tier: Tier) -> int:
-    """Process id of a worker of this host that speaks over `theirs`. Its environment has no secrets to leak."""
+    """Starts a worker on this host that communicates over `theirs`. Returns its process id. Its environment has no
+    secrets to leak."""
     worker = subprocess.Popen(
         [sys.executable, "-m", WORKER, tier, str(os.getpid())],
         stdin=theirs.fileno(),
@@ -45,7 +46,8 @@ def launch_worker(theirs: Connection, tier: Tier) -> int:
 
 
 def end_worker(pid: int) -> None:
-    """Of a worker whose connection is closed; it ends its box."""
+    """Waits for the end of a worker whose connection is closed, and kills it if it takes too long. The worker ends its
+    box."""
     worker = _workers.pop(pid)
     try:
         worker.wait(CLOSE_SECONDS)
@@ -55,9 +57,9 @@ def end_worker(pid: int) -> None:
 
 
 class Slot:
-    """Starts its worker with the first request, and again after a failure. For one thread at a time.
+    """Starts its worker on the first request, and again after a failure. Use it from one thread at a time.
 
-    Raises SandboxFailure where the worker, the box in it, or its node is lost.
+    Raises SandboxFailure if the worker, its box or its node is lost.
     """
 
     def __init__(self, tier: Tier, node: Node | None = None) -> None:
@@ -96,17 +98,17 @@ class Slot:
         return CommandRun(status, code, text, answer["cpu_seconds"], answer["wall_seconds"])
 
     def hang_up(self) -> None:
-        """The worker begins to end. Only `close` may follow."""
+        """Closes the connection, so that the worker begins to end. Only `close` may follow."""
         if self._worker:
             self._worker[0].close()
 
     def close(self) -> None:
-        """Ends the worker, which ends its box."""
+        """Ends the worker. The worker ends its box."""
         if self._worker is None:
             return
         (connection, pid), self._worker = self._worker, None
         connection.close()
-        with suppress(NodeLost):  # it ended with its node
+        with suppress(NodeLost):  # the worker ended with its node
             self.node.call(end_worker, pid)
 
     def _ask(self, head: Mapping[str, Any], body: bytes, seconds: float) -> Frame:
@@ -141,7 +143,7 @@ class Slot:
         return SandboxFailure(what)
 
     def _start(self) -> None:
-        """Where none is alive: nothing is to be read from an idle one but its end."""
+        """Starts a worker unless one is alive. An idle worker sends nothing, so anything readable is its end."""
         if self._worker and not self._worker[0].poll():
             return
         self.close()

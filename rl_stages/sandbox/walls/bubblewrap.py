@@ -1,4 +1,4 @@
-"""The command line of a box in namespaces of its own."""
+"""The command line of a box in its own namespaces."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def command_line(
     workspace: str | None = None,
     extra: Sequence[str] = (),
 ) -> list[str]:
-    """bwrap's, up to the command in the box; `seccomp` is the descriptor of the filter.
+    """The command line of bwrap, up to the command in the box. `seccomp` is the descriptor of the filter.
 
-    Nothing is writable but `workspace`, or an empty folder in its place, /tmp and /dev/shm, each of `file_mib`. bwrap
-    must be started with an empty environment, since the box can read that of its process 1 (--clearenv is for others).
+    Only these are writable: `workspace`, or an empty folder of `file_mib` if there is none; /tmp and /dev/shm, each of
+    `file_mib`. bwrap must be started with an empty environment, because the box can read that of its process 1.
+    --clearenv clears only the environments of the other processes.
     """
     sized = ["--size", str(limits.file_mib * MIB), "--tmpfs"]
     variables = interpreter.environment(HOME, "/tmp") | dict(environment)
@@ -37,10 +38,10 @@ def command_line(
         *("--die-with-parent", "--new-session", "--hostname", "box", "--clearenv"),
         *(word for name, value in variables.items() for word in ("--setenv", name, value)),
         *_system(),
-        *(*sized, "/tmp"),  # first: this Python, or the workspace's parent, may lie below it
+        *(*sized, "/tmp"),  # first, because this Python or the workspace's parent may lie below it
         *(word for path in (*interpreter.prefixes(), *extra) for word in ("--ro-bind", path, path)),
         *(["--proc", "/proc"] if proc else []),
-        # --dev makes a tmpfs of half the memory, which a program could fill.
+        # --dev makes a tmpfs of half the memory. A program could fill it.
         *("--dev", "/dev", *sized, "/dev/shm", "--remount-ro", "/dev"),
         *(*home, "--remount-ro", "/", "--chdir", HOME, "--seccomp", str(seccomp), "--"),
     ]

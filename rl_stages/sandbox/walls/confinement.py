@@ -1,4 +1,4 @@
-"""What a process takes upon itself before it runs untrusted code. It runs in the box too."""
+"""The restrictions that a process imposes on itself before it runs untrusted code. This module also runs in the box."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.rl_stages.sandbox.limits import MIB, Limits
 from cascade_rl.rl_stages.sandbox.walls import landlock, seccomp
 
-STACK_MIB = 64  # threads get as much each, so that 256 would leave room for three in 1 GiB of address space
+STACK_MIB = 64  # each thread gets as much; 256 would leave room for only three in 1 GiB of address space
 COMPILER = Limits(cpu_seconds=30.0, memory_mib=2048, file_mib=64)
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 
@@ -20,12 +20,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def set_dumpable(dumpable: bool) -> None:
-    """Off: no process of the same user reads this one's memory, environment or descriptors."""
+    """If False, no process of the same user can read the memory, environment or descriptors of this one."""
     _prctl(_PR_SET_DUMPABLE, int(dumpable))
 
 
 def resource_limits(limits: Limits, stack_mib: int = STACK_MIB) -> dict[str, tuple[int, int]]:
-    """(soft, hard) by the name that both `resource` and util-linux' prlimit know."""
+    """(soft, hard) limits by the name that both `resource` and util-linux's prlimit use."""
     seconds = math.ceil(limits.cpu_seconds)
     equal = {
         "as": limits.memory_mib * MIB,
@@ -44,14 +44,16 @@ def limit_resources(limits: Limits, stack_mib: int = STACK_MIB) -> None:
 
 
 def confine_process(rules: int) -> None:
-    """This process to the files of a Landlock ruleset, to threads and to itself."""
+    """Confines this process to the files of a Landlock ruleset. It can start threads but no other process, and signal
+    only itself."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     landlock.restrict(rules)
     seccomp.install(seccomp.one_process_filter(os.getpid()))
 
 
 def command_confinement(readable: Sequence[str], writable: Sequence[str], limits: Limits) -> Callable[[], None]:
-    """What a child does before it executes a command that may have children and write to `writable`."""
+    """A function for a child to call before it executes a command. The command may have children and write to
+    `writable`."""
     filter_program = seccomp.command_filter(signals=landlock.abi() >= landlock.SIGNALS_SCOPED)
 
     def confine() -> None:

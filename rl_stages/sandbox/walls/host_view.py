@@ -1,7 +1,8 @@
-"""How a worker that is root makes this Python and a workspace reachable for a user without rights.
+"""How a worker that runs as root makes this Python and a workspace accessible to an unprivileged user.
 
-Root's home is usually closed to others, and may hold the interpreter; a workspace may lie below a closed folder. So
-the worker takes a mount namespace of its own, where such a home is covered by a folder with the interpreter alone.
+Root's home is usually closed to other users and may contain the interpreter. A workspace may lie below a closed
+folder. So the worker creates its own mount namespace. There it covers such a home with a folder that contains only the
+interpreter.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def slot_user() -> int | None:
-    """A user id of this process's own for its boxes; None where it is not root, whose processes no limit counts."""
+    """A user id for the boxes of this process. None if this process is not root or has no other user id to give.
+
+    The kernel applies no process limit to root.
+    """
     first, _, count = map(int, Path("/proc/self/uid_map").read_text().split()[:3])
     if os.geteuid() != 0 or count == 1:
         return None
@@ -30,7 +34,7 @@ def slot_user() -> int | None:
 
 
 class HostView:
-    """`user` runs the boxes. `prefixes` must be readable to it. Raises PermissionError where that cannot be."""
+    """`user` runs the boxes and must be able to read `prefixes`. Raises PermissionError if that is impossible."""
 
     def __init__(self, user: int | None, prefixes: Sequence[str]) -> None:
         self.user = user
@@ -45,7 +49,7 @@ class HostView:
 
     @contextmanager
     def workspace(self, path: Path) -> Iterator[str]:
-        """`path` where the boxes' user reaches it, and that user's own."""
+        """The path at which the boxes' user reaches `path`. All files in it are given to that user."""
         if self.user is not None:
             _give(path, self.user, self._open(path))
         if not self._mounts:
@@ -67,7 +71,7 @@ class HostView:
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """An empty folder of the boxes' user."""
+        """An empty folder that belongs to the boxes' user."""
         with tempfile.TemporaryDirectory(prefix="sandbox-", dir=_STAGE if self._mounts else None) as folder:
             if self.user is not None:
                 os.chown(folder, self.user, self.user)
@@ -85,7 +89,7 @@ class HostView:
             os.close(source)
 
     def _open(self, path: Path) -> int:
-        """A descriptor of `path` as it is below what was covered."""
+        """A descriptor of the original `path`, even if a mount now covers it."""
         for ancestor, descriptor in self._covered.items():
             if path.is_relative_to(ancestor):
                 return os.open(path.relative_to(ancestor), _O_PATH, dir_fd=descriptor)
@@ -93,7 +97,7 @@ class HostView:
 
 
 def _closed_ancestor(path: Path) -> Path | None:
-    """The topmost folder on the way to `path`, and `path` itself, that others may not enter."""
+    """The topmost folder on the way to `path`, or `path` itself, that other users may not enter."""
     for folder in (*reversed(path.parents), path):
         if not folder.stat().st_mode & 0o001:
             return folder
@@ -101,7 +105,7 @@ def _closed_ancestor(path: Path) -> Path | None:
 
 
 def _give(path: Path, user: int, descriptor: int) -> None:
-    """Makes all below an open folder the user's. Links are not followed."""
+    """Gives an open folder and all that it contains to the user. Does not follow links. Closes the descriptor."""
     try:
         root = f"/proc/self/fd/{descriptor}"
         os.chown(root, user, user)

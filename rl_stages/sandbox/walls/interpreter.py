@@ -1,4 +1,4 @@
-"""What of this machine a box may see: the system's programs, and this Python with its packages."""
+"""The files of this machine that a box may see: the system's programs, and this Python with its packages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")  # beside /usr, where they are not links into it
+SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")  # in addition to /usr, unless they are links into it
 ETC = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 EXECUTABLE = os.path.realpath(sys.executable)
 PACKAGES = [sysconfig.get_path("purelib")]
@@ -19,7 +19,8 @@ _DRIVER = (
     "cascade_rl.engine.core.parent_death",
     *(f"cascade_rl.rl_stages.sandbox.{name}" for name in (*_SANDBOX.split(), "inside.cpp_program", "inside.driver")),
 )
-# Isolated and without `site`: 10 ms of processor time. The modules come by stdin: their folder is not visible inside.
+# Isolated and without `site`, Python starts in 10 ms of processor time. The modules come through stdin, since the box
+# cannot see their folder.
 _BOOT = """
 import marshal, os, sys, types
 code = b""
@@ -45,7 +46,8 @@ def readable(extra: Sequence[str] = ()) -> list[str]:
 
 
 def environment(home: str, temporary: str) -> dict[str, str]:
-    """Of whatever runs in a box. One thread for numpy: cores are shared, and the same work must take the same time."""
+    """The environment variables in a box. numpy gets one thread: cores are shared, and the same work must take the same
+    time."""
     binaries = [f"{prefix}/bin" for prefix in (sys.prefix, sys.base_prefix)]
     return {
         "PATH": ":".join([*binaries, "/usr/bin", "/bin"]),
@@ -62,7 +64,7 @@ def environment(home: str, temporary: str) -> dict[str, str]:
 
 
 def driver() -> tuple[list[str], bytes]:
-    """The command line of the driver and what it first reads from stdin."""
+    """The command line of the driver, and the bytes that it reads first from stdin."""
     code = marshal.dumps([(name, _compiled(name)) for name in _DRIVER])
     boot = _BOOT.format(length=len(code))
     return [EXECUTABLE, "-I", "-S", "-W", "ignore", "-c", boot], code

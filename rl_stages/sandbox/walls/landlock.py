@@ -1,4 +1,4 @@
-"""The files that a process without namespaces may open, by the kernel's Landlock. It runs in the box too."""
+"""Restricts the files that a process without namespaces may open, with Landlock. This module also runs in the box."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ _ON_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
 _TCP, _SIGNALS_AND_ABSTRACT_SOCKETS = 3, 3
 _O_PATH = 0o10000000
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-SIGNALS_SCOPED = 6  # the ABI since when signals to processes outside can be denied
+SIGNALS_SCOPED = 6  # the first ABI version that can deny signals to processes outside
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def abi() -> int:
-    """Version of Landlock. Raises OSError where the kernel has none, or it is off."""
+    """The ABI version of Landlock. Raises OSError if the kernel does not have it or it is off."""
     return _checked(_libc.syscall(_CREATE, None, 0, 1), "Landlock")
 
 
 def ruleset(readable: Iterable[str], writable: Iterable[str]) -> int:
-    """Descriptor of a ruleset: only what lies under these paths, and no TCP. A path that does not exist is left out."""
+    """Descriptor of a ruleset that allows only these paths and what is below them, and no TCP. Ignores missing paths.
+
+    Landlock denies TCP from ABI 4 on.
+    """
     version = abi()
     handled = _handled(version)
     scopes = _TCP * (version >= 4), _SIGNALS_AND_ABSTRACT_SOCKETS * (version >= SIGNALS_SCOPED)
@@ -43,7 +46,7 @@ def ruleset(readable: Iterable[str], writable: Iterable[str]) -> int:
 
 
 def restrict(rules: int) -> None:
-    """Binds this process, which has `no_new_privs`, to the ruleset for good."""
+    """Applies the ruleset to this process, which must have `no_new_privs`. This cannot be undone."""
     _checked(_libc.syscall(_RESTRICT, rules, 0), "landlock_restrict_self")
 
 

@@ -1,6 +1,7 @@
-"""The system calls that a box may not make, as a classic BPF program assembled by hand. It runs in the box too.
+"""The system calls that a box may not make, as a classic BPF program assembled by hand.
 
-x86_64 and aarch64, where the kernel numbers calls differently: asm/unistd_64.h and asm-generic/unistd.h.
+It supports x86_64 and aarch64, for which the kernel numbers the calls differently: asm/unistd_64.h and
+asm-generic/unistd.h. This module also runs in the box.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 
-# (x86_64, aarch64); None where an architecture lacks the call.
+# (x86_64, aarch64); None if the architecture does not have the call.
 DENIED: dict[str, tuple[int | None, int | None]] = {
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
@@ -77,7 +78,7 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "ioperm": (173, None),
     "modify_ldt": (154, None),
 }
-# What namespaces contain must be denied where there are none: other processes of the user, and kernel-wide objects.
+# Without namespaces the filter must protect what they would isolate: other processes of the user, kernel-wide objects.
 DENIED_WITHOUT_NAMESPACES: dict[str, tuple[int | None, int | None]] = {
     "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240),
@@ -114,7 +115,7 @@ _FILTERED: dict[str, tuple[int, int]] = {
 
 
 class Assembler:
-    """Rules for one architecture, tried in their order."""
+    """Rules for one architecture, tried in order."""
 
     def __init__(self, machine: str) -> None:
         if machine not in AUDIT_ARCH:
@@ -155,7 +156,7 @@ class Assembler:
 
 
 def namespaces_filter() -> bytes:
-    """For a box in namespaces of its own."""
+    """The filter for a box in its own namespaces."""
     code = Assembler(os.uname().machine)
     _common(code)
     code.refuse_unless("socket", _EQUAL, [AF_UNIX], errno.EACCES)
@@ -163,7 +164,8 @@ def namespaces_filter() -> bytes:
 
 
 def one_process_filter(pid: int) -> bytes:
-    """For process `pid` without namespaces: threads but no children, no sockets, signals to itself alone."""
+    """The filter for process `pid` without namespaces. It may have threads, but no children or sockets, and may signal
+    only itself."""
     code = Assembler(os.uname().machine)
     _without_namespaces(code)
     code.deny(DENIED_TO_ONE_PROCESS)
@@ -175,7 +177,7 @@ def one_process_filter(pid: int) -> bytes:
 
 
 def command_filter(signals: bool) -> bytes:
-    """For a tree of processes without namespaces. `signals`: whether Landlock keeps them inside the tree."""
+    """The filter for a process tree without namespaces. `signals`: whether Landlock confines signals to the tree."""
     code = Assembler(os.uname().machine)
     _without_namespaces(code)
     code.refuse_unless("prlimit64", _EQUAL, [0], errno.EPERM)
@@ -186,7 +188,7 @@ def command_filter(signals: bool) -> bytes:
 
 
 def install(program: bytes) -> None:
-    """Binds this process, which has `no_new_privs`, to the filter for good."""
+    """Applies the filter to this process, which must have `no_new_privs`. This cannot be undone."""
     libc = ctypes.CDLL(None, use_errno=True)
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
@@ -196,7 +198,7 @@ def install(program: bytes) -> None:
 
 def _common(code: Assembler) -> None:
     code.deny(DENIED)
-    # Its flags are behind a pointer, which a filter cannot read: libc then falls back to clone.
+    # A filter cannot read the flags of clone3, which are passed by pointer. On ENOSYS libc falls back to clone.
     code.refuse(code.filtered("clone3"), errno.ENOSYS)
     code.refuse_if_any_bit("clone", CLONE_NEW_NAMESPACE, errno.EPERM)
 
