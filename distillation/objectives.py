@@ -1,11 +1,11 @@
-"""What a teacher tells of each token, and the loss that learns it. `MopdStage.objective` chooses one of the three.
+"""The values that a teacher gives for each token, and the loss that learns from them. `MopdStage.objective` selects:
 
-sampled  arXiv 2603.19220, equations 2 to 4: the log-prob of the token that the student sampled
-topk     a KL of the teacher's k likeliest tokens, all others as one bucket: at most the exact one
-exact    a KL, or the Jensen-Shannon divergence, of the whole vocabulary, from the teacher's hidden states and head
+sampled  the log-prob of the token that the student sampled (arXiv 2603.19220, equations 2 to 4)
+topk     a KL over the teacher's k likeliest tokens, with one bucket for all others; it is at most the exact KL
+exact    a KL, or the Jensen-Shannon divergence, over the whole vocabulary, from the teacher's hidden states and head
 
-The last two take the expectation over the next token instead of drawing it, so that no importance weight is needed
-for it. All are means over answers of means over their tokens. No [tokens, vocabulary] tensor is kept by any.
+The last two take the expectation over the next token instead of a sample, so they need no importance weight. All three
+average over the tokens of an answer and then over answers. None keeps a [tokens, vocabulary] tensor.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,25 +28,25 @@ from cascade_rl.kernels.policy_loss import importance_weight
 from cascade_rl.kernels.topk_kl import Kind as TopkKind
 from cascade_rl.kernels.topk_kl import topk_kl
 
-EXACT_IDS = 2**24  # up to which float32, in which all values per token travel, holds whole numbers
+EXACT_IDS = 2**24  # float32, the type of all per_token values, is exact for whole numbers up to this
 CHUNK_TOKENS = 512
 
 
 class Teaching(Protocol):
     def read(self, states: Tensor, head: Head, batch: MicroBatch) -> dict[str, Tensor]:
-        """The `Reader` of a teacher: "logprob" of the drawn tokens, and the per_token values that the loss reads."""
+        """The `Reader` of a teacher: "logprob" of the sampled tokens, and the per_token values that the loss reads."""
         ...
 
 
 def answers(sequences: Sequence[TrainSequence]) -> float:
-    """The answers that are learned from."""
+    """The number of answers with loss tokens."""
     return float(sum(sequence.loss_mask.any() for sequence in sequences))
 
 
 @dataclass(frozen=True)
 class SampledLoss(Teaching, Loss):
-    """Equation 4. Reads per_token "advantage", "rollout_logprob" and "share", which is 1 / (loss tokens of the
-    sequence); the metrics are means over sequences of means over tokens, as the loss is."""
+    """Equation 4 of arXiv 2603.19220. Reads per_token "advantage", "rollout_logprob" and "share", which is
+    1 / (loss tokens of the sequence). Like the loss, the metrics average over tokens and then over sequences."""
 
     low: float = 0.5
     high: float = 2.0
@@ -80,7 +80,7 @@ READ = ("advantage", "rollout_logprob", "share")
 
 @dataclass(frozen=True)
 class TopkLoss(Teaching, StatesLoss):
-    """Reads per_token "share", "teacher_ids" and "teacher_logprobs" [tokens, k]."""
+    """Reads per_token "share" [tokens], "teacher_ids" and "teacher_logprobs" [tokens, k]."""
 
     k: int
     kind: TopkKind
@@ -103,9 +103,9 @@ class TopkLoss(Teaching, StatesLoss):
 
 @dataclass(frozen=True)
 class ExactLoss(Teaching, StatesLoss):
-    """Reads per_token "share", "teacher", a number, and "teacher_states" [tokens, hidden].
+    """Reads per_token "share" [tokens], "teacher" [tokens] (its number) and "teacher_states" [tokens, hidden].
 
-    heads  number of a teacher -> its head, [padded vocabulary / tensor, hidden], on the ranks of the last stage
+    heads  teacher's number -> its head, [padded vocabulary / tensor, hidden], on the ranks of the last pipeline stage
     """
 
     heads: Mapping[int, Tensor]
@@ -144,7 +144,7 @@ def _of_kl(loss: Tensor, kind: Kind) -> Sums:
 def top_ids(states: Tensor, head: Head, k: int) -> Tensor:
     """The k likeliest tokens after each hidden state, int64 [tokens, k], over all tensor parallel ranks.
 
-    Raises UserError where k is more than the vocabulary that each rank holds.
+    Raises UserError if k is larger than the part of the vocabulary on each rank.
     """
     shard = VocabularyShard.of(head.weight, head.vocab_size, head.tp_group)
     limit = min(len(head.weight), head.vocab_size, EXACT_IDS)
@@ -163,7 +163,7 @@ def _top_ids(rows: Tensor, head: Head, shard: VocabularyShard, k: int) -> Tensor
 
 
 def _candidates(states: Tensor, head: Head, targets: Tensor, temperature: Tensor, ids: Tensor) -> Tensor:
-    """Log-probs [tokens, k] of `ids`; 0 where the target is IGNORED."""
+    """Log-probs [tokens, k] of `ids`; 0 if the target is IGNORED."""
     return fused_linear_logprob(
         states,
         head.weight,

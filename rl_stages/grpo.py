@@ -6,13 +6,13 @@
         one optimizer step on  - sum over all tokens of (w A log pi) / number of tokens
         move the new weights into the sampler
 
-w is the importance weight of the gap between trainer and sampler; the policy ratio itself is 1, because each batch is
-used once. With `updates_per_step` above 1 there are as many optimizer steps, each on its part of the groups, and a
+w is the importance weight for the gap between trainer and sampler. The policy ratio itself is 1, because each batch is
+used once. With `updates_per_step` above 1 there are several optimizer steps, each on its own part of the groups. A
 `surrogate` other than A log pi clips the ratio to the policy before the first of them. The trainer's log-probs are
-taken before the update and compared with the sampler's: a gap beyond `tme_bound` ends the run before it can harm the
-weights. What a stage does beside, each by a field of `GrpoStage`, is in step_batch.py (dynamic filtering),
-prompt_stream.py (epoch filter), group_scoring.py (overlong and hopeless answers), code_switch.py and agreement.py
-(sequences that disagree).
+computed before the update and compared with the sampler's. A gap above `tme_bound` ends the run before it can harm the
+weights. The optional parts of a stage, each with its own field of `GrpoStage`, are in step_batch.py (dynamic
+filtering), prompt_stream.py (epoch filter), group_scoring.py (overlong and hopeless answers), code_switch.py and
+agreement.py (sequences that disagree).
 """
 
 from collections import Counter
@@ -33,11 +33,11 @@ from cascade_rl.rl_stages.step_batch import draw_batch
 
 
 class NothingToLearn(RuntimeError):
-    """No sample of a step may be trained on."""
+    """None of a step's samples may be trained on."""
 
 
 def run(session: Session[GrpoStage]) -> None:
-    """All steps that the stage still has to take."""
+    """Runs the remaining steps of the stage."""
     trainer, prompts = session.trainer, PromptLedger(session)
     for step in session.steps():
         stage = session.stage.at(step)
@@ -61,7 +61,7 @@ def run(session: Session[GrpoStage]) -> None:
 
 
 def with_old(stage: GrpoStage, sequences: list[TrainSequence], logprobs: list[np.ndarray]) -> list[TrainSequence]:
-    """Adds the policy's log-probs before the update where the loss has a policy ratio."""
+    """Adds the policy's log-probs before the update if the loss has a policy ratio."""
     if "old_logprob" not in stage.objective.reads:
         return sequences
     return _with_values(sequences, "old_logprob", logprobs)
@@ -70,7 +70,7 @@ def with_old(stage: GrpoStage, sequences: list[TrainSequence], logprobs: list[np
 def with_reference(
     trainer: Trainer, reference: Reference | None, sequences: list[TrainSequence]
 ) -> list[TrainSequence]:
-    """Adds the log-probs of the stage's first weights where the loss has a KL term."""
+    """Adds the log-probs of the stage's first weights if the loss has a KL term."""
     if reference is None:
         return sequences
     with reference.in_place():

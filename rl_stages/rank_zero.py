@@ -28,7 +28,7 @@ from cascade_rl.rl_stages.tasks.domains import domain_named
 
 @dataclass(frozen=True)
 class RankZero:
-    """The parts that a session's verbs use on rank 0.
+    """The parts that a session's operations use on rank 0.
 
     judge    scores with the verifiers of the domains
     rewards  scores training samples: as `judge`, except that a stage's reward model scores the stage's domain
@@ -43,7 +43,7 @@ class RankZero:
     engine: Engine
 
     def open_ledger(self, version: int, weights: str) -> None:
-        """Opens the ledger of the weights with digest `weights`, with the samples of a killed attempt."""
+        """Opens the ledger of the weights with digest `weights`, which may already have samples of a killed attempt."""
         if refused := self.ledger.open(self.folder.ledger(version), weights):
             count = len(refused.rollouts)
             self.log.progress.say(f"{count} rollouts were sampled from other weights and are sampled again")
@@ -61,7 +61,7 @@ class RankZero:
 
 
 class RecordedBatch(Batch):
-    """A batch that records each sample in the ledger and counts it on the terminal as it comes."""
+    """A batch that records each sample in the ledger and counts it on the terminal as it arrives."""
 
     def __init__(self, zero: RankZero, requests: Sequence[Request], phase: Phase) -> None:
         known = {request.id: rollout for request in requests if (rollout := zero.ledger.rollout(request))}

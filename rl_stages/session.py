@@ -1,6 +1,6 @@
-"""The session of a stage that samples, with the verbs that its loop is written with.
+"""The session of a stage that samples, with the operations that its loop is written in.
 
-Only rank 0 has `zero`; the other ranks have only their part of the trainer. `on_rank0` broadcasts results to all ranks.
+Only rank 0 has `zero`. The other ranks have only their part of the trainer. `on_rank0` broadcasts results to all ranks.
 """
 
 import zlib
@@ -51,7 +51,7 @@ class Session[S: Stage](TrainingSession[S]):
             self.zero.ledger.discard()  # the trainer disagrees with these samples, so they must be sampled again
         super().__exit__(kind)
 
-    # The verbs of a loop, in addition to those of `TrainingSession` and `refit`.
+    # The operations of a loop, in addition to those of `TrainingSession` and `refit`.
 
     def draw(self, label: str, tasks: Sequence[Task], group: int, sampling: Sampling) -> list[list[Rollout]]:
         """`group` samples for each task from the current weights; the same list on every rank.

@@ -59,7 +59,7 @@ class TrainingSession[S: Stage]:
         self.checkpoints = checkpoint.CheckpointWriter()
         self.first_step = self._restore()
 
-    # The verbs of a loop.
+    # The operations of a loop.
 
     def steps(self) -> Iterator[int]:
         """The remaining steps, counting from 0. Writes a checkpoint after each step for which one is due."""

@@ -11,7 +11,7 @@ from cascade_rl.engine.train.packing import MicroBatch
 
 
 def shard(batch: MicroBatch, size: int, rank: int) -> MicroBatch:
-    """A rank's tokens of a micro-batch. Segments, `cu_seqlens` and `max_seqlen` stay those of the whole batch."""
+    """A rank's tokens of a micro-batch. Segments, `cu_seqlens` and `max_seqlen` remain those of the whole batch."""
     if size == 1:
         return batch
     held = zigzag(batch.cu_seqlens, size, rank)
@@ -29,12 +29,13 @@ def shard(batch: MicroBatch, size: int, rank: int) -> MicroBatch:
 
 
 def sequence_means(values: Tensor, batch: MicroBatch, group: dist.ProcessGroup | None) -> Tensor:
-    """Mean of `values`, one for each loss token that this rank holds, over all loss tokens of the token's sequence.
+    """For each loss token of this rank, the mean of `values` over all loss tokens of the token's sequence.
 
-    values float [loss tokens], of `batch` after `shard`; the result has its shape. Collective, without gradient.
+    values: float [loss tokens] of `batch`, which is the result of `shard`. The result has the same shape. Collective,
+    without gradient.
     """
     size = 1 if group is None else group.size()
-    lengths = batch.cu_seqlens.diff() // size  # of what this rank holds of each segment
+    lengths = batch.cu_seqlens.diff() // size  # this rank's part of each segment
     counts = torch.stack([mask.sum() for mask in batch.loss_mask.split(lengths.tolist())])
     sums = torch.stack([part.sum() for part in values.split(counts.tolist())])
     totals = torch.stack([sums, counts.to(sums.dtype)])

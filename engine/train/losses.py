@@ -1,10 +1,10 @@
-"""The losses, and what they are made of.
+"""The losses and their building blocks.
 
-The contract: a loss returns sums over the loss tokens of one micro-batch, and one global denominator, known
-before backward, divides once. The same global batch then gives the same loss and gradients however it is cut
-into micro-batches and ranks. Nothing else in the engine scales a loss.
+The contract: a loss returns sums over the loss tokens of one micro-batch. They are divided once, by one global
+denominator that is known before backward. So the same global batch gives the same loss and gradients however it is
+split into micro-batches and ranks. Nothing else in the engine scales a loss.
 
-Masks select, they never multiply: a value outside the mask may be NaN or infinite (SkyRL#1635, miles#1363).
+Masks select and never multiply, because a value outside the mask may be NaN or infinite (SkyRL#1635, miles#1363).
 """
 
 from collections.abc import Sequence
@@ -29,38 +29,38 @@ Sums = tuple[Tensor, dict[str, Tensor]]
 
 class Loss(Protocol):
     def denominator(self, sequences: Sequence[TrainSequence]) -> float:
-        """What divides the sum over all micro-batches and ranks; `sequences` is the whole global batch."""
+        """The divisor of the sum over all micro-batches and ranks. `sequences` is the whole global batch."""
         ...
 
     def __call__(self, logprob: Tensor, entropy: Tensor, batch: MicroBatch) -> Sums:
-        """The sum to be minimised, with gradient, and detached sums over the loss tokens for the metrics.
+        """The sum to minimise, with gradient, and detached sums over the loss tokens for the metrics.
 
-        logprob, entropy: float32 [tokens]. Every sum, divided by `denominator`, is a mean over loss tokens;
-        "loss" is the number that is optimised.
+        logprob, entropy: float32 [tokens]. Each sum is divided by `denominator`, which gives a mean over the loss
+        tokens. "loss" is the number that is optimised.
         """
         ...
 
 
 @runtime_checkable
 class StatesLoss(Protocol):
-    """A loss that reads hidden states instead of log-probs; the rest is as for `Loss`."""
+    """A loss that reads hidden states instead of log-probs. Otherwise like `Loss`."""
 
     def denominator(self, sequences: Sequence[TrainSequence]) -> float: ...
 
     def of_states(self, states: Tensor, head: "Head", batch: MicroBatch) -> Sums:
-        """states: [tokens, hidden], all tokens of this context parallel rank, also under sequence parallelism. Their
-        gradient is wanted whole on each tensor parallel rank."""
+        """states: [tokens, hidden], all tokens of this context parallel rank, also under sequence parallelism. Each
+        tensor parallel rank must produce their full gradient."""
         ...
 
 
 def loss_tokens(sequences: Sequence[TrainSequence]) -> float:
-    """Denominators come from the loss mask only: prompts and masked samples do not count (trl#6439)."""
+    """The number of loss tokens, from the loss mask only: prompts and masked samples do not count (trl#6439)."""
     return float(sum(int(sequence.loss_mask.sum()) for sequence in sequences))
 
 
 @dataclass(frozen=True)
 class SftLoss:
-    """Negative log-likelihood, mean over the loss tokens of the global batch."""
+    """Negative log-likelihood, averaged over the loss tokens of the global batch."""
 
     def denominator(self, sequences: Sequence[TrainSequence]) -> float:
         return loss_tokens(sequences)
@@ -72,10 +72,11 @@ class SftLoss:
 
 @dataclass(frozen=True)
 class RewardLoss:
-    """Sum of slope x reward over the loss tokens, of which each sequence has one: its last.
+    """Sum of slope x reward over the loss tokens. Each sequence has one loss token, its last.
 
-    With the slopes of a loss of all rewards (per_token "slope", d loss / d reward times the pairs), taken before the
-    update, the gradient is that loss's own, whichever micro-batches and ranks the two answers of a pair land in.
+    The slopes (per_token "slope") are d loss / d reward, times the number of pairs, of a loss of all rewards, computed
+    before the update. With them the gradient equals that of this loss, whatever micro-batches and ranks the two answers
+    of a pair are in.
     """
 
     def denominator(self, sequences: Sequence[TrainSequence]) -> float:
@@ -88,11 +89,11 @@ class RewardLoss:
 
 @dataclass(frozen=True)
 class PolicyLoss:
-    """`policy_loss` of a micro-batch, mean over the loss tokens of the global batch. The default objective is Eq. 1 of
-    both papers: REINFORCE with group advantages and an importance weight.
+    """`policy_loss` of a micro-batch, averaged over the loss tokens of the global batch. The default objective is Eq. 1
+    of both papers: REINFORCE with group advantages and an importance weight.
 
-    A token whose weight is 0 still counts in the denominator, as in NeMo-RL. With "gspo" all tokens count alike too,
-    where its paper takes the mean over sequences of means over tokens. Reads per_token what `objective.reads` names.
+    A token whose weight is 0 still counts in the denominator, as in NeMo-RL. All tokens count equally, with "gspo" too,
+    whereas its paper averages over tokens and then over sequences. Reads the per_token values in `objective.reads`.
     """
 
     objective: PolicyObjective
@@ -102,7 +103,7 @@ class PolicyLoss:
 
     def __call__(self, logprob: Tensor, entropy: Tensor, batch: MicroBatch) -> Sums:
         mask = batch.loss_mask
-        logprob = logprob[mask]  # [loss tokens], and so are the values
+        logprob = logprob[mask]  # [loss tokens], as are the values
         values = {name: batch.per_token[name][mask] for name in self.objective.reads}
         if self.objective.surrogate == "gspo":
             log_ratio = logprob.detach() - values["old_logprob"]
@@ -112,8 +113,8 @@ class PolicyLoss:
 
 
 def _context_group() -> dist.ProcessGroup | None:
-    """The ranks that share each sequence; None where nothing is cut."""
-    from megatron.core import parallel_state  # here, since most readers of this module need no Megatron
+    """The ranks that share each sequence; None without context parallelism."""
+    from megatron.core import parallel_state  # here, since most users of this module do not need Megatron
 
     return parallel_state.get_context_parallel_group(check_initialized=False)
 
@@ -121,9 +122,9 @@ def _context_group() -> dist.ProcessGroup | None:
 def group_advantages(rewards: np.ndarray, valid: np.ndarray) -> np.ndarray:
     """(r - mean) / (std + 1e-6) over the valid samples of one prompt's group, float32 [group].
 
-    rewards float [group], valid bool [group]. The standard deviation is Bessel-corrected and the 1e-6 is
-    NeMo-RL's; the papers state neither. A group whose valid rewards are all equal, or with fewer than two
-    valid samples, has advantage 0; so has an invalid sample, whose reward is not looked at and may be NaN.
+    rewards float [group], valid bool [group]. The Bessel-corrected standard deviation and the 1e-6 are those of
+    NeMo-RL; the papers specify neither. All advantages of a group are 0 if its valid rewards are equal, or if it has
+    fewer than two valid samples. An invalid sample has advantage 0. Its reward is not read and may be NaN.
 
     Raises ValueError if a valid reward is not finite.
     """

@@ -1,4 +1,4 @@
-"""Whoever launches says whether work may be set aside: by `--rerun`, or when asked on a terminal."""
+"""Asks the user whether work may be set aside: by `--rerun`, or with a question on the terminal."""
 
 import sys
 from collections.abc import Collection, Sequence
@@ -10,7 +10,7 @@ from cascade_rl.rl_stages.run.upgrade.kept_folders import SetAside, refuse
 
 
 def agree(cascade: Cascade, named: Collection[str], aside: Sequence[SetAside]) -> None:
-    """Raises UserError, and nothing is set aside, unless each stage that has to run again is `named` or confirmed."""
+    """Raises UserError, before anything is set aside, unless each stage that must run again is `named` or confirmed."""
     _check_names(cascade, named, aside)
     left = [item for item in aside if item.again and item.stage not in named]
     if left and not (sys.stdin.isatty() and _confirmed(left)):

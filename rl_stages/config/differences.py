@@ -1,21 +1,21 @@
-"""What a node of the configuration tree says beyond the defaults: the part of it that is hashed.
+"""The values of a configuration node that are not defaults: the part of it that is hashed.
 
-Guarantees: a field that is added with a default, a renamed field and another default, both named in the table of
-`rl_stages/config/schema.py`, leave the result alone for a node that means what it meant before.
+Guarantees: the result for a node whose meaning has not changed stays the same if a field is added with a default, or if
+a field is renamed or gets another default and this is in the table of `rl_stages/config/schema.py`.
 """
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
-from cascade_rl.rl_stages.config import schema
+from cascade_rl.rl_stages.config.cascade import schema
 
 
 def differences(node: Any, default: Any = None, within: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Plain form of the values that are not the first default of their key, by the key's first name.
+    """Plain form of the values that differ from the first default of their key, by the key's first name.
 
-    default   node that this one is compared with; None: the defaults of its class
-    within    how the table may name the node by its place, such as "GrpoStage.optimizer"
+    default   the node to compare with; None: the defaults of the node's class
+    within    names that the table may use for the node by its position, such as "GrpoStage.optimizer"
     """
     owners = (*within, *schema.owners_of(type(node)))
     found = {}
@@ -29,7 +29,7 @@ def differences(node: Any, default: Any = None, within: tuple[str, ...] = ()) ->
 
 
 def _first_default(item: Field[Any], default: Any, owners: tuple[str, ...]) -> Any:
-    """MISSING where the key has none."""
+    """The first default of a key; MISSING if it has none."""
     older = schema.older_default(owners, item.name)
     if older is not MISSING:
         return older
@@ -37,7 +37,7 @@ def _first_default(item: Field[Any], default: Any, owners: tuple[str, ...]) -> A
 
 
 def default_of(item: Field[Any]) -> Any:
-    """MISSING where a field has none."""
+    """The default of a field; MISSING if it has none."""
     return item.default if item.default_factory is MISSING else item.default_factory()
 
 

@@ -17,9 +17,9 @@ RL_SAMPLING = Sampling(max_new_tokens=49_152, temperature=1.0, top_p=1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Extension(Node):
-    """New settings from step `from_step` on, counting from 0; None leaves what there was. Cascade 1 extends the answers
-    of Math RL at fixed steps (arXiv 2512.13607, Table 17); its other rule, to end a stage at a clip ratio of about
-    10 %, is `LengthClip`."""
+    """New settings from step `from_step` on, counting from 0. None keeps the previous value. Cascade 1 extends the
+    answers of Math RL at fixed steps (arXiv 2512.13607, Table 17). Its other rule, to end a stage at a clip ratio of
+    about 10 %, is `LengthClip`."""
 
     from_step: int
     max_new_tokens: int
@@ -34,8 +34,8 @@ class Extension(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class EpochFilter(Node):
-    """After each epoch, prompts that were answered always right or always wrong sit out the next one, but for these
-    shares of them. Math RL of Cascade 1 (arXiv 2512.13607, section 4)."""
+    """Prompts whose answers in an epoch were all right or all wrong are left out of the next epoch, except for these
+    shares of them. Used in Math RL of Cascade 1 (arXiv 2512.13607, section 4)."""
 
     hard_readmission: float = 0.1
     easy_readmission: float = 0.01
@@ -46,8 +46,9 @@ class EpochFilter(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class CodeSwitch(Node):
-    """The reward of an answer in another script to an English prompt: `reward`, or that added to the lowest reward of
-    the batch. Cascade 1 (arXiv 2512.13607, section 4): -1 in Math RL, 0 in Code RL, lowest - 10 in RLHF."""
+    """The reward of an answer in another script to an English prompt. It is `reward`, which with "lowest" is added to
+    the lowest reward of the batch. Cascade 1 (arXiv 2512.13607, section 4): -1 in Math RL, 0 in Code RL, lowest - 10 in
+    RLHF."""
 
     reward: float
     relative_to: Literal["zero", "lowest"] = "zero"
@@ -55,30 +56,32 @@ class CodeSwitch(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class GrpoStage(OnPolicyStage):
-    """On-policy RL with verified rewards. Defaults: IF-RL of Cascade 2, Table 8 (arXiv 2603.19220), but without its
-    dynamic filtering; each stage's own numbers are in rl_stages/recipes/.
+    """On-policy RL with verified rewards. The defaults are those of IF-RL in Cascade 2 (arXiv 2603.19220, Table 8), but
+    without its dynamic filtering. Each stage's own numbers are in rl_stages/recipes/.
 
-    surrogate         of the policy objective (kernels/policy_objective.py): "reinforce", the papers', or one with a
-                      clipped policy ratio, for several updates a step: "clip", "cispo", "gspo"
+    surrogate         surrogate of the policy objective (kernels/policy_objective.py). "reinforce" is the papers'.
+                      "clip", "cispo" and "gspo" clip the policy ratio, for several updates per step
     clip_low, clip_high   the ratio is clipped to [1 - clip_low, 1 + clip_high]; the GSPO paper has 3e-4 and 4e-4
-    dual_clip         of "clip" and "gspo": bounds what a negative advantage can cost; None: no bound
-    updates_per_step  optimizer steps of a step, each on an equal part of its groups, in their order
-    importance        weight of the train/rollout gap: "truncated" (clamped at importance_high), "masked"
-                      (tokens outside [importance_low, importance_high] dropped), "off". Not in the paper
-    kl_estimator      "k3", "k2" or "k1", of the KL term
-    kl_coefficient    KL to the stage's first weights; 0 but for RLHF (0.03)
-    overlong          a truncated sample has reward 0 ("penalty") or leaves the loss ("filter")
-    domains           those of its data, where they are several; `domain` is then only a name
-    extensions        longer answers, and what changes with them, from given steps on
-    dynamic_filtering   a step's groups are those with unequal rewards; more are drawn until it has all
-    max_draws         times that a step draws before it gives up; 10 is NeMo-RL's
-    epoch_filter      which prompts come back in the next epoch; None: all
-    min_best_reward   a group whose best reward is not above it leaves the loss; 0.5 in agentless SWE RL of Cascade 2
-    code_switch       the reward of an answer in another script to an English prompt; None: as any other
-    thinking_fraction share of a draw's prompts in thinking mode; None: as the chat template has it
-    reward_model      what judges the answers of the stage's domain in training; None: its verifier, as in evaluation
-    sequence_error_bound   an answer whose mean of exp|log p_train - log p_rollout| is larger leaves the loss; NeMo-RL's
-                      recipe for the 30B-A3B model (grpo_nanov3.yaml) has 2; None: none does, see tme_bound
+    dual_clip         for "clip" and "gspo": bounds the loss of a token with negative advantage; None: no bound
+    updates_per_step  optimizer steps per step, each on an equal part of the step's groups, in order
+    importance        weight for the gap between trainer and sampler: "truncated" (clamped at importance_high), "masked"
+                      (tokens outside [importance_low, importance_high] are dropped), "off". Not in the papers
+    kl_estimator      estimator of the KL term: "k3", "k2" or "k1"
+    kl_coefficient    weight of the KL to the stage's first weights; 0 except in RLHF (0.03)
+    overlong          a truncated sample has reward 0 ("penalty") or is left out of the loss ("filter")
+    domains           the domains of the data, if there are several; `domain` is then only a name
+    extensions        longer answers, and the settings that change with them, from given steps on
+    dynamic_filtering   a step uses only groups with unequal rewards, and samples more until it has enough
+    max_draws         how often a step samples before it gives up; 10 in NeMo-RL
+    epoch_filter      which prompts return in the next epoch; None: all
+    min_best_reward   a group is left out of the loss unless its best reward is above this; 0.5 in agentless SWE RL of
+                      Cascade 2
+    code_switch       the reward of an answer in another script to an English prompt; None: no special reward
+    thinking_fraction share of the prompts in thinking mode, each time a step samples; None: the chat template decides
+    reward_model      judges the answers of the stage's domain in training; None: its verifier does, as in evaluation
+    sequence_error_bound   an answer is left out of the loss if its mean of exp|log p_train - log p_rollout| is above
+                      this; 2 in NeMo-RL's recipe for the 30B-A3B model (grpo_nanov3.yaml); None: no such bound, only
+                      tme_bound
     """
 
     kind: ClassVar[str] = "grpo"
@@ -108,7 +111,7 @@ class GrpoStage(OnPolicyStage):
 
     @property
     def objective(self) -> PolicyObjective:
-        """What an update minimises."""
+        """The objective that an update minimises."""
         return PolicyObjective(**{item.name: getattr(self, item.name) for item in fields(PolicyObjective)})
 
     @property
@@ -159,4 +162,4 @@ class GrpoStage(OnPolicyStage):
         rising = all(early < late for early, late in zip([0, *starts], starts, strict=False))
         require(rising, f"{self.name}.extensions", "from_step above 0 and rising", starts)
         for change in self.extensions:
-            change.applied_to(self)  # refuses, as a stage does, what cannot be
+            change.applied_to(self)  # raises UserError for invalid settings, as a stage does

@@ -22,18 +22,18 @@ DIVERGENCES = {"sampled": ("reverse",), "topk": ("reverse", "forward"), "exact":
 class MopdStage(OnPolicyStage):
     """Multi-domain on-policy distillation: the teacher of a sample's domain scores the student's tokens.
 
-    Defaults: arXiv 2603.19220, section 4.4 and Table 8. The text and the table give two learning rates; the default is
-    the text's, which comes with a warm-up.
+    Defaults: arXiv 2603.19220, section 4.4 and Table 8. The text and the table give different learning rates. The
+    default is that of the text, which comes with a warm-up.
 
     teachers   domain -> one of: the name of an earlier stage, whose export is the teacher; "best", the earlier stage
                with the best held-out score in that domain; a Hugging Face folder, written with a "/". Each domain of
-               the data needs one. It has the student's architecture and tokenizer
-    importance_low, importance_high   objective "sampled": tokens with a ratio outside the band are dropped
-    objective  "sampled": the teacher's log-prob of the sampled token, as in the paper (equations 2 to 4). "topk":
-               the divergence over the teacher's `topk` likeliest tokens and one bucket for the rest. "exact": over the
-               whole vocabulary
-    divergence  "reverse": KL(student || teacher), the paper's. "forward": KL(teacher || student), of "topk" and
-               "exact". "jsd": Jensen-Shannon, of "exact"
+               the data needs a teacher with the student's architecture and tokenizer
+    importance_low, importance_high   for objective "sampled": tokens with a ratio outside this range are dropped
+    objective  "sampled": the teacher's log-prob of the sampled token, as in the paper (equations 2 to 4). "topk": the
+               divergence over the teacher's `topk` likeliest tokens, with one bucket for all others. "exact": the
+               divergence over the whole vocabulary
+    divergence  "reverse": KL(student || teacher), as in the paper. "forward": KL(teacher || student), for "topk" and
+               "exact". "jsd": Jensen-Shannon, for "exact"
     """
 
     kind: ClassVar[str] = "mopd"
@@ -61,7 +61,7 @@ class MopdStage(OnPolicyStage):
         known = DIVERGENCES[self.objective]
         expected = f"{' or '.join(known)} with objective={self.objective}"
         require(self.divergence in known, f"{self.name}.divergence", expected, self.divergence)
-        # over the student's kept tokens alone, a teacher could not favour a token that the student left out
+        # with only the student's kept tokens, a teacher could not favour a token that the student left out
         top_k = self.sampling.top_k
         require(top_k == 0, f"{self.name}.sampling.top_k", "0: distillation is over the whole vocabulary", top_k)
         require(len(self.teachers) > 0, f"{self.name}.teachers", "at least one teacher", dict(self.teachers))

@@ -1,27 +1,27 @@
-"""The run folder: the one place where a run's state is on disk.
+"""The run folder, which contains all state that a run keeps on disk.
 
     runs/<name>/
       cascade.yaml  lineage.json  summary.json
-      inputs.json                     of which data files this was read (rl_stages/run/known_data.py)
+      inputs.json                     cached checks of the data files (rl_stages/run/known_data.py)
       superseded/02_if_rl-1a2b3c4d/   a stage as it was before its settings, data or parent changed
       stages/01_sft/
         stage.yaml
-        hash                        of all that the stage's weights depend on (rl_stages/run/upgrade/hash_file.py)
-        metrics.jsonl               one row a step; a rerun with the same seed gives the same bytes
-        events.jsonl                what happened when: attempts, seconds per phase; never rewritten
-        parity.json                 of the start: trainer and engine on the same tokens (rl_stages/start.py)
+        hash                        of all that determines the stage's weights (rl_stages/run/upgrade/hash_file.py)
+        metrics.jsonl               one row per step; a rerun with the same seed gives the same bytes
+        events.jsonl                events with their times: attempts, seconds per phase; never rewritten
+        parity.json                 trainer and engine compared on the same tokens at the start (rl_stages/start.py)
         scores.json                 held-out scores {"before": {domain: score}, "after": {...}}
-        prompts.jsonl               GRPO: the prompts of each draw, with their pass rates (rl_stages/prompt_ledger.py)
-        ledger/version_00011        samples and verdicts of those weights, as they came (rl_stages/run/ledger.py)
+        prompts.jsonl               GRPO: the prompts of each step, with their pass rates (rl_stages/prompt_ledger.py)
+        ledger/version_00011        samples and verdicts of those weights (rl_stages/run/ledger.py)
         rollouts/step_00012.parquet
-        checkpoints/step_00012/     complete, or named step_00012.partial
+        checkpoints/step_00012/     complete; an incomplete one is named step_00012.partial
         export/  tensorboard/  logs/
         done                        written last: the stage is finished
 
-Guarantees: a folder made with another base, seed or evaluation is refused and left as it is. A stage that changed runs
-again, with what depends on it and nothing else, once somebody agrees where it has work in it; its old folder is kept,
-and taken back when the change is undone. One launcher at a time. Whatever is killed when, a stage goes on from its
-newest complete checkpoint, with the metrics up to there.
+Guarantees: A folder that was made with another base, seed or evaluation is refused and not touched. A stage that
+changed runs again, with the stages that depend on it and no others. If the stage has work in it, somebody must agree
+first. Its old folder is kept, and used again if the change is undone. Only one launcher works in the folder at a time.
+Whatever is killed, and whenever, a stage continues from its newest complete checkpoint, with the metrics up to there.
 """
 
 import fcntl
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 INPUTS = "inputs.json"
-SHARED = ("base", "seed", "evaluation")  # of the cascade: what every stage's weights or scores depend on
-LOCK_PATIENCE_S = 2.0  # the ranks of a launcher that was just killed hold its lock for a moment
+SHARED = ("base", "seed", "evaluation")  # keys of the cascade that every stage's weights or scores depend on
+LOCK_PATIENCE_S = 2.0  # the ranks of a killed launcher hold its lock for a moment
 
 
 @dataclass(frozen=True)
 class StageSummary:
-    """A stage's entry in summary.json. The last two are None where no step reported them."""
+    """A stage's entry in summary.json. The last two are None if no step reported them."""
 
     name: str
     domain: str
@@ -72,8 +72,8 @@ class StageSummary:
 
 @dataclass(frozen=True)
 class StageFolder:
-    """One stage's part of the run folder. `position` counts from 1; `parent` is None for the first stage, `identity`
-    where the run folder was only opened."""
+    """One stage's part of the run folder. `position` counts from 1. `parent` is None if the stage starts from the base.
+    `identity` is None if the run folder was opened but not claimed."""
 
     root: Path
     position: int
@@ -103,22 +103,22 @@ class StageFolder:
         return JsonLines(self.root / "events.jsonl")
 
     def create(self) -> None:
-        """Make the folders, hash and stage.yaml; nothing else that is there is touched."""
+        """Makes the folders, hash and stage.yaml. Does not touch anything else in the folder."""
         assert self.identity, "a stage of a folder that was only opened"
         for name in ("rollouts", "ledger", "checkpoints", "logs", "tensorboard"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
-        write_hash(self.root, self.identity)  # first: an older hash is checked by the stage.yaml of its time
+        write_hash(self.root, self.identity)  # first, because an older hash is checked with the stage.yaml of its time
         write_atomically(self.root / "stage.yaml", recorded_yaml(self.config))
 
-    # What a step leaves.
+    # The records of a step.
 
     def record_step(self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float], tokens: int) -> None:
-        """Log a step: `metrics`, equal in all runs with one seed, and apart from them seconds per phase."""
+        """Logs a step. `metrics` are equal in all runs with the same seed, so `seconds` per phase go to the events."""
         self.metrics.append({"step": step} | dict(metrics))
         self.record_event("step", step=step, tokens=tokens, seconds=dict(seconds))
 
     def record_event(self, event: str, **facts: Any) -> None:
-        """Log something with the time of day (unix seconds)."""
+        """Logs an event with its time (Unix seconds)."""
         self.events.append({"time": time.time(), "event": event} | facts)
 
     def rollouts(self, step: int) -> Path:
@@ -128,7 +128,7 @@ class StageFolder:
         return self.root / "ledger" / f"version_{version:05d}"
 
     def scalars(self) -> "SummaryWriter":
-        """TensorBoard writer; what a killed attempt wrote after the newest checkpoint is hidden."""
+        """TensorBoard writer. Hides what a killed attempt wrote after the newest checkpoint."""
         from torch.utils.tensorboard import SummaryWriter
 
         return SummaryWriter(str(self.root / "tensorboard"), purge_step=self.last_step() + 1)
@@ -139,17 +139,17 @@ class StageFolder:
         return self.root / "checkpoints" / f"step_{step:05d}"
 
     def partial_checkpoint(self, step: int) -> Path:
-        """Where all ranks write the checkpoint of a step until it is complete."""
+        """The folder to which all ranks write the checkpoint of a step until it is complete."""
         return self.checkpoint(step).with_suffix(".partial")
 
     def begin_checkpoint(self, step: int) -> None:
-        """Make the empty folder `partial_checkpoint(step)`."""
+        """Makes the empty folder `partial_checkpoint(step)`."""
         shutil.rmtree(self.partial_checkpoint(step), ignore_errors=True)
         self.partial_checkpoint(step).mkdir(parents=True)
 
     def commit_checkpoint(self, step: int) -> None:
-        """Name the checkpoint complete and drop the oldest ones beyond `keep_checkpoints`, with the ledgers up to
-        each: no step that reads one can be taken again."""
+        """Gives the checkpoint its final name and deletes the oldest ones beyond `keep_checkpoints`, with the ledgers
+        up to each. No step that reads such a ledger can run again."""
         self.partial_checkpoint(step).rename(self.checkpoint(step))
         sync_folder(self.root / "checkpoints")
         for old in self.checkpoint_steps()[: -self.config.keep_checkpoints]:
@@ -159,7 +159,7 @@ class StageFolder:
     def _drop_checkpoint(self, step: int) -> None:
         doomed = self.partial_checkpoint(step)
         shutil.rmtree(doomed, ignore_errors=True)
-        self.checkpoint(step).rename(doomed)  # a kill during the removal must not leave half under the full name
+        self.checkpoint(step).rename(doomed)  # a kill during the removal must not leave half of it under this name
         shutil.rmtree(doomed)
 
     def _drop_ledgers(self, version: int) -> None:
@@ -173,13 +173,13 @@ class StageFolder:
         return sorted(int(path.name.removeprefix("step_")) for path in found)
 
     def last_step(self) -> int:
-        """The step to go on from; 0 before the first checkpoint."""
+        """The step to continue from; 0 before the first checkpoint."""
         return max(self.checkpoint_steps(), default=0)
 
     def restart(self) -> int:
-        """Bring the folder back to the newest complete checkpoint; returns its step.
+        """Resets the folder to the newest complete checkpoint. Returns its step.
 
-        Later metrics are dropped: those steps run again. Later rollouts stay until their step replaces them.
+        Later metrics are dropped, because those steps run again. Later rollouts stay until their step replaces them.
         """
         for partial in (self.root / "checkpoints").glob("*.partial"):
             shutil.rmtree(partial)
@@ -195,7 +195,7 @@ class StageFolder:
         return read_json(path) if path.exists() else {}
 
     def record_scores(self, when: str, scores: Mapping[str, float]) -> None:
-        """Keep the held-out scores taken "before" or "after" the stage."""
+        """Stores the held-out scores taken "before" or "after" the stage."""
         if when not in ("before", "after"):
             raise ValueError(f"expected scores 'before' or 'after' the stage, found {when!r}")
         write_json(self.root / "scores.json", self.scores() | {when: dict(scores)})
@@ -205,7 +205,7 @@ class StageFolder:
         return (self.root / "done").exists()
 
     def finish(self) -> None:
-        """Mark the stage finished. Raises ValueError unless last checkpoint, export and scores are there."""
+        """Marks the stage as finished. Raises ValueError unless last checkpoint, export and scores exist."""
         missing = [when for when in ("before", "after") if when not in self.scores()]
         ended = self.early_stop or self.last_step() == self.config.steps
         missing += [] if ended else [f"checkpoint of step {self.config.steps}"]
@@ -216,17 +216,17 @@ class StageFolder:
 
     @property
     def early_stop(self) -> Mapping[str, Any] | None:
-        """The event of the rule that ended the stage at its newest checkpoint, before its last step."""
+        """The event of the rule that ended the stage early, at its newest checkpoint. None if no rule did."""
         told = [event for event in self.events.rows() if event["event"] == "early_stop"]
         return told[-1] if told and told[-1]["step"] == self.last_step() else None
 
     def gate(self) -> tuple[GateVerdict, ...]:
-        """What the stage lost against what it may lose; empty before it is done."""
+        """What the stage lost of its held-out scores, compared with what it may lose. Empty before it is done."""
         scores = self.scores()
         return verdicts(self.config.gate, scores["before"], scores["after"]) if self.config.gate and self.done else ()
 
     def seconds(self) -> float:
-        """Time of all attempts, from the start of each to its last event."""
+        """Total time of all attempts, each from its start to its last event."""
         total, start, last = 0.0, 0.0, 0.0
         for event in self.events.rows():
             if event["event"] == "attempt":
@@ -250,10 +250,10 @@ class StageFolder:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of one run and the configuration it was made with.
+    """The folder of one run and its configuration.
 
-    `recorded`: the stages' hashes are those that the last claim wrote; otherwise the data that is not `known` is read
-    to compute them.
+    recorded  the stages' hashes are those that the last claim wrote; if False, they are computed, which reads all data
+              that is not `known`
     """
 
     root: Path
@@ -263,7 +263,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, root: Path) -> "RunFolder":
-        """A run folder that is there. Raises UserError where there is none."""
+        """An existing run folder. Raises UserError if there is none."""
         if not (root / "cascade.yaml").exists():
             raise UserError(f"{root}: expected a run folder with a cascade.yaml, found none.")
         return cls(root, read_cascade(root / "cascade.yaml"), recorded=True)
@@ -273,13 +273,13 @@ class RunFolder:
     def claim(
         cls, root: Path, cascade: Cascade, known: KnownData | None = None, agree: Agree = refuse
     ) -> "Iterator[tuple[RunFolder, int]]":
-        """Make the run folder or go on with it, holding its lock.
+        """Makes the run folder or continues with it, and holds its lock.
 
-        Yields the folder and the lock's descriptor, for the processes of a stage to inherit: the lock is free
-        when all of them are gone.
+        Yields the folder and the descriptor of the lock. The processes of a stage inherit the descriptor: the lock is
+        released when all of them are gone.
 
-        `agree` gets what is about to be set aside, and raises UserError where it should not be: then nothing is moved.
-        Raises UserError where the folder belongs to something else, another configuration or a live launcher.
+        `agree` gets the folders that are about to be set aside. It raises UserError to prevent that, and then nothing
+        is moved. Raises UserError if the folder belongs to something else, another configuration or a live launcher.
         """
         _refuse_foreign(root)
         root.mkdir(parents=True, exist_ok=True)
@@ -287,7 +287,7 @@ class RunFolder:
             run = cls(root, cascade, known=known or KnownData())
             run._refuse_other_config()
             if aside := run.set_aside():
-                run.known.write(root / INPUTS)  # the next launch does not read the data again, whatever the answer is
+                run.known.write(root / INPUTS)  # whatever the answer, the next launch need not read the data again
             agree(aside)
             run._kept().move()
             write_atomically(root / "cascade.yaml", recorded_yaml(cascade))
@@ -313,16 +313,16 @@ class RunFolder:
         return self.stages[self.cascade.stages.index(self.cascade.stage(name))]
 
     def dependencies(self, stage: StageFolder) -> tuple[StageFolder, ...]:
-        """The stages that must be done before it."""
+        """The stages that must be done before `stage`."""
         return tuple(self.stage(other.name) for other in dependencies(self.cascade, stage.config))
 
     def model(self, name: str) -> Path:
-        """Hugging Face folder of a model that a stage reads: a stage's export, or the folder itself."""
+        """Hugging Face folder of the model `name`, which is a stage or the folder itself."""
         return Path(name) if is_folder(name) else self.stage(name).export
 
     def teacher(self, stage: StageFolder, domain: str) -> Path:
-        """Hugging Face folder of the domain's teacher; "best" is the earlier stage with the highest held-out score
-        there, the first of equals."""
+        """Hugging Face folder of the domain's teacher. "best" is the earlier stage with the highest held-out score in
+        that domain; of several with the same score, the first."""
         assert isinstance(stage.config, MopdStage)
         teacher = stage.config.teachers[domain]
         if teacher != BEST:
@@ -330,7 +330,7 @@ class RunFolder:
         return max(self.dependencies(stage), key=lambda other: other.scores()["after"][domain]).export
 
     def record(self) -> list[StageSummary]:
-        """Write lineage.json and summary.json for the stages that are done; returns their summaries."""
+        """Writes lineage.json and summary.json for the stages that are done. Returns their summaries."""
         finished = [stage for stage in self.stages if stage.done]
         summaries = [stage.summary() for stage in finished]
         lineage = [self._ancestry(stage) for stage in finished]
@@ -360,7 +360,7 @@ class RunFolder:
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 
     def _refuse_other_config(self) -> None:
-        """What all stages share cannot change under those that are done."""
+        """Raises UserError if the settings that all stages share have changed."""
         path = self.root / "cascade.yaml"
         if not path.exists():
             return
@@ -385,7 +385,8 @@ class RunFolder:
 
 
 def _refuse_foreign(root: Path) -> None:
-    """A folder with files but without cascade.yaml is not ours; a launcher killed early leaves its lock."""
+    """Raises UserError if the folder has files but no cascade.yaml, so it is no run folder. A launcher that was killed
+    early may have left its lock."""
     if root.exists() and not root.is_dir():
         raise UserError(f"{root}: expected a folder for the run, found a file. Set another name=... or --runs.")
     if not root.exists() or (root / "cascade.yaml").exists():

@@ -1,7 +1,7 @@
-"""The stage graph: what a stage depends on, and the hash of everything that its weights are a function of.
+"""The stage graph: what a stage depends on, and the hash of everything that determines its weights.
 
 Guarantees: a stage's hash changes with its own settings, its data, its parent and its teachers, and with nothing else.
-What changes how a stage is run but not what it computes (ranks, layout, checkpoints, gates) leaves it alone, and so
+Settings that change how a stage runs but not what it computes (ranks, layout, checkpoints, gates) do not change it. Nor
 does a new version whose new keys have their defaults (`rl_stages/config/differences.py`).
 """
 
@@ -20,13 +20,13 @@ from cascade_rl.rl_stages.config.source import Source
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.run.known_data import KnownData
 
-# of a stage: places and times, or parts that are hashed by what they resolve to
+# Settings of a stage that do not change its weights, or that are hashed by what they resolve to.
 NOT_OF_THE_WEIGHTS = {"parent", "gate", "nproc", "parallel", "rollout", "checkpoint_every", "keep_checkpoints"}
 OF_THE_ENGINES = ("dtype", "replay_routes")
 
 
 def teacher_stages(cascade: Cascade, stage: Stage) -> tuple[Stage, ...]:
-    """The earlier stages that may teach or judge it: the named ones, all of them where the best is to be chosen."""
+    """The earlier stages that may teach or judge `stage`: those that it names, or all policy stages for "best"."""
     models = set(stage.models_read.values())
     return tuple(
         other for other in cascade.earlier(stage) if (BEST in models and other.trains_policy) or other.name in models
@@ -34,19 +34,19 @@ def teacher_stages(cascade: Cascade, stage: Stage) -> tuple[Stage, ...]:
 
 
 def dependencies(cascade: Cascade, stage: Stage) -> tuple[Stage, ...]:
-    """The stages that must be done before it: parent and teachers, in the order of the cascade."""
+    """The stages that must be done before `stage`: parent and teachers, in the order of the cascade."""
     parent, teachers = cascade.parent(stage), teacher_stages(cascade, stage)
     return tuple(other for other in cascade.earlier(stage) if other is parent or other in teachers)
 
 
 @dataclass(frozen=True)
 class Identity:
-    """All that a stage's weights are a function of.
+    """Everything that determines a stage's weights.
 
-    settings  what its configuration says beyond the defaults
-    data      hash of each source, and of the config.json of each model folder that it reads
+    settings  the settings that are not the defaults
+    data      by source, the hash of each source and of the config.json of each model folder that the stage reads
     parent    hash of the stage whose weights it starts from, or of the base
-    teachers  hash of each earlier stage that teaches or judges it, by name
+    teachers  by name, the hash of each earlier stage that teaches or judges it
     """
 
     settings: Mapping[str, Any]
@@ -64,7 +64,7 @@ def base_hash(cascade: Cascade) -> str:
 
 
 def identities(cascade: Cascade, known: KnownData | None = None) -> dict[str, Identity]:
-    """Of each stage by name. Data files are read, once each, but for those that are known."""
+    """The identity of each stage, by name. Reads each data file once, except those that are known."""
     known = known or KnownData()
     read = dict.fromkeys(source for stage in cascade.stages for source in sources(stage))
     data = {source: known.recall("bytes", source, _data_hash) for source in read}
@@ -81,12 +81,15 @@ def identities(cascade: Cascade, known: KnownData | None = None) -> dict[str, Id
 
 
 def content_hashes(cascade: Cascade, known: KnownData | None = None) -> dict[str, str]:
-    """Hash of each stage by name."""
+    """The hash of each stage, by name."""
     return {name: identity.hash for name, identity in identities(cascade, known).items()}
 
 
 def selection(cascade: Cascade, only: str | None = None, first: str | None = None) -> tuple[Stage, ...]:
-    """All stages, those named in `only` (comma-separated), or those from `first` on. UserError on an unknown name."""
+    """All stages, those named in `only` (comma-separated), or `first` and those after it.
+
+    Raises UserError on an unknown name.
+    """
     if only is not None and first is not None:
         raise UserError(f"expected --only or --from, found both ({only}, {first}).")
     if only is not None:
@@ -96,7 +99,7 @@ def selection(cascade: Cascade, only: str | None = None, first: str | None = Non
 
 
 def sources(stage: Stage) -> Iterator[str]:
-    """Those whose hash is part of the stage's identity."""
+    """The sources whose hashes are part of the stage's identity."""
     yield from (str(source) for source in stage.data)
     yield from (f"{folder}/config.json" for folder in stage.models_read.values() if is_folder(folder))
 
@@ -108,8 +111,8 @@ def _own_settings(cascade: Cascade, stage: Stage) -> Mapping[str, Any]:
 
 
 def _data_hash(source: str) -> str:
-    """Of a file's bytes, or of all files below a folder; of the text itself where no such path is there. A source's
-    count and weight are among the settings of its stage."""
+    """The hash of a file, or of all files below a folder. If no such path exists, the hash of the text `source`. A
+    source's count and weight are among the settings of its stage."""
     path = Path(Source.parse(source).path)
     files = sorted(item for item in path.rglob("*") if item.is_file()) if path.is_dir() else [path]
     if not path.exists():

@@ -1,9 +1,10 @@
-"""Tests decide: a patch on a fresh checkout, in the sandbox, under pytest that the patch cannot configure.
+"""Grades a patch by tests: on a fresh checkout, in the sandbox, with a pytest that the patch cannot configure.
 
-Only what a patch does to source files that are there is applied; test files, pytest's and Python's configuration and
-new files are not. Two tests with random names run first and last, one that must pass and one that must fail: a patch
-that makes tests pass from inside the process makes that one pass too. Where they do not come out so, the repository is
-tested with its golden patch too: a box in which that fails as well says nothing about any patch.
+Only a patch's changes to existing source files are applied. Its changes to test files and to the configuration of
+pytest and Python are not, nor are its new files. Files with random names run first and last. Each has one test that
+must pass and one that must fail: a patch that makes tests pass from inside the process makes the latter pass too. If
+these tests have other outcomes, or there are no outcomes, the repository is also tested with its golden patch. A box in
+which that fails too says nothing about any patch.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
     from cascade_rl.rl_stages.sandbox import Sandbox
 
 TEST_LIMITS = Limits(cpu_seconds=30.0)
-# Without the plugins of whatever is installed; the same hashes, so the same order of sets, in every run.
+# No plugins of installed packages. The same hashes, and so the same order of sets, in every run.
 ENVIRONMENT = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 TEST_MACHINERY = frozenset(("pytest", "_pytest", "pluggy", "unittest", "gc"))
-PRINTED_CHARACTERS = 300  # of what a box printed, its end
+PRINTED_CHARACTERS = 300  # at the end of what a box printed
 
 _RUNNER = Path(__file__).with_name("pytest_in_box.py").read_text()
-# By sandbox, the ids of instances that can be graded there, each with its host.
+# By sandbox, (instance id, host) of the instances that are known to be gradable there.
 _gradable: WeakKeyDictionary[Sandbox, set[tuple[str, str]]] = WeakKeyDictionary()
 
 
@@ -48,8 +49,8 @@ class TestOutcome:
 
 @dataclass(frozen=True)
 class TestRun:
-    """Outcomes by pytest node id, on `node`. `problem` says why they cannot be trusted, or why there are none, and
-    `printed` is then the end of what the box printed."""
+    """Outcomes by pytest node id, on `node`. `problem` says why they cannot be trusted or are missing. `printed` is
+    then the end of what the box printed."""
 
     outcomes: Mapping[str, TestOutcome]
     cpu_seconds: float
@@ -62,17 +63,17 @@ class TestRun:
 
 
 class PytestUnavailable(SandboxFailure):
-    """pytest did not start in the box, before anything of the repository ran."""
+    """pytest did not start in the box. No code of the repository had run."""
 
 
 class UngradableInstance(SandboxFailure):
-    """Not even the golden patch has outcomes that can be trusted."""
+    """Even with the golden patch there are no outcomes that can be trusted."""
 
 
 def grade(instance: Instance, files: Files, sandbox: Sandbox) -> Verdict:
-    """1 when every test of the instance comes out as it should with `files` in place of the repository's, else 0.
+    """1 if every test of the instance has its expected outcome with `files` in place of the repository's, else 0.
 
-    An infrastructure failure when the sandbox or the disk fails, or the box could not grade the golden patch either.
+    An infrastructure failure if the sandbox or the disk fails, or if the box cannot grade the golden patch either.
     """
     patch = applicable(instance.repository.files, files)
     if not patch:
@@ -93,12 +94,12 @@ def grade(instance: Instance, files: Files, sandbox: Sandbox) -> Verdict:
 
 
 def applicable(before: Files, after: Files) -> dict[str, str]:
-    """The part of a patch that counts: changed text of source files that are there."""
+    """The part of a patch that counts: the new text of existing source files that it changes."""
     return {path: text for path, text in after.items() if can_be_patched(path) and before.get(path, text) != text}
 
 
 def objection(before: Files, patch: Files) -> str | None:
-    """Why a patch is not run: it imports what runs the tests, which the file did not import before."""
+    """Why a patch is not run: it adds an import of the test machinery to a file. None if it may run."""
     for path, text in patch.items():
         if new := sorted(imported(text) & TEST_MACHINERY - imported(before[path])):
             return f"{path} now imports {', '.join(new)}"
@@ -106,7 +107,7 @@ def objection(before: Files, patch: Files) -> str | None:
 
 
 def imported(source: str) -> set[str]:
-    """First names of all imports of a module; none of one that does not parse, which no test can import either."""
+    """Top-level names of all imports of a module. Empty if it does not parse: no test can import it either."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -117,10 +118,10 @@ def imported(source: str) -> set[str]:
 
 
 def require_gradable(instance: Instance, sandbox: Sandbox, node: Node) -> None:
-    """Raises UngradableInstance where the golden patch has no outcomes on `node` that can be trusted.
+    """Raises UngradableInstance if the golden patch has no outcomes on `node` that can be trusted.
 
-    An instance whose golden patch has them is remembered. Without that patch there might be none on a sound node too:
-    pytest runs nothing where a test imports what only the patch adds.
+    An instance that passes is remembered. The check needs the golden patch: without it there may be no outcomes even on
+    a sound node, because pytest runs nothing if a test imports a name that only the patch adds.
     """
     known = _gradable.setdefault(sandbox, set())
     key = instance.id, node.host
@@ -139,10 +140,10 @@ def require_gradable(instance: Instance, sandbox: Sandbox, node: Node) -> None:
 def run_tests(
     repository: Repository, sandbox: Sandbox, limits: Limits = TEST_LIMITS, node: Node | None = None
 ) -> TestRun:
-    """All tests of a repository, on `node` or on any. After a failure of the infrastructure, such as a worker that was
-    killed, all of it happens a second time, in a fresh folder.
+    """Runs all tests of a repository, on `node` or on any node. If the infrastructure fails, for instance because a
+    worker was killed, the run is repeated once in a fresh folder.
 
-    Raises SandboxFailure, and OSError where the disk does not take the checkout.
+    Raises SandboxFailure, and OSError if the checkout cannot be written to the disk.
     """
     try:
         return _run_tests(repository, sandbox, limits, node)
@@ -183,7 +184,7 @@ def _printed(output: str, nonce: str) -> str:
 
 
 class Canary:
-    """Two tests whose outcomes are known, under names that are not."""
+    """Two tests with known outcomes and random names."""
 
     def __init__(self) -> None:
         self.name, self.passing, self.failing = (secrets.token_hex(8) for _ in range(3))
@@ -202,7 +203,7 @@ def is_module(path: str) -> bool:
 
 
 def _outcomes(output: str, nonce: str) -> dict[str, TestOutcome] | None:
-    """None without exactly one line of them: whoever copied the nonce is not believed."""
+    """The outcomes; None unless exactly one line has them. A second one comes from code that copied the nonce."""
     lines = [line.partition(" ")[2] for line in output.splitlines() if line.startswith(f"{nonce} {{")]
     if len(lines) != 1:
         return None

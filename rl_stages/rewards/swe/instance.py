@@ -1,4 +1,4 @@
-"""One SWE task, as its row holds it."""
+"""One SWE task, as a data row describes it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ TEST_LISTS = ("FAIL_TO_PASS", "PASS_TO_PASS", "FAIL_TO_FAIL")
 
 @dataclass(frozen=True)
 class Instance:
-    """A repository with a bug, and how its tests come out once that is repaired.
+    """A repository with a bug, and the outcomes of its tests after the repair.
 
-    gold_patch  a unified diff of `repository.files`
+    gold_patch  the repair, a unified diff of `repository.files`
     """
 
     id: str
@@ -30,7 +30,7 @@ class Instance:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Self:
-        """From what `parse_instance` returned."""
+        """The instance of the fields that `parse_instance` returned."""
         return cls(
             metadata["instance_id"],
             metadata["problem_statement"],
@@ -46,12 +46,12 @@ class Instance:
 
 
 def parse_instance(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an executed SWE row, checked:
+    """The checked fields of a row whose tests are executed:
 
     instance_id, problem_statement           text
     repo_snapshot                            see `load_snapshot`
-    bug                                      optional, {path: text}: what replaces files of the snapshot
-    FAIL_TO_PASS, PASS_TO_PASS, FAIL_TO_FAIL pytest node ids; each may be left out
+    bug                                      optional, {path: text}: replaces files of the snapshot
+    FAIL_TO_PASS, PASS_TO_PASS, FAIL_TO_FAIL pytest node ids; each list is optional, but one of the first two has a test
     gold_patch                               a unified diff that applies
     """
     fields: dict[str, Any] = {name: _text(row, name) for name in ("instance_id", "problem_statement", "gold_patch")}

@@ -1,4 +1,4 @@
-"""The execution-free judge of a repair (Nemotron-Cascade, appendix C.2): what it is asked, and its P(YES)."""
+"""The execution-free judge of a repair (arXiv 2512.13607, appendix C.2): its prompt and its P(YES)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SYSTEM = (
 
 
 def judge_messages(request: str, golden: str, candidate: str) -> list[dict[str, str]]:
-    """`request` is the policy's whole prompt: issue, files and instructions. The changes are diffs.
+    """The judge's prompt. `request` is the policy's whole prompt: issue, files and instructions. The changes are diffs.
 
-    The candidate cannot close its own section: the markers' number is drawn anew for each question."""
+    The candidate cannot close its own section, because the markers have a new random number in each prompt."""
     number = secrets.token_hex(8)
     parts = {"task": request, "reference change": golden, "candidate change": candidate}
     sections = [f"[{name} {number}]\n{text}\n[end of {name} {number}]" for name, text in parts.items()]
@@ -27,9 +27,9 @@ def judge_messages(request: str, golden: str, candidate: str) -> list[dict[str, 
 
 
 def yes_probability(judge: JudgeModel, messages: Sequence[Message], max_tokens: int) -> float:
-    """P(YES) behind the last `<judgement>` of the judge's greedy answer, of at most `max_tokens`.
+    """P(YES) after the last `<judgement>` of the judge's greedy answer, which has at most `max_tokens` tokens.
 
-    JudgeFailure when there is none, or when YES and NO are both unlikely there.
+    Raises JudgeFailure if there is no such tag, or if YES and NO are both unlikely after it.
     """
     yes, no = judge.choose(messages, ("YES", "NO"), behind="<judgement>", max_tokens=max_tokens)
     if yes + no < LEAST_MASS:

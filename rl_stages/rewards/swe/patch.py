@@ -3,15 +3,12 @@
     <solution>
     ```python
     ### path/to/file.py
-    <<<<<<< SEARCH
-    lines that are there
-    =======
-    lines that replace them
-    >>>>>>> REPLACE
-    ```
+        lines that are there
+        lines that replace them
+        ```
     </solution>
 
-The tags and the fences may be left out: what says where a block begins is its path and its marker.
+The tags and the fences are optional, because the path and the marker show where a block begins.
 """
 
 from __future__ import annotations
@@ -27,12 +24,12 @@ _FENCE = re.compile(r"```\w*")
 
 
 class PatchError(ValueError):
-    """The text is no patch of these files."""
+    """The text is not a patch of these files."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One block: `search`, the lines as they stand in the file at `path`, becomes `replace`."""
+    """One block: replaces the lines `search` of the file at `path` by `replace`."""
 
     path: str
     search: str
@@ -40,7 +37,7 @@ class Edit:
 
 
 def parse_edits(text: str) -> list[Edit]:
-    """The blocks of an answer, in order, in one pass over its lines. PatchError on none and on a malformed one."""
+    """The blocks of an answer, in order. Raises PatchError if there is none or one is malformed."""
     lines = iter(_solution(text).splitlines())
     edits: list[Edit] = []
     path = None
@@ -59,9 +56,9 @@ def parse_edits(text: str) -> list[Edit]:
 
 
 def apply_edits(files: Mapping[str, str], edits: Sequence[Edit]) -> dict[str, str]:
-    """`files` after the edits. Every occurrence at the start of a line is replaced, as SWE-RL does.
+    """`files` after the edits. Every occurrence at the start of a line is replaced, as in SWE-RL.
 
-    PatchError on a file that is not there and on lines that are not in it.
+    Raises PatchError if a file does not exist or does not contain the lines.
     """
     changed = dict(files)
     for edit in edits:
@@ -75,12 +72,12 @@ def apply_edits(files: Mapping[str, str], edits: Sequence[Edit]) -> dict[str, st
 
 
 def edit_text(edit: Edit) -> str:
-    """The block as it is written."""
+    """The edit as a block of the answer format."""
     return "\n".join((f"### {edit.path}", SEARCH, edit.search, DIVIDER, edit.replace, REPLACE))
 
 
 def _solution(text: str) -> str:
-    """What is between the tags, where there are any; PatchError unless they come once, as a pair."""
+    """The text between the tags, or all of it if there are none. Raises PatchError unless there is exactly one pair."""
     count = text.count("<solution>")
     if count == 0:
         return text

@@ -1,7 +1,7 @@
-"""Runs in the box, as `python -c`: pytest over the files that stdin names, with the outcomes behind stdin's nonce.
+"""Runs in the box with `python -c`: pytest on the files that stdin names. Prints the outcomes after the nonce of stdin.
 
-The code under test shares this process, so nothing that it could look up says where the outcomes go: no argument,
-no environment variable and no file. pytest is imported before the checkout can shadow a module.
+The code under test shares this process. So no argument, environment variable or file tells it where the outcomes go.
+pytest is imported before the checkout can shadow a module.
 """
 
 import json
@@ -14,7 +14,7 @@ MESSAGE_CHARACTERS = 200
 
 
 class Outcomes:
-    """Of each test: "passed", "skipped" or "failed", with the message of its failure."""
+    """The outcome of each test, "passed", "skipped" or "failed", with the message of a failure."""
 
     def __init__(self) -> None:
         self.of: dict[str, tuple[str, str]] = {}
@@ -31,13 +31,13 @@ def main() -> None:
     os.write(channel, f"{request['nonce']} ready\n".encode())
     sys.path.insert(0, os.getcwd())
     outcomes = Outcomes()
-    # Without confcutdir pytest lists the folders above the checkout too, which a box without namespaces may not.
+    # Without confcutdir pytest also lists the folders above the checkout. A box without namespaces may not do that.
     options = ["--rootdir=.", "--confcutdir=.", "-c", os.devnull, "-p", "no:cacheprovider", "-p", "no:terminal"]
     pytest.main([*options, *request["files"]], plugins=[outcomes])
     data = memoryview(f"\n{request['nonce']} {json.dumps(outcomes.of)}\n".encode())
     while data:
         data = data[os.write(channel, data) :]
-    os._exit(0)  # before what the code under test left for the exit
+    os._exit(0)  # skips the exit handlers that the code under test registered
 
 
 if __name__ == "__main__":

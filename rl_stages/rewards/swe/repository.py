@@ -1,4 +1,4 @@
-"""A repository as text: the files that an agent sees, and the tests that only grading adds."""
+"""A repository as text: the files that an agent sees, and the tests that are added only for grading."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ SNAPSHOTS_IN_MEMORY = 8
 
 @dataclass(frozen=True)
 class Repository:
-    """`files` and `tests`: text by its path, relative and with slashes. No path is in both."""
+    """`files` and `tests` map paths, relative and with slashes, to text. No path is in both."""
 
     files: Files
     tests: Files
 
     @classmethod
     def of(cls, paths: Files) -> Self:
-        """All files of a checkout, split by what looks like a test."""
+        """All files of a checkout. `is_test` decides which of them are tests."""
         tests = {path: text for path, text in paths.items() if is_test(path)}
         return cls({path: text for path, text in paths.items() if path not in tests}, tests)
 
     def changed(self, files: Files) -> Self:
-        """With other text in some files; the tests stay."""
+        """A copy with the new text of `files`. The tests stay the same."""
         return replace(self, files={**self.files, **files})
 
     @property
@@ -45,7 +45,7 @@ class Repository:
 
 
 def is_test(path: str) -> bool:
-    """Test modules, what lies in a folder of tests, and pytest's own files."""
+    """Whether the path is a test module, is in a folder of tests, or is a conftest.py."""
     parts = PurePosixPath(path).parts
     name = parts[-1]
     in_tests = any(part in ("test", "tests", "testing") for part in parts[:-1])
@@ -53,12 +53,13 @@ def is_test(path: str) -> bool:
 
 
 def can_be_patched(path: str) -> bool:
-    """Python source that is neither a test nor read by Python, pytest or a build before any test runs."""
+    """Whether a patch may change the path: Python source that is no test, and that neither Python, pytest nor a build
+    reads before the tests run."""
     return path.endswith(".py") and not is_test(path) and PurePosixPath(path).name not in CONFIGURATION
 
 
 def checked_files(value: Any, name: str) -> dict[str, str]:
-    """`value` as text by path. UserError on anything else and on a path that leaves the repository."""
+    """`value` as text by path. Raises UserError if it is anything else, or if a path leaves the repository."""
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise UserError(f"expected {name!r} to be {{path: text}}; found {str(value)[:80]!r}")
     for path in value:
@@ -69,7 +70,10 @@ def checked_files(value: Any, name: str) -> dict[str, str]:
 
 
 def load_snapshot(value: Any) -> Repository:
-    """A row's `repo_snapshot`: {"files", "tests"} as text by path, or {"path", "sha256"} of a file that holds these."""
+    """The repository of a row's `repo_snapshot`.
+
+    It is {"files", "tests"}, each as text by path, or {"path", "sha256"} of a JSON file that contains these.
+    """
     if isinstance(value, dict) and value.keys() == {"path", "sha256"}:
         return _stored(str(value["path"]), str(value["sha256"]))
     if not isinstance(value, dict) or value.keys() != {"files", "tests"}:
@@ -91,7 +95,7 @@ def _stored(path: str, sha256: str) -> Repository:
 
 
 def read_folder(folder: Path) -> Files:
-    """Every text file below `folder`; caches and version control are left out."""
+    """Every text file below `folder`, except in __pycache__ and .git."""
     found = {}
     for file in sorted(folder.rglob("*")):
         path = file.relative_to(folder)
@@ -100,12 +104,12 @@ def read_folder(folder: Path) -> Files:
         try:
             found[path.as_posix()] = file.read_bytes().decode()
         except UnicodeDecodeError:
-            continue  # no text: it can be neither shown nor patched
+            continue  # not text, so it can be neither shown nor patched
     return found
 
 
 def installed_package(name: str) -> Repository:
-    """The files of an installed distribution. UserError unless it is there, pure Python, and has its tests inside."""
+    """The files of an installed distribution. Raises UserError unless it is installed, pure Python and has tests."""
     try:
         found = distribution(name)
     except PackageNotFoundError:
@@ -123,7 +127,7 @@ def installed_package(name: str) -> Repository:
 
 
 def read_package(base: Path, roots: set[str]) -> Files:
-    """The text files of `roots`, modules and packages at the top of `base`."""
+    """The text files of `roots`, which are modules and packages in the folder `base`."""
     found: dict[str, str] = {}
     for root in sorted(roots):
         if (base / root).is_dir():

@@ -1,7 +1,7 @@
-"""How alike two patches are, in a worker process: the lexical reward of SWE-RL.
+"""The lexical reward of SWE-RL: how similar two patches are. It runs in a worker process.
 
-The mean, over the files that either patch touches, of difflib's ratio between the two unified diffs. On characters it
-takes 0.2 s for 2,000 of them and 41 s for 34,000, so longer diffs are compared by lines.
+The similarity is difflib's ratio between the two unified diffs, averaged over the files that either patch touches. The
+comparison by characters takes 0.2 s for 2,000 of them and 41 s for 34,000, so longer diffs are compared by lines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Metric = Literal["characters", "lines"]
 
 
 def similarity(before: Files, expected: Files, answer: Files) -> tuple[float, Metric]:
-    """In [0, 1], with the unit that was compared; 0 for a file that only one of the patches touches."""
+    """The similarity, in [0, 1], and the unit of comparison. A file that only one patch touches counts as 0."""
     touched = sorted(path for path in before if not before[path] == expected[path] == answer[path])
     pairs = [(_diff(path, before, expected), _diff(path, before, answer)) for path in touched]
     metric: Metric = "characters" if all(len(diff) <= MAX_CHARACTERS for pair in pairs for diff in pair) else "lines"

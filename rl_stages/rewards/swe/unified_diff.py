@@ -1,4 +1,4 @@
-"""Unified diffs between two sets of text files: written, and applied without any fuzz, forwards or in reverse."""
+"""Writes unified diffs between two sets of text files, and applies them without fuzz, forwards or in reverse."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from difflib import unified_diff as lines_diff
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@.*")
 _NO_NEWLINE = "\n\\ No newline at end of file\n"
-_UNENDED = "\0\n"  # how a line that has no end is carried through the parser
+_UNENDED = "\0\n"  # the parser's mark for a line without a newline
 
 
 class DiffError(ValueError):
-    """The text is no unified diff of these files."""
+    """The text is not a unified diff of these files."""
 
 
 @dataclass(frozen=True)
 class Hunk:
-    """`start` counts the lines of the file before it, from 0; both sides keep their line ends."""
+    """`start` is the index of its first line in the file, from 0. The lines of both sides keep their ends."""
 
     path: str
     start: int
@@ -27,15 +27,15 @@ class Hunk:
 
 
 def unified_diff(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """What git would print, without its index lines. A file of one side alone counts as empty on the other."""
+    """What git would print, without its index lines. A file that only one side has counts as empty on the other."""
     paths = sorted(path for path in before.keys() | after.keys() if before.get(path, "") != after.get(path, ""))
     return "".join(_file_diff(path, before.get(path, ""), after.get(path, "")) for path in paths)
 
 
 def apply_unified_diff(files: Mapping[str, str], diff: str, *, reverse: bool = False) -> dict[str, str]:
-    """`files` after the diff; a file that it makes is added, one that it empties is removed.
+    """`files` after the diff. A file that the diff creates is added, and one that it empties is removed.
 
-    DiffError on a hunk whose lines are not where it says, and on text that has no hunk.
+    Raises DiffError if the lines of a hunk are not at its position, or if the text has no hunk.
     """
     changed = {path: _lines(text) for path, text in files.items()}
     moved: dict[str, int] = {}
@@ -50,7 +50,7 @@ def apply_unified_diff(files: Mapping[str, str], diff: str, *, reverse: bool = F
 
 
 def parse_hunks(diff: str, *, reverse: bool = False) -> list[Hunk]:
-    """The hunks in order. DiffError on none, and on one whose line counts are wrong."""
+    """The hunks in order. Raises DiffError if there is none, or if the line counts of one are wrong."""
     lines = iter(_lines(diff.replace(_NO_NEWLINE, _UNENDED)))
     hunks: list[Hunk] = []
     old = new = ""
@@ -77,7 +77,7 @@ def _hunk(match: re.Match[str], path: str, lines: Iterator[str], reverse: bool) 
             raise DiffError(f"expected {old_count} and {new_count} lines in a hunk of {path}; it ends early")
         for side in sides:
             side.append((line[1:] or "\n").removesuffix(_UNENDED))
-    # A count of 0 names the line after which the hunk stands.
+    # With a count of 0, the start is the line after which the hunk belongs.
     if reverse:
         return Hunk(path, new_start - (new_count > 0), tuple(after), tuple(before))
     return Hunk(path, old_start - (old_count > 0), tuple(before), tuple(after))
@@ -96,5 +96,5 @@ def _path(header: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines with their ends: at \\n alone, where `str.splitlines` also breaks at form feeds and the like."""
+    """Lines with their ends. They end only at \\n, whereas `str.splitlines` also breaks at form feeds and the like."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)

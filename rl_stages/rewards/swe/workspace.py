@@ -1,4 +1,4 @@
-"""A rollout's own copy of a repository: actions change it in the sandbox, and its diff is what gets graded."""
+"""A rollout's own copy of a repository. Actions change it in the sandbox, and its diff is graded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACTION_LIMITS = Limits(cpu_seconds=10.0, output_bytes=1 << 16)
 
 
 class Workspace:
-    """One rollout of a `swe_executed` task; a context manager. The tests are not in it, nor is any history.
+    """One rollout of a `swe_executed` task. A context manager. It contains neither the tests nor a version history.
 
     with Workspace.create(task, sandbox) as workspace:
         output, exit_code = workspace.act("sed -i 's/<=/</' heap.py")
@@ -33,7 +33,7 @@ class Workspace:
 
     @classmethod
     def create(cls, task: Task, sandbox: Sandbox) -> Self:
-        """A fresh checkout of the task's repository. Raises OSError, such as of a full disk, and SandboxFailure."""
+        """A fresh checkout of the task's repository. Raises SandboxFailure, and OSError if it cannot be written."""
         instance = Instance.of(task.metadata)
         return cls(instance, sandbox, sandbox.folder(instance.repository.files))
 
@@ -44,28 +44,28 @@ class Workspace:
         self.close()
 
     def act(self, command: str, limits: Limits = ACTION_LIMITS) -> tuple[str, int]:
-        """Output and exit code of a shell command in the checkout; raises SandboxFailure.
+        """Output and exit code of a shell command in the checkout. Raises SandboxFailure.
 
-        Each command has a box of its own: files stay, processes and shell variables do not.
+        Each command has its own box: files persist between commands, processes and shell variables do not.
         """
         run = self._sandbox.run_command(["/bin/sh", "-c", command], self._folder, limits)
         return run.output, run.exit_code
 
     def files(self) -> Mapping[str, str]:
-        """What the repository's own files hold now; new files, links and what is no text are left out."""
+        """The current text of the repository's own files. New files, links and files that are not text are left out."""
         return self._folder.texts(list(self._instance.repository.files))
 
     def patch(self) -> str:
-        """The unified diff of the repository's own files; empty when nothing was changed."""
+        """The unified diff of the repository's own files. Empty if nothing has changed."""
         return unified_diff(self._instance.repository.files, self.files())
 
     def grade(self) -> Verdict:
-        """1 when all the tests come out as they should with the patch on a fresh checkout, else 0.
+        """1 if all tests have their expected outcomes with the patch on a fresh checkout, else 0.
 
-        An infrastructure failure when the sandbox fails.
+        An infrastructure failure if the sandbox fails.
         """
         return grade(self._instance, self.files(), self._sandbox)
 
     def close(self) -> None:
-        """Removes the folder. It can be called more than once."""
+        """Removes the folder. Can be called more than once."""
         self._folder.close()

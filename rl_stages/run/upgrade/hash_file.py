@@ -1,9 +1,9 @@
-"""What a stage folder keeps of what its weights are a function of: the file `hash`.
+"""The file `hash` of a stage folder, which records everything that determines the stage's weights.
 
     {"hash": ..., "settings": {...}, "data": {source: hash}, "parent": hash, "teachers": {stage: hash}}
 
-Before schema 1 it was a bare hash, which covered defaults too (`older_hash.py`). A folder that is claimed again gets
-the new form, and keeps the bare hash as `older`, which folders under superseded/ may depend on.
+Before schema 1 the file was a bare hash, which also covered defaults (`older_hash.py`). A folder that is claimed again
+gets the new form. It keeps the bare hash as `older`, because folders under superseded/ may depend on it.
 """
 
 import json
@@ -13,12 +13,12 @@ from pathlib import Path
 from cascade_rl.rl_stages.run.durable_file import write_json
 from cascade_rl.rl_stages.run.stage_graph import Identity
 
-UNKNOWN = "unknown"  # of a folder whose making was cut off
+UNKNOWN = "unknown"  # the hash of a folder whose creation was interrupted
 
 
 @dataclass(frozen=True)
 class HashFile:
-    """`identity` is None where the file has the older form, or is not there."""
+    """`identity` is None if the file has the older form or does not exist."""
 
     hash: str
     identity: Identity | None = None

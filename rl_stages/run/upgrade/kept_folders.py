@@ -1,6 +1,6 @@
-"""The stage folders that earlier launches left: what the cascade still describes, and what changed of the others.
+"""The stage folders of earlier launches: which of them the cascade still describes, and what changed in the others.
 
-Guarantees: nothing is deleted. A move that a kill interrupts is finished by the next claim, which looks at the disk.
+Guarantees: Nothing is deleted. If a kill interrupts the moves, the next claim finishes them from what is on disk.
 """
 
 import itertools
@@ -29,9 +29,9 @@ class SetAside:
     """A stage folder with work in it that a claim moves to superseded/.
 
     label     name of the folder, such as 02_if_rl
-    progress  "done", or its newest step with a checkpoint
+    progress  "done", or "at step N" of its newest checkpoint
     reasons   what changed
-    again     whether the work has to be done again: superseded/ has no finished folder to put in its place
+    again     whether the work must be done again, because superseded/ has no finished folder to take its place
     """
 
     label: str
@@ -51,7 +51,7 @@ Agree = Callable[[Sequence[SetAside]], None]
 
 
 def refuse(aside: Sequence[SetAside]) -> None:
-    """Raises UserError where work would have to be done again."""
+    """Raises UserError if work would have to be done again."""
     if again := [item for item in aside if item.again]:
         listed, names = "\n".join(f"  {item}" for item in again), ",".join(item.stage for item in again)
         raise UserError(
@@ -63,7 +63,7 @@ def refuse(aside: Sequence[SetAside]) -> None:
 
 @dataclass(frozen=True)
 class KeptFolders:
-    """What is under stages/ and superseded/ of the run folder `root`; `roots` has the folder of each stage, by name."""
+    """The folders under stages/ and superseded/ of the run folder `root`. `roots` has each stage's folder by name."""
 
     root: Path
     cascade: Cascade
@@ -71,7 +71,7 @@ class KeptFolders:
     roots: Mapping[str, Path]
 
     def set_aside(self) -> list[SetAside]:
-        """The folders with work in them that `move` puts aside."""
+        """The folders with work in them that `move` sets aside."""
         changed = [folder for folder in self._placed if self._hashes[folder] not in self._wanted]
         return [
             SetAside(folder.name, progress, tuple(self._reasons(folder)), self._again(folder))
@@ -80,12 +80,12 @@ class KeptFolders:
         ]
 
     def move(self) -> None:
-        """Put aside the folders of stages that are no longer what they were, and take back what fits again."""
+        """Sets aside the folders of stages that have changed, and takes back the folders that match again."""
         for folder in self._placed:
             if self._wanted.get(self._hashes[folder]) != folder:
                 (self.root / "superseded").mkdir(exist_ok=True)
                 folder.rename(_free(self.root / "superseded" / f"{folder.name}-{HashFile.read(folder).hash[:8]}"))
-        replace(self)._take_back()  # a new one, which looks at the disk again
+        replace(self)._take_back()  # a copy without cached properties, which reads the disk again
 
     def _take_back(self) -> None:
         for folder in self._superseded:
@@ -112,7 +112,7 @@ class KeptFolders:
 
     @cached_property
     def _hashes(self) -> dict[Path, str]:
-        """Of each folder; today's, where it has the older one and is still what a stage is."""
+        """The hash of each folder. An older hash that still matches a stage is replaced by its hash of today."""
         todays = {older: self.identities[name].hash for name, older in self._older.items() if name != BASE}
         files = {folder: HashFile.read(folder) for folder in (*self._placed, *self._superseded)}
         return {folder: todays.get(file.hash, file.hash) for folder, file in files.items()}
@@ -164,7 +164,7 @@ def _stage_name(label: str) -> str:
 
 
 def _progress(folder: Path) -> str:
-    """Empty where there is no work in it."""
+    """The progress of a stage folder. Empty if there is no work in it."""
     if (folder / "done").exists():
         return "done"
     steps = [int(path.name.removeprefix("step_")) for path in (folder / "checkpoints").glob("step_*[0-9]")]

@@ -1,7 +1,7 @@
-"""The hash of stages before schema 1, of every key with its value: what run folders of that time are known by.
+"""The hash of stages before schema 1, which covered every key with its value. It identifies run folders of that time.
 
-It is computed from the stage.yaml of a folder, which has the keys of its time, and from the data of today. Where it is
-the recorded one, neither data nor parent nor teachers have changed; the settings are compared key by key.
+It is computed from the stage.yaml of a folder, which has the keys of its time, and from today's data. If it equals the
+recorded hash, neither data nor parent nor teachers have changed. The settings are compared key by key.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,13 +16,13 @@ from cascade_rl.rl_stages.run.stage_graph import Identity, digest, sources, teac
 from cascade_rl.rl_stages.run.upgrade.hash_file import HashFile
 from cascade_rl.rl_stages.run.upgrade.recorded import changed_settings
 
-# as they were when the hash was in use
+# As they were when this hash was in use.
 BASE_KEYS = ("hf", "hf_config", "published")
 LEFT_OUT = ("parent", "gate", "nproc", "parallel", "rollout", "checkpoint_every", "keep_checkpoints")
 
 
 def older_hashes(cascade: Cascade, identities: Mapping[str, Identity], folders: Iterable[Path]) -> dict[str, str]:
-    """The older hash of the base, and of each stage that one of the folders still is."""
+    """The older hash of the base, and of each stage that one of the folders still matches."""
     files = {folder: HashFile.read(folder) for folder in folders}
     older = {BASE: digest([{key: to_plain(getattr(cascade.base, key)) for key in BASE_KEYS}, cascade.seed])}
     for stage in cascade.stages:
@@ -37,15 +37,16 @@ def older_hashes(cascade: Cascade, identities: Mapping[str, Identity], folders: 
 def _beside_settings(
     cascade: Cascade, stage: Stage, identity: Identity, older: Mapping[str, str]
 ) -> tuple[list[str], str | None, list[str | None]]:
-    """Hashes of the data, the parent and the teachers; None for a stage that is no longer what it was."""
+    """Hashes of the data, the parent and the teachers; None for a parent or teacher that has changed."""
     parent = cascade.parent(stage)
     teachers = [older.get(teacher.name) for teacher in teacher_stages(cascade, stage)]
     return [identity.data[source] for source in sources(stage)], older.get(parent.name if parent else BASE), teachers
 
 
 def _hash(folder: Path, cascade: Cascade, stage: Stage, beside: Iterable[Any]) -> str | None:
-    """None where the folder has other settings than `stage`. Its engines' are not in it: today's are taken, and where
-    they were others the hash is another."""
+    """The older hash of `stage`, with the settings of the folder. None if these differ from the settings of `stage`.
+
+    The folder does not have the engines' settings, so today's are used. If they were different, the hash differs."""
     if changed_settings(folder, stage):
         return None
     own = {key: value for key, value in read_yaml(folder / "stage.yaml").items() if key not in LEFT_OUT}

@@ -1,7 +1,7 @@
-"""The configuration that a run was made with, as its folder keeps it in cascade.yaml and stage.yaml.
+"""The configuration that a run was made with, as its folder records it in cascade.yaml and stage.yaml.
 
-Guarantees: what an older number wrote (`rl_stages/config/schema.py`) is read with the keys of today; a key that
-nobody knows is reported, where a launch would refuse it.
+Guarantees: A file of an older schema number (`rl_stages/config/schema.py`) is read with today's keys. An unknown key is
+reported, whereas a launch would refuse it.
 """
 
 import sys
@@ -10,8 +10,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from cascade_rl.rl_stages.config import schema
-from cascade_rl.rl_stages.config.cascade import STAGE_KINDS, Cascade
+from cascade_rl.rl_stages.config.cascade import STAGE_KINDS, Cascade, schema
 from cascade_rl.rl_stages.config.differences import default_of
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.config.text import changes, from_plain, leaves, read_yaml, split_null, to_plain, to_yaml
@@ -25,7 +24,7 @@ def recorded_yaml(node: Cascade | Stage) -> str:
 
 
 def read_cascade(path: Path) -> Cascade:
-    """Names on stderr the keys that nobody knows. Raises UserError for values that make no cascade."""
+    """The cascade of a file. Reports unknown keys on stderr. Raises UserError if the values are not a valid cascade."""
     reader = Reader.of(path)
     cascade = from_plain(reader.read(reader.plain, Cascade))
     for key, value in reader.unknown.items():
@@ -34,7 +33,7 @@ def read_cascade(path: Path) -> Cascade:
 
 
 def changed_keys(path: Path, node: Cascade | Stage) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """The keys whose values in a file of a run folder are not those of `node`, with both."""
+    """The keys whose values in a file of a run folder differ from those of `node`, each with (old, new)."""
     hint, prefix = (Stage, f"{node.name}.") if isinstance(node, Stage) else (Cascade, "")
     reader = Reader.of(path)
     found = leaves(reader.read(reader.plain, hint), prefix) | reader.unknown | reader.lost
@@ -42,17 +41,17 @@ def changed_keys(path: Path, node: Cascade | Stage) -> Iterator[tuple[str, tuple
 
 
 def changed_settings(folder: Path, stage: Stage) -> list[tuple[str, tuple[Any, Any]]]:
-    """Those of a stage folder that the weights depend on."""
+    """The changed keys of a stage folder that its weights depend on, each with (old, new)."""
     found = changed_keys(folder / "stage.yaml", stage)
     return [(key, values) for key, values in found if key.split(".")[1] not in NOT_OF_THE_WEIGHTS]
 
 
 @dataclass
 class Reader:
-    """Brings plain nodes of number `since` to the keys of today, each with its value, given or not.
+    """Converts plain nodes of schema number `since` to today's keys. Keys that are not given get their values of then.
 
-    unknown  keys that neither today nor the table has, with their values
-    lost     retired keys whose value was not the one that every run has had since
+    unknown  keys that exist neither today nor in the table, with their values
+    lost     retired keys whose value is not the one that every run has had since
     """
 
     plain: Any
@@ -66,7 +65,7 @@ class Reader:
         return cls(plain, plain.pop(NUMBER, 0))
 
     def read(self, value: Any, hint: Any, prefix: str = "") -> Any:
-        """`value`, a node of the type `hint` or what holds nodes; `prefix` goes before the keys that are reported."""
+        """Converts `value`: a node of type `hint`, or a list or mapping of nodes. Reported keys start with `prefix`."""
         hint, _ = split_null(hint)
         if is_dataclass(hint) and isinstance(value, dict):
             return self._read_node(value, hint, prefix)
@@ -92,7 +91,7 @@ class Reader:
         return given | self._not_given(cls) | given
 
     def _not_given(self, cls: Any) -> dict[str, Any]:
-        """The values that keys of a node have where they are not given."""
+        """The values of a node's keys if they are not given."""
         values = {item.name: self._default(cls, item) for item in fields(cls)}
         return {name: to_plain(value) for name, value in values.items() if value is not MISSING}
 
