@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
-from cascade_rl.rl_stages.config.cascade import schema
+from cascade_rl.rl_stages.config import schema
 
 
 def differences(node: Any, default: Any = None, within: tuple[str, ...] = ()) -> dict[str, Any]:

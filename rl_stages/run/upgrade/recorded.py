@@ -10,7 +10,8 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from cascade_rl.rl_stages.config.cascade import STAGE_KINDS, Cascade, schema
+from cascade_rl.rl_stages.config import schema
+from cascade_rl.rl_stages.config.cascade import STAGE_KINDS, Cascade
 from cascade_rl.rl_stages.config.differences import default_of
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.config.text import changes, from_plain, leaves, read_yaml, split_null, to_plain, to_yaml
