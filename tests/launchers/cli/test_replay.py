@@ -196,7 +196,7 @@ def test_a_clipped_step_of_several_updates_is_replayed(recorded: RunFolder) -> N
     code, text = replayed(recorded, "clipped", 2)
     assert text == (
         f"04_clipped, step 2: 6 samples (train_logprobs) and {compared(recorded, 'clipped', 1)} metrics, all as "
-        "recorded; not computed again: probe_gap\n"
+        "recorded; not recomputed: probe_gap\n"
     )
     assert code == 0
 

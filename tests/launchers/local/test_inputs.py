@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
         (["math_rl.data=generate:maths"], "found 'maths'; did you mean 'math'?"),
         (["math_rl.data=math.jsonl"], "math.jsonl:3: expected 'expected_answer' to be non-empty text"),
         (["math_rl.data=torn.jsonl"], "torn.jsonl:1: expected one JSON object a line; found text that is not JSON"),
-        (["math_rl.data=office.jsonl"], "office.jsonl:1: expected NVIDIA's tables of the"),
+        (["math_rl.data=office.jsonl"], "office.jsonl:1: expected NVIDIA's workplace tables"),
         (["sft.data=sft.jsonl"], "sft.jsonl:1: messages: expected the last message to be the assistant's"),
         (["sft.data=generate:math@2"], "expected generate:math@<fraction that is right, in [0, 1]>; found '2'"),
         (["evaluation.domains=math,chess"], "found 'chess'"),
