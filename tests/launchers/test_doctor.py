@@ -4,8 +4,8 @@ import pytest
 
 from cascade_rl.launchers.cli import doctor
 from cascade_rl.rl_stages.rewards.swe import grading
-from cascade_rl.rl_stages.sandbox.outside import probe
 from cascade_rl.rl_stages.sandbox.outside.attacks import ATTACKS
+from cascade_rl.rl_stages.sandbox.outside.probe import probe
 
 
 @pytest.fixture(autouse=True)

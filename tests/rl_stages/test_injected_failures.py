@@ -31,7 +31,7 @@ from cascade_rl.rl_stages.rewards.verifiers.judged.rlhf import RankingVerifier
 from cascade_rl.rl_stages.rewards.verifiers.programs.code import CodeVerifier
 from cascade_rl.rl_stages.rewards.verifiers.programs.code_rows import parse_row
 from cascade_rl.rl_stages.sandbox import process_tree
-from cascade_rl.rl_stages.sandbox.outside import probe
+from cascade_rl.rl_stages.sandbox.outside.probe import probe
 from cascade_rl.rl_stages.scoring.infrastructure import InfrastructureFailures
 from cascade_rl.rl_stages.scoring.judge import Judge, MakeVerifier
 from cascade_rl.rl_stages.step_batch import StepBatch, draw_batch

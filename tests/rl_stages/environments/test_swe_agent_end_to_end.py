@@ -25,7 +25,7 @@ from cascade_rl.rl_stages.lessons.lesson import Lesson
 from cascade_rl.rl_stages.rewards.swe.unified_diff import apply_unified_diff
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.sample_record import read_samples
-from cascade_rl.rl_stages.sandbox.outside import probe
+from cascade_rl.rl_stages.sandbox.outside.probe import probe
 from cascade_rl.rl_stages.swe_tasks.mutation import mutations
 from cascade_rl.rl_stages.tasks.demonstration import load_demonstrations
 from cascade_rl.rl_stages.tasks.load_tasks import split_of

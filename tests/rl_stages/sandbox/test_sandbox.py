@@ -27,8 +27,8 @@ from cascade_rl.rl_stages.sandbox import (
     Tier,
     process_tree,
 )
-from cascade_rl.rl_stages.sandbox.outside import probe, slot
-from cascade_rl.rl_stages.sandbox.outside.probe import attempts
+from cascade_rl.rl_stages.sandbox.outside import slot
+from cascade_rl.rl_stages.sandbox.outside.probe import attempts, probe
 from cascade_rl.rl_stages.sandbox.walls import bubblewrap
 from cascade_rl.rl_stages.sandbox.walls.interpreter import driver
 
