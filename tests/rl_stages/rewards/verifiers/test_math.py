@@ -159,6 +159,7 @@ def test_no_answer_takes_longer_than_the_deadline_and_the_next_one_is_served():
 
 STAND_IN = """
 import os, time
+from cascade_rl.rl_stages.rewards.deadline_worker import serve
 
 def reply(request):
     if request["answer"] == "x^2":
