@@ -38,7 +38,7 @@ def test_both_machines_run_the_same_versions_of_what_decides_numbers(kind):
 
 def test_the_second_environment_is_what_the_kernels_readme_names():
     text = (ROOT / "kernels" / "README.md").read_text()
-    (named,) = re.findall(r"on Triton ([\d.]+) and torch ([\d.]+), those of the GPU images", text)
+    (named,) = re.findall(r"on Triton ([\d.]+) and\ntorch ([\d.]+), the versions of the GPU images", text)
     assert {f"triton=={named[0]}", f"torch=={named[1]}"} - set(pins(lock("triton36"))) == set()
     assert named[0] in json.loads((ROOT / "kernels" / "gate_table.json").read_text())
 
