@@ -156,6 +156,7 @@ def test_lineage_names_the_teachers(tmp_path: Path) -> None:
     assert told[-1]["parents"] == ["math_rl"]
 
 
+@pytest.mark.slow
 def test_held_out_prompts_are_those_of_the_rl_stages() -> None:
     """The same with the stage as without it, so that its gains can be compared with theirs."""
     for domain in TEACHERS:

@@ -15,6 +15,7 @@ def test_every_word_of_every_stage_is_one_token() -> None:
     assert _train_tokenizer(CASCADE).get_vocab() == tokenizer.get_vocab()
 
 
+@pytest.mark.slow
 def test_the_model_knows_the_tokenizers_special_ids() -> None:
     tokenizer = _train_tokenizer(CASCADE)
     config = _with_special_ids({"vocab_size": 512, "eos_token_id": 99}, tokenizer)

@@ -249,6 +249,7 @@ def as_cascade(setting: Setting) -> Cascade:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_breaks_first_is_named_and_mended() -> None:
     """Without context parallelism a pass keeps four times as much; the mend that is told is applied and fits."""
     cut = ParallelConfig(tensor=2, pipeline=2, context=1, expert=8, sequence=True)
@@ -268,6 +269,7 @@ def test_a_layout_that_cannot_be_has_the_engines_own_words() -> None:
     assert any("rollout.engines: expected a multiple of the 12 nodes, found 32" in problem for problem in made.problems)
 
 
+@pytest.mark.slow
 def test_a_published_step_is_met_within_a_half() -> None:
     """NeMo-RL v0.6: 192 s for 2,048 samples of 3,203 tokens of Qwen3-30B-A3B on 32 H100 (performance-summary.md)."""
     base = of_nano(ParallelConfig(expert=8), nproc=32)

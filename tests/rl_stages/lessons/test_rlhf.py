@@ -2,6 +2,8 @@ import json
 import random
 import re
 
+import pytest
+
 from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
 from cascade_rl.rl_stages.lessons.rlhf import CLOSING, judgements, lessons
 from cascade_rl.rl_stages.rewards.reward_models.genrm import parse_judgement
@@ -51,6 +53,7 @@ def test_the_judge_sees_answers_that_say_nothing_and_answers_with_a_word_gone_as
     assert 0.05 < len(astray) / len(texts) < 0.2
 
 
+@pytest.mark.slow
 def test_question_and_judgement_fit_a_tiny_model():
     everything = list(judgements())
     texts = [

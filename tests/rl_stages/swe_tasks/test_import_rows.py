@@ -130,6 +130,7 @@ def test_broken_rows_are_named_by_file_and_line(row, checkouts):
         imported(checkouts, [SWE_BENCH, "", row])
 
 
+@pytest.mark.slow
 def test_every_field_of_another_type_is_an_error_or_a_task(checkouts):
     for row in (SWE_BENCH, SWE_SMITH, R2E_GYM):
         for name in row:

@@ -22,6 +22,7 @@ def write(path, rows):
 
 
 @pytest.mark.parametrize("domain", GENERATED)
+@pytest.mark.slow
 def test_splits_share_no_prompt_and_lose_none(domain):
     train = load_tasks(f"generate:{domain}", split="train", seed=0)
     heldout = load_tasks(f"generate:{domain}", split="heldout", seed=0)
@@ -39,6 +40,7 @@ def test_the_seed_sets_the_order_only():
 
 
 @pytest.mark.parametrize("domain", GENERATED)
+@pytest.mark.slow
 def test_rows_written_to_a_file_are_the_generated_tasks(domain, tmp_path):
     path = write(tmp_path / "rows.jsonl", [lesson.row(domain) for lesson in DOMAINS[domain].lessons()])
     from_file = load_tasks(path, split="heldout", seed=0)

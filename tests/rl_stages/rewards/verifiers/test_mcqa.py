@@ -99,6 +99,7 @@ def test_no_single_option_is_a_wrong_format(fields, text):
     assert (result.outcome, result.score) == (Outcome.WRONG_FORMAT, 0.0)
 
 
+@pytest.mark.slow
 def test_an_expression_that_never_ends_masks_the_sample():
     started = time.monotonic()
     result = verdict("a" * 60, {"template_metadata": {"output_regex": "(?:a|aa)+!"}})

@@ -136,6 +136,7 @@ def timed(server: FakeJudge, texts: Sequence[str], deadline: float) -> tuple[lis
 
 
 @pytest.mark.parametrize("failure", [b"garbage", 500, "prose", "slow"])
+@pytest.mark.slow
 def test_a_failing_server_masks_the_group_within_the_deadline(server: FakeJudge, failure: Any) -> None:
     def reply(_: Any) -> Any:
         if failure == "slow":
@@ -148,6 +149,7 @@ def test_a_failing_server_masks_the_group_within_the_deadline(server: FakeJudge,
     assert seconds < SLOW_S
 
 
+@pytest.mark.slow
 def test_one_slow_comparison_does_not_hold_the_group(server: FakeJudge) -> None:
     def reply(body: dict[str, Any]) -> str:
         if {"5", "3"} == set(RESPONSES.findall(body["messages"][-1]["content"])):
