@@ -63,7 +63,8 @@ class Session[S: Stage](TrainingSession[S]):
         with ExitStack() as drawing:
             batch = None
             if self.zero:
-                requests = [self._requests(f"{label}/{i}", task, group, sampling) for i, task in enumerate(tasks)]
+                stops = replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,))
+                requests = [self._requests(f"{label}/{i}", task, group, stops) for i, task in enumerate(tasks)]
                 batch = drawing.enter_context(self.zero.draw(tasks, requests))
                 drawing.enter_context(self.watchdog.waiting_for(batch.pending))
             rollouts = sample(batch, self.refit)
@@ -92,10 +93,9 @@ class Session[S: Stage](TrainingSession[S]):
         return self.exits.enter_context(rank_zero(self.run, self.folder, self.log, self.tokenizer, engine, nodes[1:]))
 
     def _requests(self, label: str, task: Task, group: int, sampling: Sampling) -> list[Request]:
-        stops = replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,))
         prompt_ids = tuple(encode_prompt(self.tokenizer, task.messages, task.tools, task.thinking))
         names = [f"{label}/{task.id}/{i}" for i in range(group)]
-        return [Request(name, prompt_ids, stops, self._request_seed(name)) for name in names]
+        return [Request(name, prompt_ids, sampling, self._request_seed(name)) for name in names]
 
     def _request_seed(self, name: str) -> int:
         return zlib.crc32(f"{self.cascade.seed}/{name}".encode())

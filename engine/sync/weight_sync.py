@@ -15,9 +15,8 @@ from torch.distributed import PrefixStore, TCPStore
 
 from cascade_rl.engine.backend.machine import backend
 from cascade_rl.engine.backend.ranks import from_rank0
-from cascade_rl.engine.core.settings import RolloutConfig
+from cascade_rl.engine.core.settings import Check, RolloutConfig
 from cascade_rl.engine.refit.group import Terms, join_as_trainer
-from cascade_rl.engine.refit.transport import Check
 from cascade_rl.engine.rollout.engine import Engine
 from cascade_rl.engine.rollout.protocol import JoinRefit
 from cascade_rl.engine.sync.probe import Probe, probe
