@@ -41,7 +41,8 @@ from cascade_rl.rl_stages.tasks.prompt_blend import open_prompts
 def run(session: Session[MopdStage]) -> None:
     """Runs all steps that are left of the stage."""
     stage, trainer = session.stage, session.trainer
-    prompts = open_prompts(stage.data, session.seed)
+    room = session.prompt_room(session.cascade.room(stage))
+    prompts = open_prompts(stage.data, session.seed, admits=room.admits)
     prompts.take(session.first_step * stage.prompts_per_step)  # skips those of the finished steps
     teachers = _teachers(session)
     loss = loss_of(stage, teachers)
@@ -67,7 +68,14 @@ def run(session: Session[MopdStage]) -> None:
         with session.phase("refit"):
             probe_gap = session.refit(step + 1)
         records = [_record(*parts) for parts in zip(samples, sequences, student, taught, strict=True)]
-        metrics = {**outcomes(samples), **gap, **learned, **reverse_kl(sequences, domains), "probe_gap": probe_gap}
+        metrics = {
+            **outcomes(samples),
+            **room.metrics,
+            **gap,
+            **learned,
+            **reverse_kl(sequences, domains),
+            "probe_gap": probe_gap,
+        }
         session.record(step + 1, metrics, sum(sample.rollout.length for sample in samples), records)
 
 

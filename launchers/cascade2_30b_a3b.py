@@ -13,7 +13,6 @@ yourself.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig, RouterConfig
@@ -37,7 +36,8 @@ TEACHERS = {
 }
 
 # Tokens of a prompt with its answer. The paper limits the answer alone, except in long context and SWE, so 4,096 tokens
-# are added for the prompt. A micro-batch holds one sequence of this length, or several shorter ones.
+# are added for the prompt. The answer to a longer prompt has the rest. A micro-batch holds one sequence of this length,
+# or several shorter ones.
 SHORT = recipe.LONG_CONTEXT_MAX_TOTAL_TOKENS + 4096
 MEDIUM = recipe.CASCADE2["code_rl"]["sampling"].max_new_tokens + 4096
 LONG = recipe.SWE_AGENTIC_MAX_TOTAL_TOKENS
@@ -213,18 +213,9 @@ def cut(tensor: int, context: int, expert: int) -> ParallelConfig:
 
 
 def by_stage(sft: Layout, short: Layout, medium: Layout, long: Layout) -> Mapping[str, Layout]:
-    """The layout of each stage, by sequence length. Two stages have a limit of their own, which bounds the engines."""
-    totals = {
-        "long_context_rl": recipe.LONG_CONTEXT_MAX_TOTAL_TOKENS,
-        "swe_agentless_rl": recipe.SWE_AGENTLESS_MAX_TOTAL_TOKENS,
-    }
+    """The layout of each stage, by sequence length."""
     by_budget = {SHORT: short, MEDIUM: medium, LONG: long}
-    layouts = {stage.name: by_budget[stage.token_budget] for stage in STAGES} | {"sft": sft}
-    return layouts | {name: bounded(layouts[name], tokens) for name, tokens in totals.items()}
-
-
-def bounded(layout: Layout, tokens: int) -> Layout:
-    return replace(layout, rollout=replace(layout.rollout, max_model_len=tokens))
+    return {stage.name: by_budget[stage.token_budget] for stage in STAGES} | {"sft": sft}
 
 
 H100 = by_stage(
@@ -250,6 +241,7 @@ CASCADE = Cascade(
         unmeasured=("rlhf", "long_context"),
         prompts_per_domain=512,
         max_new_tokens=32_768,
+        min_answer_tokens=8_192,
     ),
     layouts={"h100": H100, "b200": B200},
 )

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from cascade_rl.engine.backend.ranks import is_rank0
 from cascade_rl.engine.core.settings import ParallelConfig
@@ -33,7 +33,8 @@ def ready(run: RunFolder, parallel: ParallelConfig) -> Path:
 
 
 def _make(cascade: Cascade, parallel: ParallelConfig, folder: Path) -> None:
-    tokenizer = _train_tokenizer(cascade)
+    given = cascade.base.tokenizer
+    tokenizer = AutoTokenizer.from_pretrained(given) if given else _train_tokenizer(cascade)
     hf_config = _with_special_ids(dict(cascade.base.hf_config or {}), tokenizer)
     model = build_model(hf_config, parallel, seed=cascade.seed)
     source = folder.with_name("tokenizer")

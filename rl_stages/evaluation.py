@@ -1,24 +1,31 @@
 """Held-out scores of all domains, which show the effect of each stage on its own domain and on the others."""
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
 
+from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Rollout, Sampling
 from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.room import Room
 from cascade_rl.rl_stages.config.source import GENERATE, parse_sources
 from cascade_rl.rl_stages.config.stage import OnPolicyStage
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rank_zero import RankZero
 from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
 from cascade_rl.rl_stages.tasks.load_tasks import load_tasks
+from cascade_rl.rl_stages.tasks.prompt_room import PromptRoom
+from cascade_rl.rl_stages.tasks.prompt_stream import Admits, any_length
 
 
 class Evaluated(Protocol):
     """The part of a session that evaluation uses."""
 
     cascade: Cascade
+
+    def prompt_room(self, room: Room) -> PromptRoom: ...
 
     def draw(self, label: str, tasks: Sequence[Task], group: int, sampling: Sampling) -> list[list[Rollout]]: ...
 
@@ -33,21 +40,32 @@ def evaluate(session: Evaluated) -> dict[str, float]:
     above `evaluation.max_infrastructure_failures`, and RuntimeError if no sample has a score.
     """
     settings = session.cascade.evaluation
-    sampling = Sampling(max_new_tokens=settings.max_new_tokens, temperature=settings.temperature)
+    total = session.cascade.evaluation_room.total
+    sampling = Sampling(settings.max_new_tokens, temperature=settings.temperature, max_total_tokens=total)
     return {domain: _score(session, domain, sampling) for domain in settings.domains}
 
 
-def heldout_tasks(cascade: Cascade, domain: str) -> list[Task]:
-    """Held-out split of the sources that the domain's stages train on, or of its generator if no stage trains on it."""
+def heldout_tasks(cascade: Cascade, domain: str, admits: Admits = any_length) -> list[Task]:
+    """Held-out split of the sources that the domain's stages train on, or of its generator if no stage trains on it.
+
+    Raises UserError if `admits` refuses all of them.
+    """
     stages = [stage for stage in cascade.stages if isinstance(stage, OnPolicyStage) and domain in stage.trained_domains]
     paths = dict.fromkeys(source.path for stage in stages for source in parse_sources(stage.data))
     sources = paths or {f"{GENERATE}{domain}": None}
-    tasks = [task for path in sources for task in load_tasks(path, split="heldout", seed=cascade.seed)]
-    return [task for task in tasks if task.domain == domain][: cascade.evaluation.prompts_per_domain]
+    tasks = (task for path in sources for task in load_tasks(path, split="heldout", seed=cascade.seed))
+    own = (task for task in tasks if task.domain == domain and admits(task))
+    found = list(islice(own, cascade.evaluation.prompts_per_domain))
+    if not found:
+        raise UserError(
+            f"evaluation: expected held-out prompts of {domain} that fit; found none in {', '.join(sources)}"
+        )
+    return found
 
 
 def _score(session: Evaluated, domain: str, sampling: Sampling) -> float:
-    tasks = heldout_tasks(session.cascade, domain)
+    room = session.prompt_room(session.cascade.evaluation_room)
+    tasks = heldout_tasks(session.cascade, domain, room.admits)
     answers = session.draw(f"heldout-{domain}", tasks, 1, sampling)
 
     def mean(zero: RankZero) -> float:

@@ -56,7 +56,7 @@ def run(session: Session[GrpoStage]) -> None:
         with session.phase("refit"):
             probe_gap = session.refit(step + 1)
         records = [record(*parts) for parts in zip(batch.samples, sequences, train_logprobs, strict=True)]
-        metrics = {**batch.metrics(stage), **masked, **gap, **learned, "probe_gap": probe_gap}
+        metrics = {**batch.metrics(stage), **prompts.room.metrics, **masked, **gap, **learned, "probe_gap": probe_gap}
         session.record(step + 1, metrics, sum(sample.rollout.length for sample in batch.drawn), records)
 
 

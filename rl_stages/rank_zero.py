@@ -100,7 +100,7 @@ def rank_zero(
         ledger = exits.enter_context(Ledger())
         judge = exits.enter_context(Judge(tokenizer, ledger=ledger, others=others))
         rewards = exits.enter_context(Judge(tokenizer, makers, ledger, others)) if makers else judge
-        episodes = exits.enter_context(Episodes(tokenizer, rollout.max_model_len, others))
+        episodes = exits.enter_context(Episodes(tokenizer, others))
         yield RankZero(folder, log, ledger, judge, rewards, episodes, engine)
 
 

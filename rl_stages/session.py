@@ -20,15 +20,21 @@ from cascade_rl.engine.sync.sampler import sample
 from cascade_rl.engine.sync.weight_sync import Refit
 from cascade_rl.engine.train.weights_digest import weights_digest
 from cascade_rl.rl_stages.agreement import Mismatch
+from cascade_rl.rl_stages.config.room import Room, total_tokens
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.tokenizer import encode_prompt
 from cascade_rl.rl_stages.evaluation import evaluate, heldout_tasks
 from cascade_rl.rl_stages.rank_zero import RankZero, rank_zero, say_tiers
 from cascade_rl.rl_stages.start import start
+from cascade_rl.rl_stages.tasks.prompt_room import PromptRoom
 from cascade_rl.rl_stages.training_session import TrainingSession
 
 PROBES, PROBE_TAIL = 4, 16
+
+
+def _silent(_message: str) -> None:
+    """What ranks other than 0 do with a message."""
 
 
 class Session[S: Stage](TrainingSession[S]):
@@ -57,14 +63,14 @@ class Session[S: Stage](TrainingSession[S]):
         """`group` samples for each task from the current weights; the same list on every rank.
 
         `label` names the batch. Together with the task and the position in the group it determines a sample's id and
-        seed.
+        seed. Each answer is limited to what its prompt leaves of the total.
         """
         self._open_ledger()
         with ExitStack() as drawing:
             batch = None
             if self.zero:
-                stops = replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,))
-                requests = [self._requests(f"{label}/{i}", task, group, stops) for i, task in enumerate(tasks)]
+                limits = self._limits(sampling)
+                requests = [self._requests(f"{label}/{i}", task, group, limits) for i, task in enumerate(tasks)]
                 batch = drawing.enter_context(self.zero.draw(tasks, requests))
                 drawing.enter_context(self.watchdog.waiting_for(batch.pending))
             rollouts = sample(batch, self.refit)
@@ -73,6 +79,11 @@ class Session[S: Stage](TrainingSession[S]):
     def on_rank0[T](self, produce: Callable[[RankZero], T]) -> T:
         """The result of `produce(zero)` on rank 0, on every rank. Collective."""
         return from_rank0(lambda: produce(self.zero) if self.zero else None)  # type: ignore[return-value]
+
+    def prompt_room(self, room: Room, thinking_fraction: float | None = None) -> PromptRoom:
+        """Which prompts have room, measured with the stage's tokenizer."""
+        say = self.log.progress.say if self.log else _silent
+        return PromptRoom(self.tokenizer, room, thinking_fraction, say)
 
     def start_engine(self, nodes: list[Node]) -> AbstractContextManager[Engine]:
         """Rank 0's sampler, on the nodes of the job. A subclass may use another one."""
@@ -94,8 +105,15 @@ class Session[S: Stage](TrainingSession[S]):
 
     def _requests(self, label: str, task: Task, group: int, sampling: Sampling) -> list[Request]:
         prompt_ids = tuple(encode_prompt(self.tokenizer, task.messages, task.tools, task.thinking))
+        assert sampling.max_total_tokens is not None
+        left = min(sampling.max_new_tokens, sampling.max_total_tokens - len(prompt_ids))
+        sampling = replace(sampling, max_new_tokens=left)
         names = [f"{label}/{task.id}/{i}" for i in range(group)]
         return [Request(name, prompt_ids, sampling, self._request_seed(name)) for name in names]
+
+    def _limits(self, sampling: Sampling) -> Sampling:
+        total = total_tokens(sampling, self.layout.rollout)
+        return replace(sampling, max_total_tokens=total, stop_token_ids=(self.tokenizer.eos_token_id,))
 
     def _request_seed(self, name: str) -> int:
         return zlib.crc32(f"{self.cascade.seed}/{name}".encode())
@@ -110,7 +128,8 @@ class Session[S: Stage](TrainingSession[S]):
     def _probe_ids(self) -> list[list[int]]:
         """For each engine, held-out prompts followed by random tokens: typical text for a chat model, and text that it
         never sees."""
-        heldout = heldout_tasks(self.cascade, self.cascade.evaluation.domains[0])[:PROBES]
+        domain, room = self.cascade.evaluation.domains[0], self.prompt_room(self.cascade.evaluation_room)
+        heldout = heldout_tasks(self.cascade, domain, room.admits)[:PROBES]
         tasks = heldout * self.layout.rollout.engines
         noise = np.random.default_rng(self.seed).integers(0, len(self.tokenizer), (len(tasks), PROBE_TAIL))
         prompts = [encode_prompt(self.tokenizer, task.messages, task.tools) for task in tasks]

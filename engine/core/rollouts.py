@@ -38,6 +38,7 @@ class Sampling:
     probabilities reach top_p together, and samples from their softmax. Log-probs are those of this distribution.
 
     max_new_tokens  tokens that the model may generate in a sample, over all its turns
+    max_total_tokens  limit for prompt, answer and environment's replies together; None: that of the engines
     max_turns       limit for a sample with an environment; 200 is the limit of agentic SWE RL in Cascade 2
                     (arXiv 2603.19220)
     top_k           0: the whole vocabulary. Above 0, the kept tokens are recorded (`Kept`)
@@ -49,6 +50,7 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     max_turns: int = 200
     top_k: int = 0
+    max_total_tokens: int | None = None
 
 
 @dataclass(frozen=True)

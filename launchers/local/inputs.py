@@ -8,6 +8,7 @@ from cascade_rl.engine import models
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.models import HfConfig, check_layout, read_config
 from cascade_rl.engine.rollout.engine_layout import check_build, check_cut
+from cascade_rl.launchers.local.prompt_lengths import overlong_prompts
 from cascade_rl.rl_stages.config.base import is_folder
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
@@ -31,8 +32,9 @@ BESIDE_THE_MODEL = {
 }  # fmt: skip
 
 
-def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere: bool = False) -> None:
-    """Raises UserError for a model, layout, domain or row of data that would make the run fail later.
+def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere: bool = False) -> list[str]:
+    """Raises UserError for a model, layout, domain or row of data that would make the run fail later. Returns
+    a line for each thing that the run will leave out.
 
     If files are missing, the error has one line for each. `elsewhere` says that the run has another environment, so the
     vLLM of this one is not checked. Every row of every source that is not in `known` is streamed once. The time is
@@ -56,6 +58,7 @@ def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere:
             _check_trained_domains(stage, set(chain.from_iterable(domains)))
         if isinstance(stage, MopdStage):
             _check_teachers(stage, model_config(cascade))
+    return overlong_prompts(cascade, known)
 
 
 def check_settings(cascade: Cascade) -> None:

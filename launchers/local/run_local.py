@@ -46,7 +46,8 @@ def run_cascade(
     """
     console = Console(highlight=False)
     known = KnownData.read(runs / cascade.name / INPUTS)
-    check_inputs(cascade, known)
+    for line in check_inputs(cascade, known):
+        console.print(line, soft_wrap=True)
     with RunFolder.claim(runs / cascade.name, cascade, known, agree) as (run, lock):
         for stage in map(run.stage, (config.name for config in chosen)):
             _require_dependencies(run, stage)

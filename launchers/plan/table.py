@@ -31,7 +31,7 @@ def print_plan(plan: Plan, console: Console) -> None:
     for table in (_memory(plan), _cost(plan)):
         console.print(table)
     for stage in plan.stages:
-        for line in _verdict(plan, stage):
+        for line in verdict(plan, stage):
             console.print(line, highlight=False, soft_wrap=True)
     console.print(_footer(plan), highlight=False, soft_wrap=True)
 
@@ -98,7 +98,8 @@ def _sequences(stage: StagePlan) -> str:
     return f"{cache.sequences_at_longest:.0f} longest, {cache.sequences_at_mean:.0f} mean, {cache.running} run"
 
 
-def _verdict(plan: Plan, stage: StagePlan) -> Iterator[str]:
+def verdict(plan: Plan, stage: StagePlan) -> Iterator[str]:
+    """What would fail, what breaks first, and what would fit. Nothing for a stage that fits."""
     for problem in stage.problems:
         yield f"{stage.name}: {problem}"
     if stage.fits(plan.gpu.capacity):

@@ -54,7 +54,8 @@ def run_on_cluster(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: S
     """
     console = Console(highlight=False)
     known = KnownData.read(root / INPUTS)
-    check_inputs(cascade, known, elsewhere=True)
+    for line in check_inputs(cascade, known, elsewhere=True):
+        console.print(line, soft_wrap=True)
     check_container(how.cluster, cascade, Path.cwd())
     _check_secrets(how.cluster)
     live = job_states.live_jobs(name_prefix(root))

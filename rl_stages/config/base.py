@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cascade_rl.rl_stages.config.node import Node, at_least, require, share
+from cascade_rl.rl_stages.config.room import Overlong
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,6 +15,7 @@ class BaseModel(Node):
     hf         folder of a Hugging Face checkpoint (config.json, safetensors, tokenizer)
     hf_config  content of a config.json; the run makes a random model of that shape
 
+    tokenizer  folder of the tokenizer of a random model; None: the run trains one on the prompts of its stages
     published  file name in engine/models/published that equals the config.json of `hf`. A dry run and a plan read it
                where the checkpoint is not available
     """
@@ -21,10 +23,13 @@ class BaseModel(Node):
     hf: str | None = None
     hf_config: Mapping[str, Any] | None = None
     published: str | None = None
+    tokenizer: str | None = None
 
     def __post_init__(self) -> None:
         given = [name for name in ("hf", "hf_config") if getattr(self, name) is not None]
         require(len(given) == 1, "base", "exactly one of hf and hf_config", " and ".join(given) or "neither")
+        new = self.tokenizer is None or self.hf is None
+        require(new, "base.tokenizer", "none with base.hf, which has a tokenizer", self.tokenizer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +39,7 @@ class Evaluation(Node):
     unmeasured   domains that stages may train without a held-out score, because an answer is scored only relative to
                  other answers or by a judge model
     max_infrastructure_failures   largest share of a domain's answers that may stay without a score
+    min_answer_tokens, overlong_prompts   as in a stage
     """
 
     domains: tuple[str, ...]
@@ -42,9 +48,11 @@ class Evaluation(Node):
     unmeasured: tuple[str, ...] = ()
     temperature: float = 1.0
     max_infrastructure_failures: float = 0.1
+    min_answer_tokens: int = 1
+    overlong_prompts: Overlong = "drop"
 
     def __post_init__(self) -> None:
-        at_least(1, "evaluation", self, "prompts_per_domain", "max_new_tokens")
+        at_least(1, "evaluation", self, "prompts_per_domain", "max_new_tokens", "min_answer_tokens")
         share("evaluation", self, "max_infrastructure_failures")
         require(len(self.domains) > 0, "evaluation.domains", "at least one domain", self.domains)
         require(self.temperature >= 0, "evaluation.temperature", "0 or more", self.temperature)

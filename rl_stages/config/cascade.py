@@ -16,6 +16,7 @@ from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.node import Node, at_least, check_name, nearest, require
 from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
+from cascade_rl.rl_stages.config.room import Room, total_tokens
 from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 
@@ -97,6 +98,17 @@ class Cascade(Node):
             rollout=stage.rollout or shared.rollout,
         )
 
+    def room(self, stage: OnPolicyStage) -> Room:
+        """How many tokens the prompts and answers of a stage may have."""
+        total = total_tokens(stage.sampling, self.layout(stage).rollout)
+        return Room(stage.name, total, stage.min_answer_tokens, stage.overlong_prompts)
+
+    @property
+    def evaluation_room(self) -> Room:
+        """Those of the evaluation: what every stage's engines have room for."""
+        total = min(self.layout(stage).rollout.max_model_len for stage in self.stages)
+        return Room("evaluation", total, self.evaluation.min_answer_tokens, self.evaluation.overlong_prompts)
+
     def _check_stage_names(self) -> None:
         names = [stage.name for stage in self.stages]
         require(len(names) > 0, "stages", "at least one stage", self.stages)
@@ -124,14 +136,16 @@ class Cascade(Node):
         for stage in self.stages:
             limit = self.layout(stage).rollout.max_model_len
             expected = f"less than rollout.max_model_len = {limit}, which prompt and answer share"
-            tokens = self.evaluation.max_new_tokens
-            require(tokens < limit, "evaluation.max_new_tokens", expected, tokens)
             if isinstance(stage, OnPolicyStage):
-                tokens = stage.max_new_tokens
-                require(tokens < limit, f"{stage.name}.sampling.max_new_tokens", expected, tokens)
+                room = self.room(stage)
+                _check_room(room, f"{stage.name}.sampling", stage.max_new_tokens)
+                known = f"at least {room.total}, the tokens of its longest sample"
+                require(stage.token_budget >= room.total, f"{stage.name}.token_budget", known, stage.token_budget)
             judge = stage.reward_model if isinstance(stage, GrpoStage) else None
             if judge and judge.kind == "engine":
                 require(judge.max_tokens < limit, f"{stage.name}.reward_model.max_tokens", expected, judge.max_tokens)
+
+        _check_room(self.evaluation_room, "evaluation", self.evaluation.max_new_tokens)
 
     def _check_domains(self) -> None:
         measured = self.evaluation.domains
@@ -153,6 +167,14 @@ class Cascade(Node):
             known = [*names, BEST] if best and names else names
             for key, model in stage.models_read.items():
                 require(is_folder(model) or model in known, f"{stage.name}.{key}", expected, model)
+
+
+def _check_room(room: Room, owner: str, max_new_tokens: int) -> None:
+    expected = f"at most {room.total}, which prompt and answer share"
+    require(max_new_tokens <= room.total, f"{owner}.max_new_tokens", expected, max_new_tokens)
+    least = room.min_answer_tokens
+    expected = f"at most max_new_tokens = {max_new_tokens}, and less than {room.total}, which it shares with the prompt"
+    require(least <= max_new_tokens and least < room.total, f"{room.owner}.min_answer_tokens", expected, least)
 
 
 def _check_layout(owner: str, layout: Layout) -> None:

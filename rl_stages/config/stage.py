@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from cascade_rl.engine.core.rollouts import MAX_TOP_K, Sampling
 from cascade_rl.engine.core.settings import DEFAULT_ROUTER, OptimizerConfig, ParallelConfig, RolloutConfig, RouterConfig
 from cascade_rl.rl_stages.config.node import Node, at_least, check_name, require, share
+from cascade_rl.rl_stages.config.room import Overlong
 from cascade_rl.rl_stages.config.source import parse_sources
 
 RL_OPTIMIZER = OptimizerConfig(lr=3e-6, betas=(0.9, 0.95))
@@ -112,6 +113,8 @@ class OnPolicyStage(Stage):
     importance_low, importance_high   band of the train/rollout probability ratio, see the stage's loss
     tme_bound                         largest allowed mean of exp|log p_train - log p_rollout|; 1.001 suits float32
     max_infrastructure_failures       largest share of a step's samples that may have no score
+    min_answer_tokens, overlong_prompts   a prompt that leaves its answer fewer tokens is left out and counted
+                                      ("drop"), or ends the run ("error"); see rl_stages/config/room.py
     stop_at_plateau, stop_at_length_clip   rules that end the stage early (rl_stages/run/stop_rule.py)
     """
 
@@ -122,6 +125,8 @@ class OnPolicyStage(Stage):
     importance_high: float = 2.0
     tme_bound: float = 1.001
     max_infrastructure_failures: float = 0.1
+    min_answer_tokens: int = 1
+    overlong_prompts: Overlong = "drop"
     stop_at_plateau: Plateau | None = None
     stop_at_length_clip: LengthClip | None = None
 
@@ -147,7 +152,7 @@ class OnPolicyStage(Stage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, self.name, self, "prompts_per_step", "rollouts_per_prompt")
+        at_least(1, self.name, self, "prompts_per_step", "rollouts_per_prompt", "min_answer_tokens")
         at_least(1, f"{self.name}.sampling", self.sampling, "max_new_tokens")
         heat = self.sampling.temperature
         require(heat > 0, f"{self.name}.sampling.temperature", "more than 0", heat)

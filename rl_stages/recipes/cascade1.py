@@ -13,6 +13,7 @@ overlong filtering in the whole IF-RL of thinking models. Settings that the pape
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -94,13 +95,15 @@ def _code_rl(steps: int, first: Sampling, *extensions: Extension) -> Settings:
     }
 
 
-def _swe_rl(steps: int, *extensions: Extension) -> Settings:
-    """Appendix D."""
+def _swe_rl(steps: int, prompt_tokens: int, *extensions: Extension) -> Settings:
+    """Appendix D, with prompts of up to `prompt_tokens`."""
+    answers = _answers(16_384, 1.0)
     return {
         "steps": steps,
         "prompts_per_step": 128,
         "rollouts_per_prompt": 16,
-        "sampling": _answers(16_384, 1.0),
+        "sampling": replace(answers, max_total_tokens=prompt_tokens + answers.max_new_tokens),
+        "min_answer_tokens": answers.max_new_tokens,
         "optimizer": _optimizer(2.5e-6),
         "overlong": "filter",
         "extensions": extensions,
@@ -115,7 +118,7 @@ MATH_RL_8B = _math_rl(
     Extension(from_step=190, max_new_tokens=32_768, overlong="penalty"),
     Extension(from_step=430, max_new_tokens=40_960, temperature=0.8),
 )
-SWE_RL_8B = _swe_rl(60, Extension(from_step=30, max_new_tokens=16_384, overlong="penalty"))
+SWE_RL_8B = _swe_rl(60, 24_576, Extension(from_step=30, max_new_tokens=16_384, overlong="penalty"))
 
 UNIFIED_8B: Mapping[str, Settings] = MappingProxyType(
     {
@@ -147,6 +150,6 @@ THINKING_14B: Mapping[str, Settings] = MappingProxyType(
             Extension(from_step=120, max_new_tokens=40_960, temperature=1.1, overlong="penalty"),
         ),
         "code_rl": _code_rl(64, _answers(57_344, 1.0)),
-        "swe_rl": _swe_rl(120),
+        "swe_rl": _swe_rl(120, 32_768),
     }
 )

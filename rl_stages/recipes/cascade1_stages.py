@@ -62,6 +62,7 @@ def cascade1(size: Size) -> Cascade:
             unmeasured=("rlhf",),
             prompts_per_domain=512,
             max_new_tokens=32_768,
+            min_answer_tokens=8_192,
             temperature=0.6,
         ),
         layouts={"h100": _by_stage(size, stages, *size.h100), "b200": _by_stage(size, stages, *size.b200)},

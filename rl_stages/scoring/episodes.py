@@ -32,9 +32,8 @@ from cascade_rl.rl_stages.tasks.domains import domain_named
 class Play:
     """One sample's episode, from its first request to its end."""
 
-    def __init__(self, task: Task, request: Request, host: Host, tokenizer: PreTrainedTokenizerBase, limit: int):
+    def __init__(self, task: Task, request: Request, host: Host, tokenizer: PreTrainedTokenizerBase):
         self.task, self.request, self.host, self.tokenizer = task, request, host, tokenizer
-        self.limit = limit  # of tokens, prompt included
         self.turns: list[Rollout] = []
         self.episode: Episode | None = None
         self.failed = False
@@ -70,7 +69,7 @@ class Play:
 
     def _following(self, turn: Rollout) -> Request | EpisodeRollout:
         if turn.finish == "length":
-            return self._truncated("reached max_new_tokens or max_model_len")
+            return self._truncated("reached max_new_tokens or the limit of all tokens")
         if self.episode is None:
             self.episode = self.host.environment.start(self.task)
         answer = self.episode.step(str(self.tokenizer.decode(turn.token_ids[:-1])))
@@ -84,9 +83,10 @@ class Play:
     def _next(self, prompt_ids: list[int]) -> Request | EpisodeRollout:
         sampling = self.request.sampling
         unused = sampling.max_new_tokens - sum(len(turn.token_ids) for turn in self.turns)
-        room = min(unused, self.limit - len(prompt_ids))
+        assert sampling.max_total_tokens is not None
+        room = min(unused, sampling.max_total_tokens - len(prompt_ids))
         if room < 1:
-            return self._truncated("no room for another turn in max_new_tokens or max_model_len")
+            return self._truncated("no room for another turn in max_new_tokens or the limit of all tokens")
         seed = zlib.crc32(f"{self.request.seed}/{len(self.turns)}".encode())
         return Request(self.request.id, tuple(prompt_ids), replace(sampling, max_new_tokens=room), seed)
 
@@ -138,8 +138,8 @@ class Episodes:
     """The environments of a stage's domains, each made when first needed, and running on the nodes `others` too if it
     can. A context manager."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_model_len: int, others: Sequence[Node] = ()) -> None:
-        self.tokenizer, self.max_model_len, self.others = tokenizer, max_model_len, others
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, others: Sequence[Node] = ()) -> None:
+        self.tokenizer, self.others = tokenizer, others
         self.hosts: dict[str, Host | None] = {}
         self.plays: dict[str, Play] = {}
 
@@ -153,12 +153,12 @@ class Episodes:
             host.close()
 
     def begin(self, task: Task, requests: Iterable[Request]) -> None:
-        """Registers samples of `task` before they are generated."""
+        """Registers samples of `task` before they are generated. Their requests have max_total_tokens."""
         if task.domain not in self.hosts:
             self.hosts[task.domain] = Host.of(task.domain, self.others)
         if host := self.hosts[task.domain]:
             for request in requests:
-                play = Play(task, request, host, self.tokenizer, self.max_model_len)
+                play = Play(task, request, host, self.tokenizer)
                 self.plays[request.id] = play
 
     def follow(self, turn: Rollout) -> Future[Request | Rollout] | None:

@@ -7,7 +7,7 @@ from cascade_rl.rl_stages.config.source import parse_sources
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.blend import Blend
 from cascade_rl.rl_stages.tasks.load_tasks import JoinedTasks, load_tasks
-from cascade_rl.rl_stages.tasks.prompt_stream import PromptStream
+from cascade_rl.rl_stages.tasks.prompt_stream import Admits, PromptStream, any_length
 
 
 class PromptBlend:
@@ -33,12 +33,15 @@ class PromptBlend:
 
 
 def open_prompts(
-    sources: Sequence[str], seed: int, epoch_filter: EpochFilter | None = None
+    sources: Sequence[str], seed: int, epoch_filter: EpochFilter | None = None, admits: Admits = any_length
 ) -> PromptStream | PromptBlend:
-    """The train split of a stage's `data`. Raises UserError as `load_tasks` and `parse_sources` do."""
+    """The train split of a stage's `data`, without what `admits` refuses.
+
+    Raises UserError as `load_tasks` and `parse_sources` do.
+    """
     weights = [source.weight for source in parse_sources(sources)]
     lists = [load_tasks(source, split="train", seed=seed) for source in sources]
     shares = [weight for weight in weights if weight is not None]
     if not shares:
-        return PromptStream(JoinedTasks(lists), seed, epoch_filter)
-    return PromptBlend([PromptStream(tasks, seed, epoch_filter) for tasks in lists], Blend(shares))
+        return PromptStream(JoinedTasks(lists), seed, epoch_filter, admits)
+    return PromptBlend([PromptStream(tasks, seed, epoch_filter, admits) for tasks in lists], Blend(shares))

@@ -1,26 +1,41 @@
 """The order of prompts, which depends only on the seed, on how many were taken, and on their pass rates."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from cascade_rl.rl_stages.config.grpo_stage import EpochFilter
 from cascade_rl.rl_stages.core.task import Task
 
+Admits = Callable[[Task], bool]
+
 
 class NoPromptLeft(RuntimeError):
-    """The epoch filter leaves no prompt for the next epoch."""
+    """No prompt is left for the next epoch."""
+
+
+def any_length(_task: Task) -> bool:
+    """Admits every prompt."""
+    return True
 
 
 class PromptStream:
     """Endless passes over the tasks, each in a new order. A prompt comes back only after all others were used.
 
     An epoch filter selects the prompts of an epoch at its start, by the newest pass rate of each prompt. Prompts
-    without a pass rate are kept, such as those of a batch that reaches into the next epoch.
+    without a pass rate are kept, such as those of a batch that reaches into the next epoch. A prompt that `admits`
+    refuses when its turn comes, because it is too long, is never used.
     """
 
-    def __init__(self, tasks: Sequence[Task], seed: int, epoch_filter: EpochFilter | None = None) -> None:
-        self.tasks, self.seed, self.epoch_filter = tasks, seed, epoch_filter
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        seed: int,
+        epoch_filter: EpochFilter | None = None,
+        admits: Admits = any_length,
+    ) -> None:
+        self.tasks, self.seed, self.epoch_filter, self.admits = tasks, seed, epoch_filter, admits
+        self.refused: set[int] = set()
         self.pass_rates: list[float | None] = [None] * len(tasks)
         self.epoch, self.order = 0, self._order(0)
         self.taken: list[int] = []
@@ -37,21 +52,27 @@ class PromptStream:
                 self.pass_rates[index] = rate
 
     def _next(self) -> int:
-        if not self.order:
-            self.epoch += 1
-            self.order = self._order(self.epoch)
-        return self.order.pop(0)
+        while True:
+            if not self.order:
+                self.epoch += 1
+                self.order = self._order(self.epoch)
+            index = self.order.pop(0)
+            if self.admits(self.tasks[index]):
+                return index
+            self.refused.add(index)
 
     def _order(self, epoch: int) -> list[int]:
         rng = np.random.default_rng((self.seed, epoch))
         order, chances = rng.permutation(len(self.tasks)), rng.random(len(self.tasks))
-        admitted = [int(index) for index in order if chances[index] < self._share(self.pass_rates[index])]
-        if not admitted:
+        chosen = [int(index) for index in order if chances[index] < self._share(self.pass_rates[index])]
+        left = [index for index in chosen if index not in self.refused]
+        if not left:
             raise NoPromptLeft(
-                f"epoch {epoch + 1}: expected prompts that are answered neither always right nor always wrong, found "
-                f"none of {len(self.tasks)}. Give the stage other data, or switch epoch_filter off"
+                f"epoch {epoch + 1}: expected prompts that fit and are answered neither always right nor always wrong; "
+                f"found none of {len(self.tasks)}, and {len(self.refused)} too long. Give the stage other data, lower "
+                "min_answer_tokens, or switch epoch_filter off"
             )
-        return admitted
+        return left
 
     def _share(self, pass_rate: float | None) -> float:
         """The probability that a prompt with that pass rate is in the next epoch."""

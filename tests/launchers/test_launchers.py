@@ -21,7 +21,7 @@ from cascade_rl.rl_stages.config.text import from_plain, leaves, override, to_pl
 from cascade_rl.rl_stages.run.stage_graph import dependencies
 from tests.launchers.cli.test_launch import children_cpu_s
 
-LAUNCHERS = ("cascade2_30b_a3b", "cascade1_8b", "cascade1_14b")
+LAUNCHERS = ("cascade2_30b_a3b", "cascade1_8b", "cascade1_14b", "cascade1_8b_thinking")
 KINDS = ("h100", "b200")
 BFLOAT16, GIB = 2, 1 << 30
 # Weights, gradients and optimizer leave this share of the card to activations, caches and libraries.
@@ -60,11 +60,11 @@ NUMBERS = {
         "rlhf.reward_model.genrm.offsets": None,  # all pairs
         "rlhf_teacher.kl_coefficient": 0.03,
         "long_context_rl.steps": 30,
-        "layouts.h100.long_context_rl.rollout.max_model_len": 49_152,
+        "long_context_rl.sampling.max_total_tokens": 49_152,
         "code_rl.steps": 22,
         "code_rl.sampling.max_new_tokens": 118_784,
         "swe_agentless_rl.min_best_reward": 0.5,
-        "layouts.h100.swe_agentless_rl.rollout.max_model_len": 98_304,
+        "swe_agentless_rl.sampling.max_total_tokens": 98_304,
         "swe_agentic_rl.prompts_per_step": 16,
         "swe_agentic_rl.rollouts_per_prompt": 64,
         "swe_agentic_rl.sampling.temperature": 0.8,
@@ -91,6 +91,15 @@ NUMBERS = {
         "code_rl.optimizer.lr": 4e-6,
         "swe_rl.steps": 60,
         "swe_rl.rollouts_per_prompt": 16,
+    },
+    "cascade1_8b_thinking": {
+        "rlhf.thinking_fraction": 1.0,
+        "if_rl.steps": 850,
+        "if_rl.reward_model.bonus": True,
+        "math_rl.steps": 500,
+        "code_rl.steps": 64,
+        "code_rl.sampling.temperature": 1.2,
+        "swe_rl.steps": 60,
     },
     "cascade1_14b": {
         "sft_16k.steps": 22_000,
@@ -179,6 +188,37 @@ def test_length_curricula_are_those_of_the_papers() -> None:
     assert lengths("cascade1_8b", "if_rl") == [(2300, 8_192)]
     assert lengths("cascade1_8b_thinking", "if_rl") == [(550, 16_384)]
     assert lengths("cascade1_14b", "if_rl") == [(800, 16_384)]
+
+
+# arXiv 2603.19220: 32K of 49K in long-context RL. arXiv 2512.13607: 24K (8B) and 32K (14B) in SWE RL. The released
+# rows of the workplace and of structured output have up to 5,116 and 14,522 tokens. 64K of agentless SWE: what the
+# released rows need, of 98,304.
+LONGEST_PROMPTS = {
+    "cascade2_30b_a3b": {
+        "if_rl": 5_116,
+        "multi_domain_rl": 14_522,
+        "mopd": 14_522,
+        "rlhf": 16_384,
+        "long_context_rl": 32_768,
+        "code_rl": 8_192,
+        "swe_agentless_rl": 65_536,
+        "swe_agentic_rl": 32_768,
+    },
+    "cascade1_8b": {"rlhf": 8_192, "if_rl": 8_192, "math_rl": 4_096, "code_rl": 4_096, "swe_rl": 24_576},
+    "cascade1_8b_thinking": {"rlhf": 8_192, "if_rl": 8_192, "math_rl": 4_096, "code_rl": 4_096, "swe_rl": 24_576},
+    "cascade1_14b": {"rlhf": 8_192, "if_rl": 8_192, "math_rl": 4_096, "code_rl": 4_096, "swe_rl": 32_768},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_papers_longest_prompts_have_room(launcher: str, kind: str) -> None:
+    found = cascade(launcher, f"hardware={kind}")
+    for name, tokens in LONGEST_PROMPTS[launcher].items():
+        room = found.room(found.stage(name))
+        assert tokens <= room.longest_prompt, (name, room)
+    longest = max(tokens for tokens in LONGEST_PROMPTS[launcher].values() if tokens < 65_536)
+    assert longest <= found.evaluation_room.longest_prompt
 
 
 def test_a_schedule_may_be_made_for_more_steps_than_the_stage_has() -> None:

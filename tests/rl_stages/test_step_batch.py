@@ -20,7 +20,7 @@ from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
 from cascade_rl.rl_stages.scoring.infrastructure import InfrastructureFailures
 from cascade_rl.rl_stages.step_batch import StepBatch, TooFewGroups, draw_batch, in_modes
-from cascade_rl.rl_stages.tasks.prompt_stream import PromptStream
+from cascade_rl.rl_stages.tasks.prompt_stream import PromptStream, any_length
 
 STAGE = GrpoStage(
     name="rl",
@@ -55,11 +55,15 @@ class FakeSession:
     """A policy whose answers to a prompt are scored by the kind of the prompt; dies in draw number `dies_in`."""
 
     seed = 5
+    cascade = SimpleNamespace(room=lambda stage: stage)
 
     def __init__(self, root: Path, stage: GrpoStage, first_step: int, dies_in: int) -> None:
         self.folder, self.stage, self.first_step = SimpleNamespace(root=root), stage, first_step
         self.labels: list[str] = []
         self.dies_in = dies_in
+
+    def prompt_room(self, *_: object) -> Any:
+        return SimpleNamespace(admits=any_length)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -98,7 +102,7 @@ def run(
 ) -> tuple[list[StepBatch], FakeSession]:
     """The batches of some steps, by a process that starts at the first of them."""
     session: Any = FakeSession(root, stage, steps.start, dies_in)
-    with patch.object(prompt_ledger, "open_prompts", lambda _, seed, rule: PromptStream(data, seed, rule)):
+    with patch.object(prompt_ledger, "open_prompts", lambda _, *how: PromptStream(data, *how)):
         prompts = PromptLedger(session)
     return [draw_batch(session, stage, prompts, step) for step in steps], session
 

@@ -20,7 +20,7 @@ from .tiny_models import VOCAB
 
 SAMPLES = 6
 STOPS = tuple(range(0, VOCAB, 8))  # a random model hardly ever says one given stop token
-SAMPLING = Sampling(60, stop_token_ids=STOPS, max_turns=3)
+SAMPLING = Sampling(60, stop_token_ids=STOPS, max_turns=3, max_total_tokens=256)
 
 
 def draw(tiny: Tiny, answer: Callable[[str], str | float], monkeypatch: pytest.MonkeyPatch) -> Batch:
@@ -29,7 +29,7 @@ def draw(tiny: Tiny, answer: Callable[[str], str | float], monkeypatch: pytest.M
     )
     prompt = tuple(encode_prompt(TOKENIZER, [QUESTION]))
     requests = [Request(f"{i}", prompt, SAMPLING, seed=i) for i in range(SAMPLES)]
-    with Episodes(TOKENIZER, 256) as episodes:
+    with Episodes(TOKENIZER) as episodes:
         episodes.begin(TASK, requests)
         batch = Batch(tiny.engine, requests, episodes.follow)
         assert batch.collect()

@@ -126,7 +126,7 @@ def test_answers_get_longer_from_given_steps_on() -> None:
     assert [now.overlong for now in found] == ["filter"] * 2 + ["penalty"] * 4
     assert stage.max_new_tokens == 40_960
     assert "at most 40,960 new tokens a sample" in stage.batch_terms
-    with pytest.raises(UserError, match=r"if_rl\.sampling\.max_new_tokens: expected less than .* found 40960"):
+    with pytest.raises(UserError, match=r"if_rl\.sampling\.max_new_tokens: expected at most 64, .* found 40960"):
         replace(TINY, stages=(stage,))
     with pytest.raises(UserError, match=r"extensions: expected from_step above 0 and rising, found \[190, 190\]"):
         replace(stage, extensions=stage.extensions[:1] * 2)
@@ -241,7 +241,7 @@ def test_a_setting_in_a_stages_null_layout_keeps_the_rest_of_its_hardwares() -> 
         ("if_rl.sequence_error_bound=0.5", "if_rl.sequence_error_bound: expected 1 or more, found 0.5."),
         ("if_rl.max_infrastructure_failures=2", "if_rl.max_infrastructure_failures: expected a value in [0, 1], found"),
         ("evaluation.max_infrastructure_failures=-1", "evaluation.max_infrastructure_failures: expected a value in"),
-        ("if_rl.sampling.max_new_tokens=64", "expected less than rollout.max_model_len = 64"),
+        ("if_rl.sampling.max_new_tokens=65", "expected at most 64"),
         (
             "if_rl.domain=code",
             "if_rl.domain: expected one of evaluation.domains (instruction_following, math)",

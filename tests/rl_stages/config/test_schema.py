@@ -159,7 +159,9 @@ def test_a_new_key_of_the_evaluation_refuses_no_run(tmp_path: Path) -> None:
     with RunFolder.claim(tmp_path / "tiny", CASCADE) as (run, _):
         pass
     path = run.root / "cascade.yaml"
-    older = path.read_text().replace("  max_infrastructure_failures: 0.1\ns", "s")
+    before, key, after = path.read_text().rpartition("  max_infrastructure_failures: 0.1\n")
+    older = before + after
+    assert key
     assert older.count("max_infrastructure_failures") == 1  # that of the RL stage
     path.write_text(older)
     with RunFolder.claim(run.root, CASCADE):

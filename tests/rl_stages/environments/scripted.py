@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +141,9 @@ class Play:
 
     def __call__(self, ids: Iterable[str], sampling: Sampling) -> dict[str, Rollout]:
         prompt = tuple(encode_prompt(TOKENIZER, self.task.messages))
+        sampling = replace(sampling, max_total_tokens=self.limit)
         requests = [Request(name, prompt, sampling, seed=seed) for seed, name in enumerate(ids)]
-        with Episodes(TOKENIZER, self.limit) as episodes:
+        with Episodes(TOKENIZER) as episodes:
             episodes.begin(self.task, requests)
             batch = Batch(self.engine, requests, episodes.follow)
             while not batch.collect():

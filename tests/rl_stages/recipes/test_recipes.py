@@ -18,10 +18,10 @@ TABLE_2 = """
 if_rl            128 16  49152 3e-6  0 180 1.0 0.00 penalty  yes 1.0 none
 multi_domain_rl  128 16  49152 3e-6  0  70 1.0 0.00 filter   no  n/s none
 rlhf             128 16  16384 3e-6  0  25 1.0 0.03 filter   no  1.0 none
-long_context_rl  128 16  49151 3e-6  0  30 1.0 0.00 filter   no  n/s none
+long_context_rl  128 16  49152 3e-6  0  30 1.0 0.00 filter   no  n/s none
 code_rl          128 16 118784 3e-6  0  22 1.0 0.00 filter   no  1.0 none
-swe_agentless_rl 128 16  98303 3e-6  0  50 1.0 0.00 penalty  no  1.0 0.5
-swe_agentic_rl    16 64 262143 3e-6 10 n/s 0.8 0.00 penalty  no  n/s none
+swe_agentless_rl 128 16  98304 3e-6  0  50 1.0 0.00 penalty  no  1.0 0.5
+swe_agentic_rl    16 64 262144 3e-6 10 n/s 0.8 0.00 penalty  no  n/s none
 """
 
 # model, stage, steps of the sub-stages, answers of each (K), temperature of each, overlong of each, prompts, rollouts,

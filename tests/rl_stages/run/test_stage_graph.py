@@ -79,7 +79,7 @@ def test_a_stage_may_have_a_layout_of_its_own() -> None:
     assert (cascade.layout(SFT).nproc, cascade.layout(wide).nproc) == (1, 4)
     assert (cascade.layout(SFT).rollout.engines, cascade.layout(wide).rollout.engines) == (1, 2)
     assert from_plain(yaml.safe_load(to_yaml(cascade))) == cascade
-    with pytest.raises(UserError, match=r"rl\.sampling\.max_new_tokens: expected less than rollout.max_model_len = 8"):
+    with pytest.raises(UserError, match=r"rl\.sampling\.max_new_tokens: expected at most 8"):
         replace(CASCADE, stages=(SFT, replace(RL, rollout=RolloutConfig(max_model_len=8))), evaluation=short())
 
 

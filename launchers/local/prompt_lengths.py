@@ -1,0 +1,92 @@
+"""Says before a launch which prompts of the real data are too long for their stage. Each source is measured once.
+
+A model has a tokenizer before the run unless the run trains one. Then each stage
+measures the prompts that it draws (rl_stages/tasks/prompt_room.py).
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.room import Room
+from cascade_rl.rl_stages.config.source import parse_sources
+from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
+from cascade_rl.rl_stages.run.known_data import KnownData
+from cascade_rl.rl_stages.tasks.load_tasks import read_tasks, split_of
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+
+Lengths = Mapping[str, Mapping[str, Any]]
+"""Domain -> {"tokens": of every prompt, longest first; "longest": id of the longest}, of one split."""
+
+
+def overlong_prompts(cascade: Cascade, known: KnownData, stages: Iterable[Stage] | None = None) -> list[str]:
+    """A line for each source and domain of the `stages`, by default all, with prompts that will be left out.
+
+    Raises UserError if none of a domain is left, and for any overlong prompt if the stage says that it is an error.
+    """
+    model = cascade.base.hf or cascade.base.tokenizer
+    if model is None:
+        return []
+    folder = Path(model)
+    recall = partial(known.recall, f"prompts of tokenizer {_fingerprint(folder)}", find=partial(_lengths, folder))
+    sampling = [stage for stage in stages or cascade.stages if isinstance(stage, OnPolicyStage)]
+    return [line for stage in sampling for line in _of_stage(cascade, stage, recall)]
+
+
+def _of_stage(cascade: Cascade, stage: OnPolicyStage, recall: Callable[[str], Mapping[str, Lengths]]) -> Iterator[str]:
+    scored = set(cascade.evaluation.domains) & set(stage.trained_domains)
+    for path in dict.fromkeys(source.path for source in parse_sources(stage.data)):
+        found = recall(path)
+        yield from _overlong(cascade.room(stage), path, found["train"])
+        heldout = {domain: lengths for domain, lengths in found["heldout"].items() if domain in scored}
+        yield from _overlong(cascade.evaluation_room, f"the held-out part of {path}", heldout)
+
+
+def _overlong(room: Room, where: str, found: Lengths) -> Iterator[str]:
+    for domain, lengths in found.items():
+        tokens = lengths["tokens"]
+        over = sum(length > room.longest_prompt for length in tokens)
+        told = (
+            f"{room.owner}: {over:,} of {len(tokens):,} prompts of {domain} in {where} are too long: expected at most "
+            f"{room.longest_prompt:,} tokens, found up to {tokens[0]:,} ({lengths['longest']})"
+        )
+        if over == len(tokens) or (over and room.overlong == "error"):
+            raise UserError(
+                f"{told}. Change the data, rollout.max_model_len, {room.owner}.min_answer_tokens or, if others are "
+                f"left, {room.owner}.overlong_prompts"
+            )
+        if over:
+            yield f"{told}. They will be left out"
+
+
+def _lengths(folder: Path, source: str) -> dict[str, Lengths]:
+    """By split. Renders and encodes every prompt of the source."""
+    from transformers import AutoTokenizer
+
+    from cascade_rl.rl_stages.tasks.prompt_room import prompt_tokens
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    print(f"measuring the prompts of {source}", flush=True)
+    found: dict[str, dict[str, list[tuple[int, str]]]] = {"train": defaultdict(list), "heldout": defaultdict(list)}
+    for task in read_tasks(source):
+        found[split_of(task.messages)][task.domain].append((prompt_tokens(tokenizer, task), task.id))
+    return {split: {domain: _summary(own) for domain, own in domains.items()} for split, domains in found.items()}
+
+
+def _summary(lengths: Iterable[tuple[int, str]]) -> dict[str, Any]:
+    ordered = sorted(lengths, reverse=True)
+    return {"tokens": [tokens for tokens, _ in ordered], "longest": ordered[0][1]}
+
+
+def _fingerprint(folder: Path) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for name in TOKENIZER_FILES:
+        if (folder / name).is_file():
+            digest.update((folder / name).read_bytes())
+    return digest.hexdigest()
