@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cascade_rl.rl_stages.config.stage import Stage
 
 USAGE = """usage: nemo-run LAUNCHER.py [--runs DIR] [--only STAGES | --from STAGE] [--rerun STAGES] [key=value ...]
-                [--cluster NAME [--backend nemo-run|sbatch] [--detach | --dryrun DIR]]
+                [--rehearse | --cluster NAME [--backend nemo-run|sbatch] [--detach | --dryrun DIR]]
        nemo-run --version
 
 Runs the cascade that a launcher file describes, or resumes it if its run folder exists.
@@ -35,6 +35,7 @@ Runs the cascade that a launcher file describes, or resumes it if its run folder
   nemo-run launchers/cascade2_tiny.py if_rl.steps=9 --rerun if_rl,math_rl   the same where both have run: they run again
   nemo-run launchers/cascade2_tiny.py --from mopd              that stage and those after it
   nemo-run launchers/cascade2_30b_a3b.py --cluster NAME        as Slurm jobs, with a profile of clusters.toml
+  nemo-run launchers/cascade2_30b_a3b.py --rehearse            all its stages, small, in minutes on two cores
   nemo-run launchers/cascade2_tiny.py --help                   all keys of that launcher and their values
 """
 STAGE_COMMAND = (sys.executable, "-m", "cascade_rl.launchers.stage.run_stage")
@@ -74,6 +75,10 @@ def _launch(cascade: "Cascade", arguments: list[str], stage_command: Sequence[st
     options = _parser(cascade).parse_args(arguments)
     if options.cluster is None and (options.detach or options.dryrun):
         raise UserError("expected --cluster NAME with --dryrun or --detach, found none.")
+    if options.rehearse and (options.cluster or options.only or options.first):
+        raise UserError(
+            "expected --rehearse without --cluster, --only and --from: it plays all stages on this machine."
+        )
 
     from cascade_rl.launchers.local.rerun import agree
     from cascade_rl.launchers.local.run_local import run_cascade
@@ -92,6 +97,10 @@ def _launch(cascade: "Cascade", arguments: list[str], stage_command: Sequence[st
     if cluster:
         how = Submission(cluster, options.backend, stage_command, options.detach, agreed)
         return _launch_on_cluster(cascade, chosen, how, options)
+    if options.rehearse:
+        from cascade_rl.launchers.rehearse.command import rehearse
+
+        return rehearse(cascade, options.runs, stage_command)
     refuse_live_jobs((options.runs / cascade.name).resolve())
     return run_cascade(cascade, options.runs, stage_command, chosen, agreed)
 
@@ -131,6 +140,7 @@ def _parser(cascade: "Cascade") -> argparse.ArgumentParser:
     parser.add_argument("--only", metavar="STAGE[,STAGE]", help="run only these stages")
     parser.add_argument("--from", dest="first", metavar="STAGE", help="run this stage and those that follow")
     parser.add_argument("--rerun", metavar="STAGE[,STAGE]", help="agree that these, where changed, are trained again")
+    parser.add_argument("--rehearse", action="store_true", help="play the whole cascade on this machine, made small")
     parser.add_argument("--cluster", metavar="NAME", help="submit Slurm jobs, by this profile of clusters.toml")
     parser.add_argument("--backend", choices=("nemo-run", "sbatch"), default="nemo-run", help="how to submit them")
     parser.add_argument("--detach", action="store_true", help="submit the jobs without waiting for them")

@@ -7,9 +7,9 @@ measures the prompts that it draws (rl_stages/tasks/prompt_room.py).
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.config.cascade import Cascade
@@ -18,6 +18,9 @@ from cascade_rl.rl_stages.config.source import parse_sources
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 from cascade_rl.rl_stages.run.known_data import KnownData
 from cascade_rl.rl_stages.tasks.load_tasks import read_tasks, split_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
@@ -67,16 +70,21 @@ def _overlong(room: Room, where: str, found: Lengths) -> Iterator[str]:
 
 def _lengths(folder: Path, source: str) -> dict[str, Lengths]:
     """By split. Renders and encodes every prompt of the source."""
-    from transformers import AutoTokenizer
-
     from cascade_rl.rl_stages.tasks.prompt_room import prompt_tokens
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = _tokenizer(folder)
     print(f"measuring the prompts of {source}", flush=True)
     found: dict[str, dict[str, list[tuple[int, str]]]] = {"train": defaultdict(list), "heldout": defaultdict(list)}
     for task in read_tasks(source):
         found[split_of(task.messages)][task.domain].append((prompt_tokens(tokenizer, task), task.id))
     return {split: {domain: _summary(own) for domain, own in domains.items()} for split, domains in found.items()}
+
+
+@cache
+def _tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
 
 
 def _summary(lengths: Iterable[tuple[int, str]]) -> dict[str, Any]:

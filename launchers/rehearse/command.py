@@ -1,0 +1,81 @@
+"""`nemo-run LAUNCHER.py --rehearse`: the whole cascade of a launcher, made small, on this machine."""
+
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from cascade_rl.launchers.local.inputs import model_config
+from cascade_rl.launchers.local.run_local import run_cascade
+from cascade_rl.launchers.rehearse.killing import KilledOnce
+from cascade_rl.launchers.rehearse.published_rows import write_missing_rows
+from cascade_rl.launchers.rehearse.rehearsal_table import rehearsal_table
+from cascade_rl.launchers.rehearse.small_cascade import ROOM, rule, small_cascade, total
+from cascade_rl.launchers.rehearse.small_model import ready_tokenizer, small_model
+from cascade_rl.launchers.rehearse.stand_in_judge import stand_in_judge
+from cascade_rl.launchers.rehearse.true_size import failures
+from cascade_rl.rl_stages.config.base import BaseModel
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.stage import OnPolicyStage
+from cascade_rl.rl_stages.run.run_folder import RunFolder
+from cascade_rl.rl_stages.run.upgrade.kept_folders import refuse
+
+
+def rehearse(cascade: Cascade, runs: Path, stage_command: Sequence[str]) -> int:
+    """Plays every stage of `runs/<name>_rehearsal`, which replaces that of an earlier rehearsal. Returns its exit code.
+
+    One stage is killed after its first step, and goes on from its checkpoint. Ends with a table: what ran, what the
+    true sizes are, and what would fail first at these.
+    """
+    console, started = Console(highlight=False), time.monotonic()
+    console.print(f"Rehearsal of {cascade.name}: {rule(cascade)}", soft_wrap=True)
+    root = runs / f"{cascade.name}_rehearsal"
+    inputs = root.with_name(f"{root.name}_inputs")
+    for folder in (root, inputs):
+        shutil.rmtree(folder, ignore_errors=True)
+    base = _small_base(cascade, inputs, console)
+    sources = write_missing_rows(cascade, inputs)
+    console.print(f"data: {len(sources)} sources are not here; rows of their published schemas stand in for them")
+    _print_failures(cascade, base, sources, console)
+    with stand_in_judge() as url:
+        small = small_cascade(cascade, base, sources, url)
+        code = _play(small, runs, stage_command, console)
+    console.print(rehearsal_table(cascade, RunFolder.open(root)))
+    console.print(f"{(time.monotonic() - started) / 60:.1f} minutes; run folder: {root}", soft_wrap=True)
+    return code
+
+
+def _play(small: Cascade, runs: Path, stage_command: Sequence[str], console: Console) -> int:
+    victim = next((stage for stage in small.stages if isinstance(stage, OnPolicyStage)), small.stages[0])
+    position = small.stages.index(victim) + 1
+    folder = runs / small.name / "stages" / f"{position:02d}_{victim.name}"
+    with KilledOnce(folder / "checkpoints" / "step_00001") as killed:
+        code = run_cascade(small, runs, stage_command, small.stages, refuse)
+    if killed.done:
+        console.print(f"{victim.name} was killed on purpose, after its first checkpoint. The same command goes on:")
+        return run_cascade(small, runs, stage_command, small.stages, refuse)
+    return code
+
+
+def _small_base(cascade: Cascade, inputs: Path, console: Console) -> BaseModel:
+    published = model_config(cascade)
+    longest = max(cascade.layout(stage).rollout.max_model_len for stage in cascade.stages)
+    longest = max(longest, *(stage.token_budget for stage in cascade.stages))
+    tokenizer, told = ready_tokenizer(cascade.base, inputs / "tokenizer")
+    config = small_model(published, total(longest) + ROOM)
+    console.print(f"model: {_described(config)}; tokenizer: {told}", soft_wrap=True)
+    return BaseModel(hf_config=config, tokenizer=str(tokenizer))
+
+
+def _described(config: dict) -> str:
+    layers = config.get("hybrid_override_pattern", f"{config['num_hidden_layers']} layers")
+    return f"{config['architectures'][0]} {layers}, width {config['hidden_size']}, {config['vocab_size']:,} entries"
+
+
+def _print_failures(cascade: Cascade, base: BaseModel, sources: dict[str, str], console: Console) -> None:
+    found = failures(cascade, base, sources)
+    console.print("at true size, as far as this machine can tell:")
+    for line in found or ["nothing would fail"]:
+        console.print(f"  {line}", soft_wrap=True)
