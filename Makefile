@@ -41,7 +41,7 @@ PYTHON = $(shell for python in $(CANDIDATES); do "$$python" -c \
 # Without cached byte code, importing vLLM and Megatron takes 30 s, and each stage starts two processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-short check test chaos test-haswell test-landlock test-triton36 published test-published \
+.PHONY: setup demo demo-short rehearse check test chaos test-haswell test-landlock test-triton36 published test-published \
 	lint floors lock smollm2 clean
 
 setup: $(READY)
@@ -52,6 +52,12 @@ demo: $(READY)
 
 demo-short: $(READY)
 	$(BIN)/nemo-run launchers/cascade2_short.py
+
+# Every published launcher, whole, made small. CI rehearses the 30B one.
+rehearse: $(READY) rehearse-cascade2_30b_a3b rehearse-cascade1_8b rehearse-cascade1_8b_thinking rehearse-cascade1_14b
+
+rehearse-%: $(READY)
+	$(BIN)/nemo-run launchers/$*.py --rehearse --runs build/rehearsals
 
 # Pure logic, in a minute: no test that starts a process, see tests/tiers.py.
 check: $(READY)

@@ -22,6 +22,8 @@ from cascade_rl.rl_stages.config.stage import OnPolicyStage
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.run.upgrade.kept_folders import refuse
 
+WIDTH = 150  # of the table, also in a log
+
 
 def rehearse(cascade: Cascade, runs: Path, stage_command: Sequence[str]) -> int:
     """Plays every stage of `runs/<name>_rehearsal`, which replaces that of an earlier rehearsal. Returns its exit code.
@@ -42,7 +44,7 @@ def rehearse(cascade: Cascade, runs: Path, stage_command: Sequence[str]) -> int:
     with stand_in_judge() as url:
         small = small_cascade(cascade, base, sources, url)
         code = _play(small, runs, stage_command, console)
-    console.print(rehearsal_table(cascade, RunFolder.open(root)))
+    Console(highlight=False, width=max(console.width, WIDTH)).print(rehearsal_table(cascade, RunFolder.open(root)))
     console.print(f"{(time.monotonic() - started) / 60:.1f} minutes; run folder: {root}", soft_wrap=True)
     return code
 
