@@ -36,6 +36,7 @@ from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run.ledger import read_ledger
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.sample_record import read_samples
+from cascade_rl.rl_stages.scoring.normaliser import with_shares
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes
 from cascade_rl.rl_stages.step_batch import StepBatch
 
@@ -157,6 +158,7 @@ def _reinforced(
 ) -> Found:
     student = trainer.log_probs(sequences)
     told = _of_batch(config, samples) | _gap(sequences, student)
+    sequences = with_shares(sequences, config.normaliser, config.rollouts_per_prompt)
     sequences = grpo.with_old(config, sequences, student)
     sequences = grpo.with_reference(trainer, reference, sequences)
     learned = trainer.update(sequences, PolicyLoss(config.objective), step - 1, config.updates_per_step)

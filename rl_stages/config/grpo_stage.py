@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Sampling
@@ -12,6 +12,7 @@ from cascade_rl.rl_stages.config.node import Node, at_least, require, share
 from cascade_rl.rl_stages.config.reward_model import RewardModel
 from cascade_rl.rl_stages.config.stage import RL_OPTIMIZER, OnPolicyStage
 
+Normaliser = Literal["prompt", "batch", "sequence"]
 RL_SAMPLING = Sampling(max_new_tokens=49_152, temperature=1.0, top_p=1.0)
 
 
@@ -64,6 +65,10 @@ class GrpoStage(OnPolicyStage):
     clip_low, clip_high   the ratio is clipped to [1 - clip_low, 1 + clip_high]; the GSPO paper has 3e-4 and 4e-4
     dual_clip         for "clip" and "gspo": bounds the loss of a token with negative advantage; None: no bound
     updates_per_step  optimizer steps per step, each on an equal part of the step's groups, in order
+    normaliser        what the loss is a mean over (rl_stages/scoring/normaliser.py): "batch", all tokens of the step, as
+                      verl's and NeMo-RL's token mean; "prompt", the tokens of each prompt's answers, then prompts, as
+                      Eq. 1 of both papers is printed; "sequence", each answer's tokens, then answers, an ablation of
+                      Cascade 1. With several updates per step, of each update's part
     importance        weight for the gap between trainer and sampler: "truncated" (clamped at importance_high), "masked"
                       (tokens outside [importance_low, importance_high] are dropped), "off". Not in the papers
     kl_estimator      estimator of the KL term: "k3", "k2" or "k1"
@@ -94,6 +99,7 @@ class GrpoStage(OnPolicyStage):
     clip_high: float = 0.2
     dual_clip: float | None = None
     updates_per_step: int = 1
+    normaliser: Normaliser = "batch"
     importance: Importance = "truncated"
     kl_estimator: KlEstimator = "k3"
     kl_coefficient: float = 0.0
@@ -140,6 +146,8 @@ class GrpoStage(OnPolicyStage):
         at_least(2, self.name, self, "rollouts_per_prompt")  # a group of one has no advantage
         at_least(1, self.name, self, "max_draws")
         self._check_objective()
+        known = get_args(Normaliser)
+        require(self.normaliser in known, f"{self.name}.normaliser", f"one of {', '.join(known)}", self.normaliser)
         if self.thinking_fraction is not None:
             share(self.name, self, "thinking_fraction")
         bound = self.sequence_error_bound

@@ -33,6 +33,7 @@ BATCH: Settings = {
     "prompts_per_step": 128,
     "rollouts_per_prompt": 16,
     "optimizer": OPTIMIZER,
+    "normaliser": "prompt",  # Eq. 1, in all GRPO stages
     "kl_coefficient": 0.0,
     "sequence_error_bound": 2.0,  # seq_logprob_error_threshold of NeMo-RL's recipe; the paper has none
 }

@@ -72,7 +72,7 @@ def test_an_objective_is_made_of_the_keys_of_its_stage() -> None:
         kl_estimator="k2",
         kl_coefficient=0.03,
     )
-    assert stage.objective.reads == ("advantage", "old_logprob", "rollout_logprob", "reference_logprob")
+    assert stage.objective.reads == ("advantage", "share", "old_logprob", "rollout_logprob", "reference_logprob")
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,7 @@ def test_an_objective_is_made_of_the_keys_of_its_stage() -> None:
         ({"surrogate": "ppo"}, "if_rl.surrogate: expected one of reinforce, clip, cispo, gspo, found 'ppo'."),
         ({"clip_low": 2.0}, "if_rl.clip_low: expected a value in [0, 1], found 2.0."),
         ({"kl_coefficient": -0.1}, "if_rl.kl_coefficient: expected 0 or more, found -0.1."),
+        ({"normaliser": "token"}, "if_rl.normaliser: expected one of prompt, batch, sequence, found 'token'."),
         ({"dual_clip": 3.0}, "if_rl.dual_clip: expected none unless the surrogate is clip or gspo, found 3.0."),
         (
             {"surrogate": "clip", "updates_per_step": 3},
