@@ -81,6 +81,8 @@ class GrpoStage(OnPolicyStage):
     epoch_filter      which prompts return in the next epoch; None: all
     min_best_reward   a group is left out of the loss unless its best reward is above this; 0.5 in agentless SWE RL of
                       Cascade 2
+    wrong_format_reward   the reward, in training, of an answer in a wrong format or cut off; -1 in agentless SWE RL
+                      (arXiv 2512.13607, Eq. 2); None: its score, which is 0
     code_switch       the reward of an answer in another script to an English prompt; None: no special reward
     thinking_fraction share of the prompts in thinking mode, each time a step samples; None: the chat template decides
     reward_model      judges the answers of the stage's domain in training; None: its verifier does, as in evaluation
@@ -110,6 +112,7 @@ class GrpoStage(OnPolicyStage):
     max_draws: int = 10
     epoch_filter: EpochFilter | None = None
     min_best_reward: float | None = None
+    wrong_format_reward: float | None = None
     code_switch: CodeSwitch | None = None
     thinking_fraction: float | None = None
     reward_model: RewardModel | None = None

@@ -101,7 +101,7 @@ def _code_rl(steps: int, first: Sampling, *extensions: Extension) -> Settings:
 
 
 def _swe_rl(steps: int, *extensions: Extension) -> Settings:
-    """Appendix D."""
+    """Appendix D; reward of a wrong format: Eq. 2."""
     return {
         "steps": steps,
         "prompts_per_step": 128,
@@ -111,6 +111,7 @@ def _swe_rl(steps: int, *extensions: Extension) -> Settings:
         "normaliser": NORMALISER,
         "overlong": "filter",
         "extensions": extensions,
+        "wrong_format_reward": -1.0,
         "thinking_fraction": 1.0,
     }
 

@@ -102,6 +102,7 @@ CASCADE2: Mapping[str, Settings] = MappingProxyType(
             "steps": 50,  # the paper: 40 to 50
             "sampling": within(SWE_AGENTLESS_MAX_TOTAL_TOKENS),
             "min_best_reward": 0.5,
+            "wrong_format_reward": -1.0,  # Cascade 1 (arXiv 2512.13607), Eq. 2
             "thinking_fraction": 1.0,
         },
         # Section 4, on SWE RL. It states neither the steps, which are missing here, nor the shape of the decay
