@@ -155,7 +155,13 @@ class GrpoStage(OnPolicyStage):
             share(self.name, self, "thinking_fraction")
         bound = self.sequence_error_bound
         require(bound is None or bound >= 1, f"{self.name}.sequence_error_bound", "1 or more", bound)
+        self._check_warmup()
         self._check_extensions()
+
+    def _check_warmup(self) -> None:
+        warmup, first = self.optimizer.warmup_steps, self.optimizer.warmup_init_lr
+        expected = f"more than 0 with warmup_steps = {warmup}: at rate 0 the samples of the first step teach nothing"
+        require(warmup == 0 or first > 0, f"{self.name}.optimizer.warmup_init_lr", expected, first)
 
     def _check_objective(self) -> None:
         try:

@@ -82,6 +82,11 @@ def test_an_objective_is_made_of_the_keys_of_its_stage() -> None:
         ({"clip_low": 2.0}, "if_rl.clip_low: expected a value in [0, 1], found 2.0."),
         ({"kl_coefficient": -0.1}, "if_rl.kl_coefficient: expected 0 or more, found -0.1."),
         ({"normaliser": "token"}, "if_rl.normaliser: expected one of prompt, batch, sequence, found 'token'."),
+        (
+            {"optimizer": OptimizerConfig(warmup_steps=10)},
+            "if_rl.optimizer.warmup_init_lr: expected more than 0 with warmup_steps = 10: at rate 0 the samples of the "
+            "first step teach nothing, found 0.0.",
+        ),
         ({"dual_clip": 3.0}, "if_rl.dual_clip: expected none unless the surrogate is clip or gspo, found 3.0."),
         (
             {"surrogate": "clip", "updates_per_step": 3},
