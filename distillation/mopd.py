@@ -41,7 +41,7 @@ from cascade_rl.rl_stages.tasks.prompt_blend import open_prompts
 def run(session: Session[MopdStage]) -> None:
     """Runs all steps that are left of the stage."""
     stage, trainer = session.stage, session.trainer
-    prompts = open_prompts(stage.data, session.seed)
+    prompts = open_prompts(stage.data, session.seed, heldout_fraction=session.cascade.evaluation.heldout_fraction)
     prompts.take(session.first_step * stage.prompts_per_step)  # skips those of the finished steps
     teachers = _teachers(session)
     loss = loss_of(stage, teachers)

@@ -42,8 +42,9 @@ def heldout_tasks(cascade: Cascade, domain: str) -> list[Task]:
     stages = [stage for stage in cascade.stages if isinstance(stage, OnPolicyStage) and domain in stage.trained_domains]
     paths = dict.fromkeys(source.path for stage in stages for source in parse_sources(stage.data))
     sources = paths or {f"{GENERATE}{domain}": None}
-    tasks = [task for path in sources for task in load_tasks(path, split="heldout", seed=cascade.seed)]
-    return [task for task in tasks if task.domain == domain][: cascade.evaluation.prompts_per_domain]
+    share = cascade.evaluation.heldout_fraction
+    lists = [load_tasks(path, split="heldout", seed=cascade.seed, heldout_fraction=share) for path in sources]
+    return [task for tasks in lists for task in tasks if task.domain == domain][: cascade.evaluation.prompts_per_domain]
 
 
 def _score(session: Evaluated, domain: str, sampling: Sampling) -> float:

@@ -21,7 +21,8 @@ class PromptLedger:
 
     def __init__(self, session: Session[GrpoStage]) -> None:
         stage = session.stage
-        self.stream = open_prompts(stage.data, session.seed, stage.epoch_filter)
+        heldout = session.cascade.evaluation.heldout_fraction
+        self.stream = open_prompts(stage.data, session.seed, stage.epoch_filter, heldout)
         self.file = JsonLines(session.folder.root / "prompts.jsonl")
         rows = from_rank0(lambda: self._finished(session.first_step))
         for row in rows:
