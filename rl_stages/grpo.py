@@ -6,13 +6,13 @@
         one optimizer step on  - mean over tokens of (w A log pi)
         move the new weights into the sampler
 
-`normaliser` says which mean. w is the importance weight for the gap between trainer and sampler. The policy ratio itself is 1, because each batch is
-used once. With `updates_per_step` above 1 there are several optimizer steps, each on its own part of the groups. A
-`surrogate` other than A log pi clips the ratio to the policy before the first of them. The trainer's log-probs are
-computed before the update and compared with the sampler's. A gap above `tme_bound` ends the run before it can harm the
-weights. The optional parts of a stage, each with its own field of `GrpoStage`, are in step_batch.py (dynamic
-filtering), prompt_stream.py (epoch filter), group_scoring.py (overlong and hopeless answers), code_switch.py and
-agreement.py (sequences that disagree).
+`normaliser` says which mean. w is the importance weight for the gap between trainer and sampler. The policy ratio
+itself is 1, because each batch is used once. With `updates_per_step` above 1 there are several optimizer steps, each on
+its own part of the groups. A `surrogate` other than A log pi clips the ratio to the policy before the first of them.
+The trainer's log-probs are computed before the update and compared with the sampler's. A gap above `tme_bound` ends the
+run before it can harm the weights. The optional parts of a stage, each with its own field of `GrpoStage`, are in
+step_batch.py (dynamic filtering), prompt_stream.py (epoch filter), group_scoring.py (overlong and hopeless answers),
+code_switch.py and agreement.py (sequences that disagree).
 """
 
 from collections import Counter

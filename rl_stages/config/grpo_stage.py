@@ -65,10 +65,10 @@ class GrpoStage(OnPolicyStage):
     clip_low, clip_high   the ratio is clipped to [1 - clip_low, 1 + clip_high]; the GSPO paper has 3e-4 and 4e-4
     dual_clip         for "clip" and "gspo": bounds the loss of a token with negative advantage; None: no bound
     updates_per_step  optimizer steps per step, each on an equal part of the step's groups, in order
-    normaliser        what the loss is a mean over (rl_stages/scoring/normaliser.py): "batch", all tokens of the step, as
-                      verl's and NeMo-RL's token mean; "prompt", the tokens of each prompt's answers, then prompts, as
-                      Eq. 1 of both papers is printed; "sequence", each answer's tokens, then answers, an ablation of
-                      Cascade 1. With several updates per step, of each update's part
+    normaliser        what the loss is a mean over (rl_stages/scoring/normaliser.py). "batch": all tokens of an update,
+                      the token mean of verl and NeMo-RL. "prompt": the tokens of each prompt's answers, then prompts,
+                      as Eq. 1 of both papers is printed. "sequence": the tokens of each answer, then answers, as in an
+                      ablation of Cascade 1
     importance        weight for the gap between trainer and sampler: "truncated" (clamped at importance_high), "masked"
                       (tokens outside [importance_low, importance_high] are dropped), "off". Not in the papers
     kl_estimator      estimator of the KL term: "k3", "k2" or "k1"

@@ -27,7 +27,11 @@ def with_shares(sequences: Sequence[TrainSequence], normaliser: Normaliser, grou
     else:
         size = {"prompt": group, "sequence": 1}[normaliser]
         counts = tokens.reshape(-1, size).sum(1).repeat(size)
+    shares = [
+        np.full(len(sequence.loss_mask), 1 / max(count, 1), np.float32)
+        for sequence, count in zip(sequences, counts, strict=True)
+    ]
     return [
-        replace(sequence, per_token={**sequence.per_token, "share": np.full(len(sequence.loss_mask), share, np.float32)})
-        for sequence, share in zip(sequences, 1 / np.maximum(counts, 1), strict=True)
+        replace(sequence, per_token={**sequence.per_token, "share": share})
+        for sequence, share in zip(sequences, shares, strict=True)
     ]

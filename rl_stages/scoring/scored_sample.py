@@ -12,7 +12,6 @@ from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run.sample_record import SampleRecord
 
-
 Rule = Literal["wrong_format", "code_switch"]
 
 

@@ -71,9 +71,7 @@ class JoinedTasks(Sequence[Task]):
         raise AssertionError("range() bounds the index")
 
 
-def load_tasks(
-    source: str, *, split: Split, seed: int, heldout_fraction: float = HELDOUT_FRACTION
-) -> TaskList:
+def load_tasks(source: str, *, split: Split, seed: int, heldout_fraction: float = HELDOUT_FRACTION) -> TaskList:
     """The tasks of one split, shuffled by `seed`; of the train split at most the source's count.
 
     A hash of the prompt text decides the split, so no text is in both, whatever the seed, the order or the file.

@@ -46,9 +46,7 @@ class Pair:
     rejected: str
 
 
-def load_pairs(
-    source: str, *, split: Split, seed: int, heldout_fraction: float = HELDOUT_FRACTION
-) -> list[Pair]:
+def load_pairs(source: str, *, split: Split, seed: int, heldout_fraction: float = HELDOUT_FRACTION) -> list[Pair]:
     """The pairs of one split, shuffled by `seed`. The prompt decides the split, as in `load_tasks`.
 
     Raises UserError for a missing file, a malformed row ("file:line: ...") and an empty split.
