@@ -42,7 +42,8 @@ def run(session: Session[MopdStage]) -> None:
     """Runs all steps that are left of the stage."""
     stage, trainer = session.stage, session.trainer
     room = session.prompt_room(session.cascade.room(stage))
-    prompts = open_prompts(stage.data, session.seed, admits=room.admits)
+    heldout = session.cascade.evaluation.heldout_fraction
+    prompts = open_prompts(stage.data, session.seed, admits=room.admits, heldout_fraction=heldout)
     prompts.take(session.first_step * stage.prompts_per_step)  # skips those of the finished steps
     teachers = _teachers(session)
     loss = loss_of(stage, teachers)

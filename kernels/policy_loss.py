@@ -26,11 +26,11 @@ def policy_loss(
              "sequence_log_ratio", the mean of log p - old log p over the loss tokens of the token's sequence. Other
              names are not read
 
-    The sums are scalars without gradient:
-    importance_weight     sum of w
-    importance_corrected  number of tokens whose w is not v
-    reference_kl          sum of the KL estimates; only with a KL term
-    clip_fraction         number of tokens whose gradient (with "cispo": weight) was clipped; not for "reinforce"
+    The sums are scalars without gradient, of shares times
+    importance_weight     w
+    importance_corrected  1 for tokens whose w is not v
+    reference_kl          the KL estimate; only with a KL term
+    clip_fraction         1 for tokens whose gradient (with "cispo": weight) was clipped; not for "reinforce"
 
     Raises ValueError for a wrong shape, dtype or device, or a missing value.
     """
@@ -43,7 +43,7 @@ def policy_loss(
     return loss, {name: total.detach() for name, total, has in zip(_SUMS, sums, present, strict=True) if has}
 
 
-_INPUTS = ("advantage", "old_logprob", "rollout_logprob", "reference_logprob", "sequence_log_ratio")
+_INPUTS = ("advantage", "share", "old_logprob", "rollout_logprob", "reference_logprob", "sequence_log_ratio")
 _SUMS = ("importance_weight", "importance_corrected", "reference_kl", "clip_fraction")
 
 
@@ -71,6 +71,7 @@ def _torch_path(
     objective: PolicyObjective,
     logprob: Tensor,
     advantage: Tensor,
+    share: Tensor,
     old: Tensor,
     rollout: Tensor,
     reference: Tensor,
@@ -83,11 +84,11 @@ def _torch_path(
     if objective.surrogate == "gspo":
         log_ratio = sequence_log_ratio + (logprob - logprob.detach())
     surrogate, clipped = _surrogate(objective, logprob, weight * advantage, log_ratio)
-    loss, kl = -surrogate.sum(), logprob.new_zeros(())
+    loss, kl = -(share * surrogate).sum(), logprob.new_zeros(())
     if objective.kl_coefficient:
-        kl = kl_estimate(reference - logprob, objective.kl_estimator).sum()
+        kl = (share * kl_estimate(reference - logprob, objective.kl_estimator)).sum()
         loss = loss + objective.kl_coefficient * kl
-    return loss, [weight.sum(), corrected.sum(), kl, clipped.sum()]
+    return loss, [(share * weight).sum(), (share * corrected).sum(), kl, (share * clipped).sum()]
 
 
 def _surrogate(
@@ -112,7 +113,7 @@ def _surrogate(
 class _TritonPath(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, objective: PolicyObjective, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        logprob, advantage, old, rollout, reference, sequence_log_ratio = (x.contiguous() for x in tensors)
+        logprob, advantage, share, old, rollout, reference, sequence_log_ratio = (x.contiguous() for x in tensors)
         tokens = len(logprob)
         gradient = logprob.new_empty(tokens)
         sums = logprob.new_empty(triton.cdiv(tokens, _BLOCK), 1 + len(_SUMS))
@@ -123,6 +124,7 @@ class _TritonPath(torch.autograd.Function):
                 logprob.device,
                 logprob_ptr=logprob,
                 advantage_ptr=advantage,
+                share_ptr=share,
                 old_ptr=old,
                 rollout_ptr=rollout,
                 reference_ptr=reference,
@@ -168,8 +170,9 @@ def exp(x):
 
 @triton.jit(do_not_specialize=["tokens"])
 def token_losses(
-    logprob_ptr,  # [tokens] float32, and so are the next five
+    logprob_ptr,  # [tokens] float32, and so are the next six
     advantage_ptr,
+    share_ptr,
     old_ptr,
     rollout_ptr,  # read unless IMPORTANCE is "off"
     reference_ptr,  # read unless KL is "off"
@@ -193,6 +196,7 @@ def token_losses(
     real = token < tokens
     logprob = tl.load(logprob_ptr + token, mask=real, other=0.0)
     advantage = tl.load(advantage_ptr + token, mask=real, other=0.0)
+    share = tl.load(share_ptr + token, mask=real, other=0.0)
     old = tl.load(old_ptr + token, mask=real, other=0.0)
     log_ratio = logprob - old
     if SURROGATE == "gspo":
@@ -214,13 +218,13 @@ def token_losses(
         loss += kl_coefficient * kl
         gradient += kl_coefficient * kl_slope
 
-    tl.store(gradient_ptr + token, gradient, mask=real)
+    tl.store(gradient_ptr + token, share * gradient, mask=real)
     out = sums_ptr + tl.program_id(0) * 5
-    tl.store(out, tl.sum(tl.where(real, loss, 0.0), 0))
-    tl.store(out + 1, tl.sum(tl.where(real, weight, 0.0), 0))
-    tl.store(out + 2, tl.sum(tl.where(real & corrected, 1.0, 0.0), 0))
-    tl.store(out + 3, tl.sum(tl.where(real, kl, 0.0), 0))
-    tl.store(out + 4, tl.sum(tl.where(real & clipped, 1.0, 0.0), 0))
+    tl.store(out, tl.sum(tl.where(real, share * loss, 0.0), 0))
+    tl.store(out + 1, tl.sum(tl.where(real, share * weight, 0.0), 0))
+    tl.store(out + 2, tl.sum(tl.where(real & corrected, share, 0.0), 0))
+    tl.store(out + 3, tl.sum(tl.where(real, share * kl, 0.0), 0))
+    tl.store(out + 4, tl.sum(tl.where(real & clipped, share, 0.0), 0))
 
 
 @triton.jit

@@ -10,7 +10,8 @@ KlEstimator = Literal["k1", "k2", "k3"]
 
 @dataclass(frozen=True)
 class PolicyObjective:
-    """The loss of each loss token: -w S + kl_coefficient KL. sg[] stops the gradient.
+    """The loss of each loss token: share (-w S + kl_coefficient KL). sg[] stops the gradient. The share is the token's
+    weight in the mean over all loss tokens.
 
     surrogate     S, with A the advantage and rho = exp(log p - old log p), the ratio to the policy before the batch's
                   first update:
@@ -51,6 +52,7 @@ class PolicyObjective:
         """Names of the values per token that the loss reads in addition to log p."""
         return (
             "advantage",
+            "share",
             *["old_logprob"] * self.clips,
             *["rollout_logprob"] * (self.importance != "off"),
             *["reference_logprob"] * (self.kl_coefficient > 0),

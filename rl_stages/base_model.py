@@ -47,14 +47,15 @@ def _make(cascade: Cascade, parallel: ParallelConfig, folder: Path) -> None:
 def _train_tokenizer(cascade: Cascade) -> PreTrainedTokenizerBase:
     """A tokenizer trained on each source once, however many stages use it."""
     texts: list[Any] = []
+    how: dict[str, Any] = {"seed": cascade.seed, "heldout_fraction": cascade.evaluation.heldout_fraction}
     sources = dict.fromkeys((source, stage.kind) for stage in cascade.stages for source in stage.data)
     for source, kind in sources:
         if kind == SftStage.kind:
-            texts += [shown.messages for shown in load_demonstrations(source, count=TEXTS, seed=cascade.seed)]
+            texts += [shown.messages for shown in load_demonstrations(source, count=TEXTS, **how)]
         elif kind == RewardModelStage.kind:
-            texts += [pair.messages for pair in load_pairs(source, split="train", seed=cascade.seed)[:TEXTS]]
+            texts += [pair.messages for pair in load_pairs(source, split="train", **how)[:TEXTS]]
         else:
-            texts += [task.messages for task in load_tasks(source, split="train", seed=cascade.seed)[:TEXTS]]
+            texts += [task.messages for task in load_tasks(source, split="train", **how)[:TEXTS]]
     assert cascade.base.hf_config is not None
     return train_tokenizer(texts, vocab_size=cascade.base.hf_config["vocab_size"])
 

@@ -55,7 +55,9 @@ class RewardSession(TrainingSession[RewardModelStage]):
             self.folder.finish()
 
     def pairs(self, split: Split) -> list[Pair]:
-        return [pair for source in self.stage.data for pair in load_pairs(source, split=split, seed=self.seed)]
+        heldout = self.cascade.evaluation.heldout_fraction
+        lists = [load_pairs(path, split=split, seed=self.seed, heldout_fraction=heldout) for path in self.stage.data]
+        return [pair for pairs in lists for pair in pairs]
 
     def encode(self, pair: Pair) -> tuple[TrainSequence, TrainSequence]:
         """The chosen and the rejected answer."""

@@ -53,13 +53,13 @@ def heldout_tasks(cascade: Cascade, domain: str, admits: Admits = any_length) ->
     stages = [stage for stage in cascade.stages if isinstance(stage, OnPolicyStage) and domain in stage.trained_domains]
     paths = dict.fromkeys(source.path for stage in stages for source in parse_sources(stage.data))
     sources = paths or {f"{GENERATE}{domain}": None}
-    tasks = (task for path in sources for task in load_tasks(path, split="heldout", seed=cascade.seed))
-    own = (task for task in tasks if task.domain == domain and admits(task))
+    share = cascade.evaluation.heldout_fraction
+    lists = (load_tasks(path, split="heldout", seed=cascade.seed, heldout_fraction=share) for path in sources)
+    own = (task for tasks in lists for task in tasks if task.domain == domain and admits(task))
     found = list(islice(own, cascade.evaluation.prompts_per_domain))
     if not found:
-        raise UserError(
-            f"evaluation: expected held-out prompts of {domain} that fit; found none in {', '.join(sources)}"
-        )
+        where = ", ".join(sources)
+        raise UserError(f"evaluation: expected held-out prompts of {domain} that fit; found none in {where}: add some")
     return found
 
 

@@ -3,16 +3,16 @@
     for each step:
         sample a group of answers per prompt from the current weights
         score them; advantage = (reward - group mean) / group std, the same for every token of an answer
-        one optimizer step on  - sum over all tokens of (w A log pi) / number of tokens
+        one optimizer step on  - mean over tokens of (w A log pi)
         move the new weights into the sampler
 
-w is the importance weight for the gap between trainer and sampler. The policy ratio itself is 1, because each batch is
-used once. With `updates_per_step` above 1 there are several optimizer steps, each on its own part of the groups. A
-`surrogate` other than A log pi clips the ratio to the policy before the first of them. The trainer's log-probs are
-computed before the update and compared with the sampler's. A gap above `tme_bound` ends the run before it can harm the
-weights. The optional parts of a stage, each with its own field of `GrpoStage`, are in step_batch.py (dynamic
-filtering), prompt_stream.py (epoch filter), group_scoring.py (overlong and hopeless answers), code_switch.py and
-agreement.py (sequences that disagree).
+`normaliser` says which mean. w is the importance weight for the gap between trainer and sampler. The policy ratio
+itself is 1, because each batch is used once. With `updates_per_step` above 1 there are several optimizer steps, each on
+its own part of the groups. A `surrogate` other than A log pi clips the ratio to the policy before the first of them.
+The trainer's log-probs are computed before the update and compared with the sampler's. A gap above `tme_bound` ends the
+run before it can harm the weights. The optional parts of a stage, each with its own field of `GrpoStage`, are in
+step_batch.py (dynamic filtering), prompt_stream.py (epoch filter), group_scoring.py (overlong and hopeless answers),
+code_switch.py and agreement.py (sequences that disagree).
 """
 
 from collections import Counter
@@ -27,6 +27,7 @@ from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.rl_stages.agreement import mask_disagreeing, require_agreement, require_replay
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
+from cascade_rl.rl_stages.scoring.normaliser import with_shares
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, record
 from cascade_rl.rl_stages.session import Session
 from cascade_rl.rl_stages.step_batch import draw_batch
@@ -48,6 +49,7 @@ def run(session: Session[GrpoStage]) -> None:
             train_logprobs = trainer.log_probs(sequences)
             sequences, masked = mask_disagreeing(sequences, train_logprobs, stage.sequence_error_bound, step)
             gap = require_agreement(sequences, train_logprobs, stage.tme_bound, step)
+            sequences = with_shares(sequences, stage.normaliser, stage.rollouts_per_prompt)
             sequences = with_old(stage, sequences, train_logprobs)
             sequences = with_reference(trainer, session.reference, sequences)
         with session.phase("update"):

@@ -22,7 +22,9 @@ class PromptLedger:
     def __init__(self, session: Session[GrpoStage]) -> None:
         stage = session.stage
         self.room = session.prompt_room(session.cascade.room(stage), stage.thinking_fraction)
-        self.stream = open_prompts(stage.data, session.seed, stage.epoch_filter, self.room.admits)
+        heldout = session.cascade.evaluation.heldout_fraction
+        how = (session.seed, stage.epoch_filter, self.room.admits)
+        self.stream = open_prompts(stage.data, *how, heldout_fraction=heldout)
         self.file = JsonLines(session.folder.root / "prompts.jsonl")
         rows = from_rank0(lambda: self._finished(session.first_step))
         for row in rows:

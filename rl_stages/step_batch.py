@@ -44,7 +44,7 @@ class StepBatch:
         drawn, samples = self.drawn, self.samples
         metrics = outcomes(drawn) | {"signal_fraction": _share(samples, lambda sample: sample.advantage != 0)}
         if stage.code_switch:
-            metrics["code_switch_fraction"] = _share(drawn, lambda sample: sample.penalty is not None)
+            metrics["code_switch_fraction"] = _share(drawn, _has_switched)
         if stage.dynamic_filtering:
             groups = [group for draw in self.draws for group in draw]
             accepted = sum(map(has_signal, groups))
@@ -104,6 +104,10 @@ def _wanted(groups: int, drawn: int, kept: int) -> int:
 
 def _share(samples: Sequence[Sample], holds: Callable[[Sample], bool]) -> float:
     return sum(map(holds, samples)) / len(samples)
+
+
+def _has_switched(sample: Sample) -> bool:
+    return sample.penalty is not None and sample.penalty.rule == "code_switch"
 
 
 def _told(stage: GrpoStage, draws: Sequence[Sequence[Group]], kept: int, step: int) -> str:

@@ -53,6 +53,11 @@ class StatesLoss(Protocol):
         ...
 
 
+def shares(sequences: Sequence[TrainSequence]) -> float:
+    """The sum of the per_token "share" of all loss tokens: the number of whatever the shares make a mean over."""
+    return float(sum(sequence.per_token["share"][sequence.loss_mask].sum(dtype=np.float64) for sequence in sequences))
+
+
 def loss_tokens(sequences: Sequence[TrainSequence]) -> float:
     """The number of loss tokens, from the loss mask only: prompts and masked samples do not count (trl#6439)."""
     return float(sum(int(sequence.loss_mask.sum()) for sequence in sequences))
@@ -89,17 +94,17 @@ class RewardLoss:
 
 @dataclass(frozen=True)
 class PolicyLoss:
-    """`policy_loss` of a micro-batch, averaged over the loss tokens of the global batch. The default objective is Eq. 1
-    of both papers: REINFORCE with group advantages and an importance weight.
+    """`policy_loss` of a micro-batch, averaged over the global batch by the tokens' shares. The default objective is
+    Eq. 1 of both papers: REINFORCE with group advantages and an importance weight.
 
-    A token whose weight is 0 still counts in the denominator, as in NeMo-RL. All tokens count equally, with "gspo" too,
-    whereas its paper averages over tokens and then over sequences. Reads the per_token values in `objective.reads`.
+    A token whose weight is 0 still counts in the denominator, as in NeMo-RL. Reads the per_token values in
+    `objective.reads`.
     """
 
     objective: PolicyObjective
 
     def denominator(self, sequences: Sequence[TrainSequence]) -> float:
-        return loss_tokens(sequences)
+        return shares(sequences)
 
     def __call__(self, logprob: Tensor, entropy: Tensor, batch: MicroBatch) -> Sums:
         mask = batch.loss_mask
@@ -109,7 +114,7 @@ class PolicyLoss:
             log_ratio = logprob.detach() - values["old_logprob"]
             values["sequence_log_ratio"] = sequence_means(log_ratio, batch, _context_group())
         loss, sums = policy_loss(logprob, self.objective, values)
-        return loss, {"loss": loss.detach(), "entropy": entropy.detach()[mask].sum(), **sums}
+        return loss, {"loss": loss.detach(), "entropy": (values["share"] * entropy.detach()[mask]).sum(), **sums}
 
 
 def _context_group() -> dist.ProcessGroup | None:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -36,7 +36,8 @@ from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run.ledger import read_ledger
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.sample_record import read_samples
-from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes
+from cascade_rl.rl_stages.scoring.normaliser import with_shares
+from cascade_rl.rl_stages.scoring.scored_sample import Penalty, Rule, Sample, outcomes
 from cascade_rl.rl_stages.step_batch import StepBatch
 
 LOGPROB_BOUND = 1e-4  # nats; a different layout sums in a different order
@@ -108,10 +109,15 @@ def _samples(rows: Rows, rollouts: Mapping[str, Rollout]) -> list[Sample]:
             row["text"],
             Verdict(Outcome(row["outcome"]), row["reward"]),
             row["advantage"],
-            penalty=row["reward"] if "code_switch" in dict(row["reward_parts"]) else None,
+            penalty=_penalty(row),
         )
         for row in rows
     ]
+
+
+def _penalty(row: Mapping[str, Any]) -> Penalty | None:
+    rules = [rule for rule in get_args(Rule) if rule in dict(row["reward_parts"])]
+    return Penalty(rules[0], row["reward"]) if rules else None
 
 
 def _trainer(run: RunFolder, stage: StageFolder, step: int) -> tuple[Trainer, Reference | None]:
@@ -157,6 +163,7 @@ def _reinforced(
 ) -> Found:
     student = trainer.log_probs(sequences)
     told = _of_batch(config, samples) | _gap(sequences, student)
+    sequences = with_shares(sequences, config.normaliser, config.rollouts_per_prompt)
     sequences = grpo.with_old(config, sequences, student)
     sequences = grpo.with_reference(trainer, reference, sequences)
     learned = trainer.update(sequences, PolicyLoss(config.objective), step - 1, config.updates_per_step)

@@ -1,6 +1,7 @@
 """Checks all inputs of a launch before anything is written or started. Torch-free."""
 
 from collections.abc import Iterator, Set
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -54,7 +55,9 @@ def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere:
             for source in stage.data:
                 known.recall("pairs", source, _count_pairs)
         if isinstance(stage, OnPolicyStage):
-            domains = (known.recall("tasks", source, _trained) for source in stage.data)
+            heldout = cascade.evaluation.heldout_fraction
+            find = partial(_trained, heldout)
+            domains = (known.recall(f"tasks, {heldout} held out", source, find) for source in stage.data)
             _check_trained_domains(stage, set(chain.from_iterable(domains)))
         if isinstance(stage, MopdStage):
             _check_teachers(stage, model_config(cascade))
@@ -114,9 +117,9 @@ def _count_pairs(source: str) -> int:
     return sum(1 for _ in pairs.read_pairs(source))
 
 
-def _trained(source: str) -> list[str]:
+def _trained(heldout_fraction: float, source: str) -> list[str]:
     """The domains with tasks in the train split."""
-    return sorted(domain for split, domain in task.census(source) if split == "train")
+    return sorted(domain for split, domain in task.census(source, heldout_fraction) if split == "train")
 
 
 def _check_trained_domains(stage: OnPolicyStage, found: Set[str]) -> None:

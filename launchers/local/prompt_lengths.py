@@ -37,7 +37,9 @@ def overlong_prompts(cascade: Cascade, known: KnownData, stages: Iterable[Stage]
     if model is None:
         return []
     folder = Path(model)
-    recall = partial(known.recall, f"prompts of tokenizer {_fingerprint(folder)}", find=partial(_lengths, folder))
+    heldout = cascade.evaluation.heldout_fraction
+    what = f"prompts of tokenizer {_fingerprint(folder)}, held out {heldout}"
+    recall = partial(known.recall, what, find=partial(_lengths, folder, heldout))
     sampling = [stage for stage in stages or cascade.stages if isinstance(stage, OnPolicyStage)]
     return [line for stage in sampling for line in _of_stage(cascade, stage, recall)]
 
@@ -68,7 +70,7 @@ def _overlong(room: Room, where: str, found: Lengths) -> Iterator[str]:
             yield f"{told}. They will be left out"
 
 
-def _lengths(folder: Path, source: str) -> dict[str, Lengths]:
+def _lengths(folder: Path, heldout_fraction: float, source: str) -> dict[str, Lengths]:
     """By split. Renders and encodes every prompt of the source."""
     from cascade_rl.rl_stages.tasks.prompt_room import prompt_tokens
 
@@ -76,7 +78,7 @@ def _lengths(folder: Path, source: str) -> dict[str, Lengths]:
     print(f"measuring the prompts of {source}", flush=True)
     found: dict[str, dict[str, list[tuple[int, str]]]] = {"train": defaultdict(list), "heldout": defaultdict(list)}
     for task in read_tasks(source):
-        found[split_of(task.messages)][task.domain].append((prompt_tokens(tokenizer, task), task.id))
+        found[split_of(task.messages, heldout_fraction)][task.domain].append((prompt_tokens(tokenizer, task), task.id))
     return {split: {domain: _summary(own) for domain, own in domains.items()} for split, domains in found.items()}
 
 

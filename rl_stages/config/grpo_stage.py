@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Sampling
@@ -12,6 +12,7 @@ from cascade_rl.rl_stages.config.node import Node, at_least, require, share
 from cascade_rl.rl_stages.config.reward_model import RewardModel
 from cascade_rl.rl_stages.config.stage import RL_OPTIMIZER, OnPolicyStage
 
+Normaliser = Literal["prompt", "batch", "sequence"]
 RL_SAMPLING = Sampling(max_new_tokens=49_152, temperature=1.0, top_p=1.0)
 
 
@@ -64,6 +65,10 @@ class GrpoStage(OnPolicyStage):
     clip_low, clip_high   the ratio is clipped to [1 - clip_low, 1 + clip_high]; the GSPO paper has 3e-4 and 4e-4
     dual_clip         for "clip" and "gspo": bounds the loss of a token with negative advantage; None: no bound
     updates_per_step  optimizer steps per step, each on an equal part of the step's groups, in order
+    normaliser        what the loss is a mean over (rl_stages/scoring/normaliser.py). "batch": all tokens of an update,
+                      the token mean of verl and NeMo-RL. "prompt": the tokens of each prompt's answers, then prompts,
+                      as Eq. 1 of both papers is printed. "sequence": the tokens of each answer, then answers, as in an
+                      ablation of Cascade 1
     importance        weight for the gap between trainer and sampler: "truncated" (clamped at importance_high), "masked"
                       (tokens outside [importance_low, importance_high] are dropped), "off". Not in the papers
     kl_estimator      estimator of the KL term: "k3", "k2" or "k1"
@@ -76,6 +81,8 @@ class GrpoStage(OnPolicyStage):
     epoch_filter      which prompts return in the next epoch; None: all
     min_best_reward   a group is left out of the loss unless its best reward is above this; 0.5 in agentless SWE RL of
                       Cascade 2
+    wrong_format_reward   the reward, in training, of an answer in a wrong format or cut off; -1 in agentless SWE RL
+                      (arXiv 2512.13607, Eq. 2); None: its score, which is 0
     code_switch       the reward of an answer in another script to an English prompt; None: no special reward
     thinking_fraction share of the prompts in thinking mode, each time a step samples; None: the chat template decides
     reward_model      judges the answers of the stage's domain in training; None: its verifier does, as in evaluation
@@ -94,6 +101,7 @@ class GrpoStage(OnPolicyStage):
     clip_high: float = 0.2
     dual_clip: float | None = None
     updates_per_step: int = 1
+    normaliser: Normaliser = "batch"
     importance: Importance = "truncated"
     kl_estimator: KlEstimator = "k3"
     kl_coefficient: float = 0.0
@@ -104,6 +112,7 @@ class GrpoStage(OnPolicyStage):
     max_draws: int = 10
     epoch_filter: EpochFilter | None = None
     min_best_reward: float | None = None
+    wrong_format_reward: float | None = None
     code_switch: CodeSwitch | None = None
     thinking_fraction: float | None = None
     reward_model: RewardModel | None = None
@@ -140,11 +149,19 @@ class GrpoStage(OnPolicyStage):
         at_least(2, self.name, self, "rollouts_per_prompt")  # a group of one has no advantage
         at_least(1, self.name, self, "max_draws")
         self._check_objective()
+        known = get_args(Normaliser)
+        require(self.normaliser in known, f"{self.name}.normaliser", f"one of {', '.join(known)}", self.normaliser)
         if self.thinking_fraction is not None:
             share(self.name, self, "thinking_fraction")
         bound = self.sequence_error_bound
         require(bound is None or bound >= 1, f"{self.name}.sequence_error_bound", "1 or more", bound)
+        self._check_warmup()
         self._check_extensions()
+
+    def _check_warmup(self) -> None:
+        warmup, first = self.optimizer.warmup_steps, self.optimizer.warmup_init_lr
+        expected = f"more than 0 with warmup_steps = {warmup}: at rate 0 the samples of the first step teach nothing"
+        require(warmup == 0 or first > 0, f"{self.name}.optimizer.warmup_init_lr", expected, first)
 
     def _check_objective(self) -> None:
         try:

@@ -26,6 +26,8 @@ Settings = Mapping[str, Any]
 TOP_P = 0.95  # every stage: appendix D
 IF_RL_TOP_K = 20  # section 4. The paper has no other top-k; MAX_TOP_K bounds what is recorded for training
 
+NORMALISER = "prompt"  # Eq. 1, in every stage
+
 
 def _optimizer(lr: float) -> OptimizerConfig:
     return OptimizerConfig(lr=lr, betas=(0.9, 0.95))  # AdamW in every stage: appendix D
@@ -43,6 +45,7 @@ def _rlhf(steps: int, thinking_fraction: float) -> Settings:
         "rollouts_per_prompt": 8,
         "sampling": _answers(12_288, 0.6),
         "optimizer": _optimizer(2e-6),
+        "normaliser": NORMALISER,
         "overlong": "penalty",
         "code_switch": CodeSwitch(reward=-10.0, relative_to="lowest"),
         "thinking_fraction": thinking_fraction,
@@ -57,6 +60,7 @@ def _if_rl(steps: int, second: Extension, thinking_fraction: float) -> Settings:
         "rollouts_per_prompt": 8,
         "sampling": _answers(8_192, 0.6, IF_RL_TOP_K),
         "optimizer": _optimizer(2e-6),
+        "normaliser": NORMALISER,
         "overlong": "penalty",
         "extensions": (second,),
         "dynamic_filtering": True,
@@ -72,6 +76,7 @@ def _math_rl(steps: int, lr: float, first: Sampling, *extensions: Extension) -> 
         "rollouts_per_prompt": 8,
         "sampling": first,
         "optimizer": _optimizer(lr),
+        "normaliser": NORMALISER,
         "overlong": "filter",
         "extensions": extensions,
         "epoch_filter": EpochFilter(hard_readmission=0.1, easy_readmission=0.01),
@@ -88,6 +93,7 @@ def _code_rl(steps: int, first: Sampling, *extensions: Extension) -> Settings:
         "rollouts_per_prompt": 8,
         "sampling": first,
         "optimizer": _optimizer(4e-6),
+        "normaliser": NORMALISER,
         "overlong": "penalty",
         "extensions": extensions,
         "code_switch": CodeSwitch(reward=0.0),
@@ -96,7 +102,7 @@ def _code_rl(steps: int, first: Sampling, *extensions: Extension) -> Settings:
 
 
 def _swe_rl(steps: int, prompt_tokens: int, *extensions: Extension) -> Settings:
-    """Appendix D, with prompts of up to `prompt_tokens`."""
+    """Appendix D, with prompts of up to `prompt_tokens`; reward of a wrong format: Eq. 2."""
     answers = _answers(16_384, 1.0)
     return {
         "steps": steps,
@@ -105,8 +111,10 @@ def _swe_rl(steps: int, prompt_tokens: int, *extensions: Extension) -> Settings:
         "sampling": replace(answers, max_total_tokens=prompt_tokens + answers.max_new_tokens),
         "min_answer_tokens": answers.max_new_tokens,
         "optimizer": _optimizer(2.5e-6),
+        "normaliser": NORMALISER,
         "overlong": "filter",
         "extensions": extensions,
+        "wrong_format_reward": -1.0,
         "thinking_fraction": 1.0,
     }
 

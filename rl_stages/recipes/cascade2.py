@@ -29,13 +29,15 @@ SWE_AGENTIC_MAX_TOTAL_TOKENS = 262_144  # likewise
 SWE_AGENTIC_MAX_TURNS = 200  # likewise
 
 # Tables 8 and 9 print Adam for multi-domain and long-context RL and AdamW for the others. Without weight decay they are
-# the same. The paper states neither weight decay nor clip. The defaults of OptimizerConfig are those of NeMo-RL's
-# recipe for the base model: NVIDIA-NeMo/RL, examples/nemo_gym/grpo_nanov3.yaml.
-OPTIMIZER = OptimizerConfig(lr=3e-6, betas=(0.9, 0.95))
+# the same. The paper states neither weight decay nor clip, and a warm-up only for agentic SWE, without its first rate.
+# These, and the defaults of OptimizerConfig, are those of NeMo-RL's recipe for the base model: NVIDIA-NeMo/RL,
+# examples/nemo_gym/grpo_nanov3.yaml.
+OPTIMIZER = OptimizerConfig(lr=3e-6, warmup_steps=10, warmup_init_lr=3e-7, betas=(0.9, 0.95))
 BATCH: Settings = {
     "prompts_per_step": 128,
     "rollouts_per_prompt": 16,
     "optimizer": OPTIMIZER,
+    "normaliser": "prompt",  # Eq. 1, in all GRPO stages
     "kl_coefficient": 0.0,
     "sequence_error_bound": 2.0,  # seq_logprob_error_threshold of NeMo-RL's recipe; the paper has none
 }
@@ -116,16 +118,18 @@ CASCADE2: Mapping[str, Settings] = MappingProxyType(
             "sampling": within(SWE_AGENTLESS_MAX_TOTAL_TOKENS),
             "min_answer_tokens": 32_768,
             "min_best_reward": 0.5,
+            "wrong_format_reward": -1.0,  # Cascade 1 (arXiv 2512.13607), Eq. 2
             "thinking_fraction": 1.0,
         },
-        # Section 4, on SWE RL. It states neither the steps, which are missing here, nor the shape of the decay
+        # Section 4, on SWE RL: the warm-up has 10 steps. It states neither the steps of the stage, which are missing
+        # here, nor the shape of the decay
         "swe_agentic_rl": {
             **BATCH,
             "prompts_per_step": 16,
             "rollouts_per_prompt": 64,
             "sampling": replace(within(SWE_AGENTIC_MAX_TOTAL_TOKENS, temperature=0.8), max_turns=SWE_AGENTIC_MAX_TURNS),
             "min_answer_tokens": 131_072,
-            "optimizer": OptimizerConfig(lr=3e-6, min_lr=0.0, warmup_steps=10, schedule="linear", betas=(0.9, 0.95)),
+            "optimizer": replace(OPTIMIZER, min_lr=0.0, schedule="linear"),
         },
     }
 )

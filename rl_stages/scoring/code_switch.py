@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from cascade_rl.rl_stages.config.grpo_stage import CodeSwitch
 from cascade_rl.rl_stages.core.task import Task
-from cascade_rl.rl_stages.scoring.scored_sample import Sample
+from cascade_rl.rl_stages.scoring.scored_sample import Penalty, Sample
 
 LETTERS = ("Lu", "Ll", "Lt", "Lo")
 ENGLISH = ("LATIN", "GREEK")
@@ -30,7 +30,7 @@ def is_switched(task: Task, text: str) -> bool:
 def with_code_switch(samples: Sequence[Sample], rule: CodeSwitch) -> list[Sample]:
     """The batch with the rule's reward on its switched samples. Infrastructure failures still have no reward."""
     lowest = min((sample.reward for sample in samples if sample.reward is not None), default=0.0)
-    penalty = rule.reward + (lowest if rule.relative_to == "lowest" else 0.0)
+    penalty = Penalty("code_switch", rule.reward + (lowest if rule.relative_to == "lowest" else 0.0))
     return [
         replace(sample, penalty=penalty)
         if sample.reward is not None and is_switched(sample.task, sample.text)

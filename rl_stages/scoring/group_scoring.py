@@ -13,7 +13,7 @@ from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.scoring.code_switch import with_code_switch
 from cascade_rl.rl_stages.scoring.judge import Answer
-from cascade_rl.rl_stages.scoring.scored_sample import Sample
+from cascade_rl.rl_stages.scoring.scored_sample import Penalty, Sample
 
 Group = list[Sample]
 
@@ -30,6 +30,8 @@ def score_groups(
         for task, rollouts, judged in zip(tasks, groups, answers, strict=True)
         for rollout, answer in zip(rollouts, judged, strict=True)
     ]
+    if stage.wrong_format_reward is not None:
+        samples = [_with_format_reward(sample, stage.wrong_format_reward) for sample in samples]
     if stage.code_switch:
         samples = with_code_switch(samples, stage.code_switch)
     rest = iter(samples)
@@ -56,6 +58,11 @@ def _with_advantages(stage: GrpoStage, group: Group) -> Group:
         replace(sample, advantage=float(advantage), trained=bool(mask))
         for sample, advantage, mask in zip(group, advantages, trained, strict=True)
     ]
+
+
+def _with_format_reward(sample: Sample, reward: float) -> Sample:
+    unreadable = sample.verdict.outcome in (Outcome.WRONG_FORMAT, Outcome.TRUNCATED)
+    return replace(sample, penalty=Penalty("wrong_format", reward)) if unreadable else sample
 
 
 def _best_reward(group: Group) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -11,13 +12,19 @@ from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run.sample_record import SampleRecord
 
+Rule = Literal["wrong_format", "code_switch"]
+
+
+class Penalty(NamedTuple):
+    """The reward that a rule of the stage gives an answer instead of its score. It may be outside [0, 1]."""
+
+    rule: Rule
+    reward: float
+
 
 @dataclass(frozen=True)
 class Sample:
-    """An answer, its score, and the advantage that all its tokens share.
-
-    penalty  the reward that a rule of the stage gives it instead of its score; it may be outside [0, 1]
-    """
+    """An answer, its score, and the advantage that all its tokens share."""
 
     task: Task
     rollout: Rollout
@@ -25,18 +32,18 @@ class Sample:
     verdict: Verdict
     advantage: float = 0.0
     trained: bool = True
-    penalty: float | None = None
+    penalty: Penalty | None = None
 
     @property
     def reward(self) -> float | None:
         """The reward for training; None for an infrastructure failure."""
-        return self.verdict.score if self.penalty is None else self.penalty
+        return self.penalty.reward if self.penalty else self.verdict.score
 
     @property
     def reward_parts(self) -> Mapping[str, float | None]:
         if self.penalty is None:
             return self.verdict.parts
-        return {**self.verdict.parts, "score": self.verdict.score, "code_switch": 1.0}
+        return {**self.verdict.parts, "score": self.verdict.score, self.penalty.rule: 1.0}
 
     def sequence(self, temperature: float) -> TrainSequence:
         """The training sequence, with per_token "advantage" and "rollout_logprob". No loss tokens unless `trained`."""

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.config.base import HELDOUT_FRACTION
 from cascade_rl.rl_stages.config.source import GENERATE, Source
 from cascade_rl.rl_stages.core.messages import Message, Tool, parse_messages, parse_tools
 from cascade_rl.rl_stages.data.row_index import RowIndex
@@ -41,15 +42,19 @@ class Demonstrations(Protocol):
         ...
 
 
-def open_demonstrations(source: str, seed: int) -> Demonstrations:
+def open_demonstrations(source: str, seed: int, heldout_fraction: float = HELDOUT_FRACTION) -> Demonstrations:
     """The stream of a source. UserError if it is missing or empty, or if its accuracy is not in [0, 1]."""
     chosen = Source.parse(source)
-    return GeneratedDemonstrations(chosen, seed) if chosen.generated else FileDemonstrations(chosen, seed)
+    if chosen.generated:
+        return GeneratedDemonstrations(chosen, seed, heldout_fraction)
+    return FileDemonstrations(chosen, seed)
 
 
-def load_demonstrations(source: str, *, count: int, seed: int) -> list[Demonstration]:
+def load_demonstrations(
+    source: str, *, count: int, seed: int, heldout_fraction: float = HELDOUT_FRACTION
+) -> list[Demonstration]:
     """The first `count` items of the stream."""
-    stream = open_demonstrations(source, seed)
+    stream = open_demonstrations(source, seed, heldout_fraction)
     return [stream.at(position) for position in range(count)]
 
 
@@ -96,11 +101,14 @@ class FileDemonstrations:
 class GeneratedDemonstrations:
     """Answers to prompts of the train split, sampled with replacement."""
 
-    def __init__(self, source: Source, seed: int) -> None:
+    def __init__(self, source: Source, seed: int, heldout_fraction: float) -> None:
         if source.count is not None:
             raise UserError(f"{source.path}: expected a count for a source with rows; found one for a generated source")
         self.path, self.seed = source.path, seed
-        self.lessons, self.accuracy = _lessons_and_accuracy(source.path)
+        lessons, self.accuracy = _lessons_and_accuracy(source.path)
+        self.lessons = [
+            lesson for lesson in lessons if split_of([{"content": lesson.prompt}], heldout_fraction) == "train"
+        ]
 
     def at(self, position: int) -> Demonstration:
         rng = random.Random(f"{self.seed}/{position}")
@@ -121,7 +129,7 @@ def parse_demonstration(row: Row, where: str) -> Demonstration:
         raise UserError(f"{where}: {error}") from None
 
 
-def _lessons_and_accuracy(source: str) -> tuple[list[Lesson], float]:
+def _lessons_and_accuracy(source: str) -> tuple[Iterator[Lesson], float]:
     name, _, accuracy = source.removeprefix(GENERATE).partition("@")
     lessons = lessons_of(name)
     try:
@@ -131,5 +139,4 @@ def _lessons_and_accuracy(source: str) -> tuple[list[Lesson], float]:
     if not 0 <= value <= 1:
         form = f"{GENERATE}{name}@<fraction that is right, in [0, 1]>"
         raise UserError(f"{source}: expected {form}; found {accuracy!r}")
-    train = [lesson for lesson in lessons if split_of([{"content": lesson.prompt}]) == "train"]
-    return train, value
+    return lessons, value

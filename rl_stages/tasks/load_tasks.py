@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal, overload
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.config.base import HELDOUT_FRACTION
 from cascade_rl.rl_stages.config.source import GENERATE, Source
 from cascade_rl.rl_stages.core.messages import Message, parse_messages, parse_tools, shown
 from cascade_rl.rl_stages.core.task import Task
@@ -23,8 +24,6 @@ from cascade_rl.rl_stages.data.rows import Row, read_rows
 from cascade_rl.rl_stages.tasks.domains import domain_named, lessons_of
 
 Split = Literal["train", "heldout"]
-
-HELDOUT_SHARE = 0.1
 
 
 class TaskList(Sequence[Task]):
@@ -72,7 +71,7 @@ class JoinedTasks(Sequence[Task]):
         raise AssertionError("range() bounds the index")
 
 
-def load_tasks(source: str, *, split: Split, seed: int) -> TaskList:
+def load_tasks(source: str, *, split: Split, seed: int, heldout_fraction: float = HELDOUT_FRACTION) -> TaskList:
     """The tasks of one split, shuffled by `seed`; of the train split at most the source's count.
 
     A hash of the prompt text decides the split, so no text is in both, whatever the seed, the order or the file.
@@ -81,7 +80,8 @@ def load_tasks(source: str, *, split: Split, seed: int) -> TaskList:
     """
     chosen = Source.parse(source)
     rows = _generated_rows(chosen) if chosen.generated else RowIndex(chosen.path)
-    numbers = array("q", (n for n in range(len(rows)) if split_of(_task(rows, n, chosen).messages) == split))
+    splits = (split_of(_task(rows, number, chosen).messages, heldout_fraction) for number in range(len(rows)))
+    numbers = array("q", (number for number, found in enumerate(splits) if found == split))
     if not numbers:
         raise UserError(f"{chosen.path}: expected tasks in the {split} split; found none: add rows")
     random.Random(seed).shuffle(numbers)
@@ -91,11 +91,11 @@ def load_tasks(source: str, *, split: Split, seed: int) -> TaskList:
     return TaskList(chosen, rows, numbers)
 
 
-def census(source: str) -> Counter[tuple[Split, str]]:
+def census(source: str, heldout_fraction: float = HELDOUT_FRACTION) -> Counter[tuple[Split, str]]:
     """Number of tasks by split and domain, in one streamed pass over all rows. UserError as in `load_tasks`."""
     found: Counter[tuple[Split, str]] = Counter()
     for task in read_tasks(source):
-        found[split_of(task.messages), task.domain] += 1
+        found[split_of(task.messages, heldout_fraction), task.domain] += 1
     for split in ("train", "heldout"):
         if not any(part == split for part, _ in found):
             raise UserError(f"{Source.parse(source).path}: expected tasks in the {split} split; found none: add rows")
@@ -111,10 +111,10 @@ def read_tasks(source: str) -> Iterator[Task]:
         yield parse_task(row, where, _name(chosen, number))
 
 
-def split_of(messages: Iterable[Message]) -> Split:
+def split_of(messages: Iterable[Message], heldout_fraction: float = HELDOUT_FRACTION) -> Split:
     text = "\n".join(message["content"] for message in messages)
     draw = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") / 2**64
-    return "heldout" if draw < HELDOUT_SHARE else "train"
+    return "heldout" if draw < heldout_fraction else "train"
 
 
 def parse_task(row: Row, where: str, task_id: str) -> Task:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.config.base import HELDOUT_FRACTION
 from cascade_rl.rl_stages.config.source import GENERATE, Source
 from cascade_rl.rl_stages.core.messages import Message, parse_messages
 from cascade_rl.rl_stages.data.rows import read_rows
@@ -45,12 +46,12 @@ class Pair:
     rejected: str
 
 
-def load_pairs(source: str, *, split: Split, seed: int) -> list[Pair]:
+def load_pairs(source: str, *, split: Split, seed: int, heldout_fraction: float = HELDOUT_FRACTION) -> list[Pair]:
     """The pairs of one split, shuffled by `seed`. The prompt decides the split, as in `load_tasks`.
 
     Raises UserError for a missing file, a malformed row ("file:line: ...") and an empty split.
     """
-    pairs = [pair for pair in read_pairs(source) if split_of(pair.messages) == split]
+    pairs = [pair for pair in read_pairs(source) if split_of(pair.messages, heldout_fraction) == split]
     if not pairs:
         raise UserError(f"{source}: expected preference pairs in the {split} split; found none: add rows")
     random.Random(seed).shuffle(pairs)

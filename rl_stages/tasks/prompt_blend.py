@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from cascade_rl.rl_stages.config.base import HELDOUT_FRACTION
 from cascade_rl.rl_stages.config.grpo_stage import EpochFilter
 from cascade_rl.rl_stages.config.source import parse_sources
 from cascade_rl.rl_stages.core.task import Task
@@ -33,14 +34,18 @@ class PromptBlend:
 
 
 def open_prompts(
-    sources: Sequence[str], seed: int, epoch_filter: EpochFilter | None = None, admits: Admits = any_length
+    sources: Sequence[str],
+    seed: int,
+    epoch_filter: EpochFilter | None = None,
+    admits: Admits = any_length,
+    heldout_fraction: float = HELDOUT_FRACTION,
 ) -> PromptStream | PromptBlend:
     """The train split of a stage's `data`, without what `admits` refuses.
 
     Raises UserError as `load_tasks` and `parse_sources` do.
     """
     weights = [source.weight for source in parse_sources(sources)]
-    lists = [load_tasks(source, split="train", seed=seed) for source in sources]
+    lists = [load_tasks(source, split="train", seed=seed, heldout_fraction=heldout_fraction) for source in sources]
     shares = [weight for weight in weights if weight is not None]
     if not shares:
         return PromptStream(JoinedTasks(lists), seed, epoch_filter, admits)

@@ -31,7 +31,8 @@ def inputs(tokens: int = TOKENS) -> tuple[Tensor, Values]:
     near = {name: logprob + 0.4 * torch.randn(tokens) for name in ("old", "rollout", "reference")}
     near["old"][2::50] -= 3.0  # far outside every clip
     near["old"][30::50] += 3.0
-    values = {f"{name}_logprob": value for name, value in near.items()} | {"advantage": torch.randn(tokens)}
+    values = {f"{name}_logprob": value for name, value in near.items()}
+    values |= {"advantage": torch.randn(tokens), "share": 0.1 + torch.rand(tokens)}
     return logprob.requires_grad_(), values | {"sequence_log_ratio": sequence_log_ratio(logprob, values["old_logprob"])}
 
 
@@ -75,10 +76,10 @@ def oracle(o: PolicyObjective, logprob: Tensor, values: Values) -> tuple[Tensor,
     """Loss, and the gradient of twice the loss."""
     lp = logprob.detach().double().requires_grad_()
     total = lp.new_zeros(())
-    names = ("advantage", "old_logprob", "rollout_logprob", "reference_logprob", "sequence_log_ratio")
-    for own, (*rest, mean) in zip(lp, zip(*(values[name].tolist() for name in names), strict=True), strict=True):
+    names = ("share", "advantage", "old_logprob", "rollout_logprob", "reference_logprob", "sequence_log_ratio")
+    for own, (share, *rest, mean) in zip(lp, zip(*(values[name].tolist() for name in names), strict=True), strict=True):
         log_ratio = mean + own - own.detach() if o.surrogate == "gspo" else own - rest[1]
-        total = total + one_token(o, own, log_ratio.exp(), *rest)
+        total = total + share * one_token(o, own, log_ratio.exp(), *rest)
     return total.detach(), torch.autograd.grad(2 * total, lp)[0]
 
 
@@ -114,7 +115,7 @@ def test_on_policy_clip_is_reinforce(path: str):
     logprob, values = inputs()
     values["old_logprob"] = logprob.detach()
     _, sums, gradient = found(path, PolicyObjective("clip", importance="off"), logprob, values)
-    torch.testing.assert_close(gradient, -2 * values["advantage"], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(gradient, -2 * values["share"] * values["advantage"], rtol=1e-6, atol=1e-6)
     assert sums["clip_fraction"] == 0
 
 
@@ -123,7 +124,8 @@ def test_a_dropped_token_is_not_clipped(path: str):
     logprob, values = inputs()
     values["rollout_logprob"] = values["old_logprob"] - 5
     _, sums, gradient = found(path, PolicyObjective("clip", importance="masked"), logprob, values)
-    assert (sums["importance_corrected"], sums["clip_fraction"]) == (TOKENS, 0)
+    assert float(sums["importance_corrected"]) == pytest.approx(float(values["share"].sum()))
+    assert sums["clip_fraction"] == 0
     assert not gradient.any()
 
 
@@ -155,7 +157,7 @@ def test_k3_keeps_its_digits_where_policy_and_reference_agree(path: str):
     exact = d.double()
     for i in range(len(d)):
         objective = PolicyObjective(importance="off", kl_coefficient=1.0)
-        values = {"advantage": torch.zeros(1), "reference_logprob": d[i : i + 1]}
+        values = {"advantage": torch.zeros(1), "share": torch.ones(1), "reference_logprob": d[i : i + 1]}
         loss, _, gradient = found(path, objective, torch.zeros(1, requires_grad=True), values)
         torch.testing.assert_close(gradient.double() / 2, -exact[i : i + 1].expm1(), rtol=1e-5, atol=6e-8)
         if path == "triton":
@@ -212,6 +214,7 @@ def test_wrong_objectives_are_named(change: dict, message: str):
         ({"logprob": torch.zeros(TOKENS).bfloat16()}, "logprob float32"),
         ({"advantage": torch.zeros(63)}, r"expected advantage \[150\], found \[63\]"),
         ({"advantage": torch.zeros(TOKENS, device="meta")}, "logprob and advantage on one device"),
+        ({"share": None}, "needs share, found none"),
         ({"old_logprob": None}, "needs old_logprob, found none"),
         ({"rollout_logprob": None}, "needs rollout_logprob, found none"),
         ({"reference_logprob": None}, "needs reference_logprob, found none"),

@@ -16,6 +16,7 @@ from cascade_rl.engine.train.schedule import learning_rate
 from cascade_rl.launchers.local.inputs import PUBLISHED, check_inputs, check_settings, model_config, read_config
 from cascade_rl.launchers.plan.hardware import read_hardware
 from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.text import from_plain, leaves, override, to_plain, to_yaml
 from cascade_rl.rl_stages.run.stage_graph import dependencies
@@ -42,6 +43,8 @@ NUMBERS = {
         "if_rl.rollouts_per_prompt": 16,
         "if_rl.sampling.max_new_tokens": 49_152,
         "if_rl.optimizer.lr": 3e-6,
+        "if_rl.optimizer.warmup_init_lr": 3e-7,
+        "if_rl.normaliser": "prompt",
         "if_rl.dynamic_filtering": True,
         "if_rl.overlong": "penalty",
         "multi_domain_rl.steps": 70,
@@ -64,12 +67,14 @@ NUMBERS = {
         "code_rl.steps": 22,
         "code_rl.sampling.max_new_tokens": 118_784,
         "swe_agentless_rl.min_best_reward": 0.5,
+        "swe_agentless_rl.wrong_format_reward": -1.0,
         "swe_agentless_rl.sampling.max_total_tokens": 98_304,
         "swe_agentic_rl.prompts_per_step": 16,
         "swe_agentic_rl.rollouts_per_prompt": 64,
         "swe_agentic_rl.sampling.temperature": 0.8,
         "swe_agentic_rl.sampling.max_turns": 200,
         "swe_agentic_rl.optimizer.warmup_steps": 10,
+        "swe_agentic_rl.optimizer.warmup_init_lr": 3e-7,
         "layouts.b200.swe_agentic_rl.rollout.max_model_len": 262_144,
     },
     "cascade1_8b": {  # arXiv 2512.13607, Tables 14 to 20 and text
@@ -146,6 +151,16 @@ def test_layouts_divide_the_model_and_leave_the_card_room(launcher: str, kind: s
 def test_numbers_are_those_of_the_papers(launcher: str) -> None:
     found = leaves(to_plain(cascade(launcher)))
     assert {key: found[key] for key in NUMBERS[launcher]} == NUMBERS[launcher]
+
+
+SHIPPED = (*LAUNCHERS, "cascade1_8b_thinking", "cascade2_short", "cascade2_tiny", "if_rl_smollm2")
+
+
+@pytest.mark.parametrize("launcher", SHIPPED)
+def test_no_rollouts_are_drawn_for_an_update_of_rate_0(launcher: str) -> None:
+    stages = [stage for stage in cascade(launcher).stages if isinstance(stage, GrpoStage)]
+    assert stages
+    assert all(learning_rate(step, stage.optimizer, stage.steps) > 0 for stage in stages for step in range(stage.steps))
 
 
 def test_cascade_2_has_the_order_and_the_teachers_of_the_paper() -> None:

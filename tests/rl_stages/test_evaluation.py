@@ -1,13 +1,26 @@
 """Held-out scores: means over the answers that have one, where enough of them do."""
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cascade_rl.distillation import mopd
+from cascade_rl.rl_stages import prompt_ledger, sft
+from cascade_rl.rl_stages.bradley_terry import RewardSession
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.core.messages import Message
 from cascade_rl.rl_stages.core.verdict import Verdict
-from cascade_rl.rl_stages.evaluation import evaluate
+from cascade_rl.rl_stages.evaluation import evaluate, heldout_tasks
+from cascade_rl.rl_stages.prompt_ledger import PromptLedger
 from cascade_rl.rl_stages.scoring.infrastructure import InfrastructureFailures
+from cascade_rl.rl_stages.sft import Mix
+from cascade_rl.rl_stages.tasks.domains import lessons_of
+from cascade_rl.rl_stages.tasks.load_tasks import split_of
 from tests.rl_stages.tiny_cascade import CASCADE
 
 BROKEN = Verdict.infrastructure_failure("disk full")
@@ -36,3 +49,53 @@ def test_failures_beyond_the_bound_end_the_stage() -> None:
     assert "held-out instruction_following: 4 of 32 answers could not be scored" in str(error.value)
     assert "disk full" in str(error.value)
     assert "heldout-instruction_following/0, heldout-instruction_following/1" in str(error.value)
+
+
+MOST = 0.9
+
+
+def wide() -> Cascade:
+    """The tiny cascade, with most prompts held out."""
+    return replace(CASCADE, evaluation=replace(CASCADE.evaluation, prompts_per_domain=10_000, heldout_fraction=MOST))
+
+
+def splits(conversations: Iterable[Sequence[Message]]) -> set[str]:
+    return {split_of([m for m in conversation if m["role"] != "assistant"], MOST) for conversation in conversations}
+
+
+def test_no_reader_of_a_stage_sees_a_prompt_that_the_evaluation_holds_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts of RL, preference pairs, generated demonstrations and, through `open_prompts`, MOPD."""
+    heldout = heldout_tasks(wide(), "math")
+    assert len(heldout) == pytest.approx(MOST * sum(1 for _ in lessons_of("math")), rel=0.05)
+    monkeypatch.setattr(prompt_ledger, "from_rank0", lambda produce: produce())
+    stage = next(stage for stage in CASCADE.stages if isinstance(stage, GrpoStage))
+    session: Any = SimpleNamespace(
+        cascade=wide(), stage=stage, seed=1, first_step=0, folder=SimpleNamespace(root=tmp_path)
+    )
+    assert splits(task.messages for task in PromptLedger(session).take(200)) == {"train"}
+    mix = Mix(["generate:math@1"], 1, wide().evaluation.heldout_fraction)
+    assert splits(mix.at(position).messages for position in range(200)) == {"train"}
+    pairs: Any = SimpleNamespace(cascade=wide(), seed=1, stage=SimpleNamespace(data=("generate:rlhf",)))
+    assert splits(pair.messages for pair in RewardSession.pairs(pairs, "train")) == {"train"}
+    assert splits(pair.messages for pair in RewardSession.pairs(pairs, "heldout")) == {"heldout"}
+
+
+def test_distillation_and_fine_tuning_read_the_fraction(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Seen(Exception):
+        pass
+
+    def seen(*given: Any, **named: Any) -> None:
+        raise Seen(given, named)
+
+    stage = SimpleNamespace(data=("generate:math",), prompts_per_step=1)
+    session: Any = SimpleNamespace(cascade=wide(), stage=stage, trainer=None, seed=1, first_step=0)
+    monkeypatch.setattr(mopd, "open_prompts", seen)
+    with pytest.raises(Seen) as distilled:
+        mopd.run(session)
+    assert distilled.value.args[1] == {"heldout_fraction": MOST}
+    monkeypatch.setattr(sft, "Mix", seen)
+    with pytest.raises(Seen) as tuned:
+        sft.run(session)
+    assert tuned.value.args[0] == (("generate:math",), 1, MOST)

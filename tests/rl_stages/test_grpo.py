@@ -35,7 +35,7 @@ def rollout(generated: int, prompt: int = 3, name: str = "a") -> Rollout:
 
 def scored(verdicts: list[Verdict], overlong: str = "penalty") -> list[Sample]:
     """One group whose answers get these verdicts."""
-    stage: Any = SimpleNamespace(overlong=overlong, code_switch=None, min_best_reward=None)
+    stage: Any = SimpleNamespace(overlong=overlong, code_switch=None, min_best_reward=None, wrong_format_reward=None)
     rollouts = [rollout(2, name=str(i)) for i in range(len(verdicts))]
     answers = [(f"text {i}", verdict) for i, verdict in enumerate(verdicts)]
     (group,) = score_groups(stage, [TASK], [rollouts], [answers])

@@ -141,7 +141,8 @@ HEALTHY = [Task(f"math-{i}", "math", (MESSAGE,), {"expected_answer": "7"}) for i
 def step(root: Path, stage: GrpoStage, broken: Task, answer: str, maker: MakeVerifier | None) -> StepBatch:
     root.mkdir()
     texts = {broken.id: answer} | {task.id: "\\boxed{7}" for task in HEALTHY}
-    data = patch.object(prompt_ledger, "open_prompts", lambda _, *how: PromptStream([broken, *HEALTHY], *how))
+    made = [broken, *HEALTHY]
+    data = patch.object(prompt_ledger, "open_prompts", lambda _, *how, **__: PromptStream(made, *how))
     with data, Judge(TOKENIZER, {broken.domain: maker} if maker else {}) as judge:
         session: Any = JudgedSession(root, judge, texts)
         return draw_batch(session, stage, PromptLedger(session), 0)

@@ -15,7 +15,7 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.rl_stages import sft
 from cascade_rl.rl_stages.base_model import _train_tokenizer
-from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
+from cascade_rl.rl_stages.config.base import HELDOUT_FRACTION, BaseModel, Evaluation
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.sft_stage import SftStage
 
@@ -37,11 +37,11 @@ TOKENIZER = _train_tokenizer(CASCADE)
 
 
 def session(seed: int = 1, **changes: Any) -> Any:
-    return SimpleNamespace(stage=replace(STAGE, **changes), seed=seed, tokenizer=TOKENIZER)
+    return SimpleNamespace(cascade=CASCADE, stage=replace(STAGE, **changes), seed=seed, tokenizer=TOKENIZER)
 
 
 def batches(session: Any) -> list[list[TrainSequence]]:
-    mix = sft.Mix(session.stage.data, session.seed)
+    mix = sft.Mix(session.stage.data, session.seed, HELDOUT_FRACTION)
     return [sft._batch(session, mix, step)[0] for step in range(session.stage.steps)]
 
 
@@ -89,7 +89,7 @@ def test_a_stage_that_was_killed_after_its_last_step_sends_no_weights_twice(
 
 def test_what_a_step_learns_is_a_function_of_seed_and_step() -> None:
     """A run that goes on at step 2 opens the data anew and draws what it would have drawn."""
-    resumed = sft._batch(session(), sft.Mix(STAGE.data, 1), 2)[0]
+    resumed = sft._batch(session(), sft.Mix(STAGE.data, 1, HELDOUT_FRACTION), 2)[0]
     assert [row.token_ids.tolist() for row in resumed] == [row.token_ids.tolist() for row in batches(session())[2]]
 
 
@@ -106,14 +106,14 @@ def test_a_sequence_that_is_too_long_is_an_error_or_a_counted_drop(tmp_path: Pat
     source = rows(tmp_path / "long.jsonl", ["short", "word " * 600])
     here = session(data=(source,), sequences_per_step=2)
     with pytest.raises(UserError, match=r"long\.jsonl:2: expected at most sft.token_budget = 512 tokens; found "):
-        sft._batch(here, sft.Mix(here.stage.data, 1), 0)
+        sft._batch(here, sft.Mix(here.stage.data, 1, HELDOUT_FRACTION), 0)
     here = session(data=(source,), sequences_per_step=2, overlong="drop")
-    kept, dropped = sft._batch(here, sft.Mix(here.stage.data, 1), 0)
+    kept, dropped = sft._batch(here, sft.Mix(here.stage.data, 1, HELDOUT_FRACTION), 0)
     assert (len(kept), dropped) == (1, 1)
     assert "short" in TOKENIZER.decode(kept[0].token_ids)
     here = session(data=(rows(tmp_path / "all.jsonl", ["word " * 600]),), overlong="drop")
     with pytest.raises(UserError, match="step 1: expected demonstrations of at most token_budget = 512"):
-        sft._batch(here, sft.Mix(here.stage.data, 1), 0)
+        sft._batch(here, sft.Mix(here.stage.data, 1, HELDOUT_FRACTION), 0)
 
 
 def test_two_stages_start_from_one_another_and_draw_differently() -> None:

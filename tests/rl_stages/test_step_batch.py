@@ -55,7 +55,7 @@ class FakeSession:
     """A policy whose answers to a prompt are scored by the kind of the prompt; dies in draw number `dies_in`."""
 
     seed = 5
-    cascade = SimpleNamespace(room=lambda stage: stage)
+    cascade = SimpleNamespace(room=lambda stage: stage, evaluation=SimpleNamespace(heldout_fraction=0.1))
 
     def __init__(self, root: Path, stage: GrpoStage, first_step: int, dies_in: int) -> None:
         self.folder, self.stage, self.first_step = SimpleNamespace(root=root), stage, first_step
@@ -102,7 +102,7 @@ def run(
 ) -> tuple[list[StepBatch], FakeSession]:
     """The batches of some steps, by a process that starts at the first of them."""
     session: Any = FakeSession(root, stage, steps.start, dies_in)
-    with patch.object(prompt_ledger, "open_prompts", lambda _, *how: PromptStream(data, *how)):
+    with patch.object(prompt_ledger, "open_prompts", lambda _, *how, **__: PromptStream(data, *how)):
         prompts = PromptLedger(session)
     return [draw_batch(session, stage, prompts, step) for step in steps], session
 

@@ -1,8 +1,9 @@
 """Agentless SWE: a SEARCH/REPLACE repair, scored without running anything.
 
 Nemotron-Cascade 1 gives -1 to an answer that cannot be parsed, 0 to a patch that changes nothing, 1 to the golden
-patch, and the judge's P(YES) to any other (arXiv 2512.13607, Eq. 2). Scores here are in [0, 1]. Instead of -1 the
-verdict is "wrong format", which scores 0 and has an outcome of its own.
+patch, and the judge's P(YES) to any other (arXiv 2512.13607, Eq. 2). Scores here are in [0, 1], because gates and
+held-out means read them. An answer that cannot be parsed is a "wrong format", to which a stage gives -1 in training
+(`GrpoStage.wrong_format_reward`).
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from cascade_rl.engine.train import checkpoint
 from cascade_rl.engine.train.losses import Loss, PolicyLoss, SftLoss
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.kernels.policy_objective import PolicyObjective
+from cascade_rl.rl_stages.scoring.normaliser import with_shares
 from tests.engine.models import tiny
 from tests.gloo import run_ranks
 
@@ -90,7 +91,8 @@ class Answer:
 
 def sequences(experts: int, count: int = 12) -> list[TrainSequence]:
     rng = np.random.default_rng(3)
-    return [sequence(rng, experts, int(rng.integers(4, 30))) for _ in range(count)]
+    drawn = [sequence(rng, experts, int(rng.integers(4, 30))) for _ in range(count)]
+    return with_shares(drawn, "prompt", group=4)
 
 
 def sequence(rng: np.random.Generator, experts: int, length: int) -> TrainSequence:

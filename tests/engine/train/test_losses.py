@@ -48,14 +48,15 @@ def sequences(count: int = 9) -> list[TrainSequence]:
     for _ in range(count):
         length = int(random.integers(2, 12))
         noise = {name: random.normal(size=length).astype(np.float32) for name in ("advantage", *LOGPROBS)}
-        per_token = noise | {name: -3 + noise[name] for name in LOGPROBS}
+        per_token = noise | {name: -3 + noise[name] for name in LOGPROBS} | {"share": np.ones(length, np.float32)}
         mask = random.random(length) < 0.6
         drawn.append(TrainSequence(random.integers(0, VOCAB, length + 1), mask, per_token=per_token))
     return drawn
 
 
 def batch_of(mask: list[bool], **per_token: list[float]) -> MicroBatch:
-    values = {name: np.array(value, np.float32) for name, value in per_token.items()}
+    given = {"share": [1.0] * len(mask)} | per_token
+    values = {name: np.array(value, np.float32) for name, value in given.items()}
     return pack([TrainSequence(np.arange(len(mask) + 1), np.array(mask), per_token=values)], [[0]])[0]
 
 
@@ -98,7 +99,7 @@ def test_values_outside_the_mask_may_be_anything(loss: Loss):
     nan = float("nan")
     mask = [False, True, False, True]
     per_token = {name: [nan, -1.0, torch.inf, -1.5] for name in LOGPROBS}
-    batch = batch_of(mask, advantage=[nan, 1.0, nan, -1.0], **per_token)
+    batch = batch_of(mask, advantage=[nan, 1.0, nan, -1.0], share=[nan, 1.0, nan, 1.0], **per_token)
     logprob = torch.tensor([nan, -1.1, -torch.inf, -1.4], requires_grad=True)
     total, metrics = loss(logprob, torch.full((4,), nan).where(~batch.loss_mask, 2.0), batch)
     total.backward()
@@ -252,7 +253,7 @@ def test_the_ratio_of_gspo_is_of_the_sequence():
         TrainSequence(
             np.arange(len(mask[half]) + 1),
             mask[half],
-            per_token={"old_logprob": old[half], "advantage": advantage[half]},
+            per_token={"old_logprob": old[half], "advantage": advantage[half], "share": np.ones_like(old[half])},
         )
         for half in halves
     ]

@@ -15,6 +15,7 @@ from cascade_rl.engine.train.losses import Loss, PolicyLoss, SftLoss
 from cascade_rl.engine.train.reference import Reference
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.kernels.policy_objective import PolicyObjective
+from cascade_rl.rl_stages.scoring.normaliser import with_shares
 from tests.engine.models import tiny
 from tests.gloo import run_ranks
 
@@ -39,7 +40,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sequences(count: int = 12) -> list[TrainSequence]:
     rng = np.random.default_rng(3)
-    return [sequence(rng, int(rng.integers(4, 30))) for _ in range(count)]
+    return with_shares([sequence(rng, int(rng.integers(4, 30))) for _ in range(count)], "prompt", group=2)
 
 
 def sequence(rng: np.random.Generator, length: int) -> TrainSequence:
@@ -95,7 +96,7 @@ def in_parts(model: Path) -> tuple[Answer, Answer]:
     policy = trainer(model, ParallelConfig(), 512)
     taken, tokens = [], []
     for part in (drawn[:4], drawn[8:]):
-        taken.append((policy.update(part, LOSSES["grpo"], 1), sum(int(s.loss_mask.sum()) for s in part)))
+        taken.append((policy.update(part, LOSSES["grpo"], 1), LOSSES["grpo"].denominator(part)))
         tokens.append(policy.expert_tokens)
     total = sum(count for _, count in taken)
     means = {name: sum(learned[name] * count for learned, count in taken) / total for name in taken[0][0]}
@@ -104,7 +105,7 @@ def in_parts(model: Path) -> tuple[Answer, Answer]:
 
 
 def test_several_updates_are_those_of_the_parts_one_after_another(model: Path) -> None:
-    """With the learning rate of one step, and metrics that are means over all loss tokens."""
+    """With the learning rate of one step, and metrics that are means over all prompts."""
     whole, by_hand = run_ranks(1, in_parts, model)[0]
     np.testing.assert_array_equal(np.concatenate(whole.after), np.concatenate(by_hand.after))
     np.testing.assert_array_equal(whole.before[0], by_hand.before[0])

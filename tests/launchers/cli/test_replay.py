@@ -60,6 +60,7 @@ def cascade(models: Mapping[str, Path]) -> Cascade:
     held = GrpoStage(name="held", domain="math", data=("generate:math",), kl_coefficient=0.1, **SHARED)  # type: ignore[arg-type]
     choosy = replace(held, name="choosy", kl_coefficient=0.0, dynamic_filtering=True)
     clipped = replace(held, name="clipped", kl_coefficient=0.0, surrogate="clip", dual_clip=3.0, updates_per_step=3)
+    clipped = replace(clipped, normaliser="prompt", wrong_format_reward=-1.0)
     sft = SftStage(name="sft", domain="math", data=("generate:math@1",), steps=1, token_budget=256)
     return Cascade(
         name="run",

@@ -175,7 +175,8 @@ def test_a_micro_batch_has_the_bytes_that_are_planned() -> None:
     model = Model(read_config(PUBLISHED / NANO), "")
     layers = model.pattern.count("E")
     routes = np.zeros((TOKENS, layers, model.routes // layers), np.int16)
-    values = {name: np.zeros(TOKENS, np.float32) for name in ("advantage", "rollout_logprob", "reference_logprob")}
+    names = ("advantage", "share", "rollout_logprob", "reference_logprob")
+    values = {name: np.zeros(TOKENS, np.float32) for name in names}
     sequence = TrainSequence(np.zeros(TOKENS + 1, np.int64), np.ones(TOKENS, bool), 1.0, values, routes)
     (batch,) = pack([sequence], [[0]])
     tensors = [getattr(batch, name) for name in ("input_ids", "position_ids", "targets", "loss_mask", "temperature")]

@@ -72,7 +72,7 @@ def test_an_objective_is_made_of_the_keys_of_its_stage() -> None:
         kl_estimator="k2",
         kl_coefficient=0.03,
     )
-    assert stage.objective.reads == ("advantage", "old_logprob", "rollout_logprob", "reference_logprob")
+    assert stage.objective.reads == ("advantage", "share", "old_logprob", "rollout_logprob", "reference_logprob")
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,12 @@ def test_an_objective_is_made_of_the_keys_of_its_stage() -> None:
         ({"surrogate": "ppo"}, "if_rl.surrogate: expected one of reinforce, clip, cispo, gspo, found 'ppo'."),
         ({"clip_low": 2.0}, "if_rl.clip_low: expected a value in [0, 1], found 2.0."),
         ({"kl_coefficient": -0.1}, "if_rl.kl_coefficient: expected 0 or more, found -0.1."),
+        ({"normaliser": "token"}, "if_rl.normaliser: expected one of prompt, batch, sequence, found 'token'."),
+        (
+            {"optimizer": OptimizerConfig(warmup_steps=10)},
+            "if_rl.optimizer.warmup_init_lr: expected more than 0 with warmup_steps = 10: at rate 0 the samples of the "
+            "first step teach nothing, found 0.0.",
+        ),
         ({"dual_clip": 3.0}, "if_rl.dual_clip: expected none unless the surrogate is clip or gspo, found 3.0."),
         (
             {"surrogate": "clip", "updates_per_step": 3},
@@ -240,6 +246,8 @@ def test_a_setting_in_a_stages_null_layout_keeps_the_rest_of_its_hardwares() -> 
         ("if_rl.thinking_fraction=1.5", "if_rl.thinking_fraction: expected a value in [0, 1], found 1.5."),
         ("if_rl.sequence_error_bound=0.5", "if_rl.sequence_error_bound: expected 1 or more, found 0.5."),
         ("if_rl.max_infrastructure_failures=2", "if_rl.max_infrastructure_failures: expected a value in [0, 1], found"),
+        ("evaluation.heldout_fraction=0", "evaluation.heldout_fraction: expected more than 0 and less than 1, found"),
+        ("evaluation.heldout_fraction=1", "evaluation.heldout_fraction: expected more than 0 and less than 1, found"),
         ("evaluation.max_infrastructure_failures=-1", "evaluation.max_infrastructure_failures: expected a value in"),
         ("if_rl.sampling.max_new_tokens=65", "expected at most 64"),
         (

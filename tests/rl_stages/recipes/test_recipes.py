@@ -15,12 +15,12 @@ SHARED: dict[str, Any] = {"domain": "math", "data": ("x",), "token_budget": 1}
 
 # prompts, rollouts, answer tokens, lr, warm-up, steps, temperature, KL, overlong, dynamic, thinking, best reward
 TABLE_2 = """
-if_rl            128 16  49152 3e-6  0 180 1.0 0.00 penalty  yes 1.0 none
-multi_domain_rl  128 16  49152 3e-6  0  70 1.0 0.00 filter   no  n/s none
-rlhf             128 16  16384 3e-6  0  25 1.0 0.03 filter   no  1.0 none
-long_context_rl  128 16  49152 3e-6  0  30 1.0 0.00 filter   no  n/s none
-code_rl          128 16 118784 3e-6  0  22 1.0 0.00 filter   no  1.0 none
-swe_agentless_rl 128 16  98304 3e-6  0  50 1.0 0.00 penalty  no  1.0 0.5
+if_rl            128 16  49152 3e-6 10 180 1.0 0.00 penalty  yes 1.0 none
+multi_domain_rl  128 16  49152 3e-6 10  70 1.0 0.00 filter   no  n/s none
+rlhf             128 16  16384 3e-6 10  25 1.0 0.03 filter   no  1.0 none
+long_context_rl  128 16  49152 3e-6 10  30 1.0 0.00 filter   no  n/s none
+code_rl          128 16 118784 3e-6 10  22 1.0 0.00 filter   no  1.0 none
+swe_agentless_rl 128 16  98304 3e-6 10  50 1.0 0.00 penalty  no  1.0 0.5
 swe_agentic_rl    16 64 262144 3e-6 10 n/s 0.8 0.00 penalty  no  n/s none
 """
 
@@ -67,6 +67,7 @@ def test_cascade_2(row: list[str]) -> None:
     assert (found.sampling.max_new_tokens, found.sampling.temperature) == (int(tokens), float(heat))
     assert (found.sampling.top_p, found.sampling.top_k) == ((0.95, MAX_TOP_K) if name == "code_rl" else (1, 0))
     assert (found.optimizer.lr, found.optimizer.warmup_steps) == (float(lr), int(warmup))
+    assert found.optimizer.warmup_init_lr == 3e-7
     assert found.optimizer.betas == (0.9, 0.95)
     assert found.optimizer.schedule == ("linear" if name == "swe_agentic_rl" else "constant")
     assert cascade2.CASCADE2[name].get("steps", "n/s") == (steps if steps == "n/s" else int(steps))
@@ -75,6 +76,7 @@ def test_cascade_2(row: list[str]) -> None:
     assert found.thinking_fraction == (None if thinking == "n/s" else float(thinking))
     assert found.min_best_reward == (None if best == "none" else float(best))
     assert found.sequence_error_bound == 2.0
+    assert (found.normaliser, found.wrong_format_reward) == ("prompt", -1.0 if name == "swe_agentless_rl" else None)
 
 
 def test_mopd_of_cascade_2() -> None:
@@ -114,6 +116,7 @@ def test_cascade_1(row: list[str]) -> None:
     assert found.dynamic_filtering == (name == "if_rl")
     assert found.epoch_filter == (EpochFilter() if name == "math_rl" else None)
     assert found.code_switch == SWITCH.get(name)
+    assert (found.normaliser, found.wrong_format_reward) == ("prompt", -1.0 if name == "swe_rl" else None)
 
 
 def test_lengths_of_long_stages() -> None:

@@ -47,7 +47,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was read: "rows" and "bytes", in order."""
     found: list[str] = []
     census, file_hash = task.census, stage_graph._file_hash
-    monkeypatch.setattr(task, "census", lambda source: found.append("rows") or census(source))
+    monkeypatch.setattr(task, "census", lambda *asked: found.append("rows") or census(*asked))
     monkeypatch.setattr(stage_graph, "_file_hash", lambda path: found.append("bytes") or file_hash(path))
     return found
 
@@ -109,6 +109,6 @@ def test_the_files_of_a_folder_are_known_by_name(data: Path, reads: list[str], t
 
 def test_what_is_no_longer_asked_for_is_forgotten(data: Path, tmp_path: Path) -> None:
     launch(tmp_path / "run", cascade(data))
-    assert json.loads((tmp_path / "run" / INPUTS).read_text())["tasks"].keys() == {str(data)}
+    assert json.loads((tmp_path / "run" / INPUTS).read_text())["tasks, 0.1 held out"].keys() == {str(data)}
     launch(tmp_path / "run", replace(cascade(data), stages=CASCADE.stages))
-    assert json.loads((tmp_path / "run" / INPUTS).read_text())["tasks"] == {}
+    assert json.loads((tmp_path / "run" / INPUTS).read_text())["tasks, 0.1 held out"] == {}

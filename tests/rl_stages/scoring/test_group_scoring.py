@@ -1,5 +1,6 @@
 """From verdicts to advantages: groups, masks, and the rules that a stage may have."""
 
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,10 @@ from cascade_rl.engine.core.rollouts import Outcome, Rollout, Sampling
 from cascade_rl.rl_stages.config.grpo_stage import CodeSwitch, GrpoStage
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
+from cascade_rl.rl_stages.recipes import cascade2
+from cascade_rl.rl_stages.rewards.swe.patch import Edit, edit_text
+from cascade_rl.rl_stages.rewards.swe.unified_diff import unified_diff
+from cascade_rl.rl_stages.rewards.verifiers.swe_agentless import SweAgentlessVerifier
 from cascade_rl.rl_stages.scoring.group_scoring import has_signal, pass_rate, score_groups
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes
 
@@ -87,6 +92,45 @@ def test_a_group_without_a_good_answer_leaves_the_loss(best: float, trained: boo
     assert [sample.trained for sample in group] == [trained, trained, False]
     assert has_signal(group) == trained
     assert not has_signal(scored([BROKEN, BROKEN], replace(STAGE, min_best_reward=0.5)))
+
+
+UNPARSABLE = replace(STAGE, wrong_format_reward=-1.0)
+
+
+def test_garbage_is_worse_than_a_patch_that_changes_nothing() -> None:
+    """Agentless SWE by Eq. 2 of arXiv 2512.13607: unparsable -1, no change 0, golden 1. Scores stay in [0, 1]."""
+    stage = replace(STAGE, wrong_format_reward=cascade2.CASCADE2["swe_agentless_rl"]["wrong_format_reward"])
+    files = {"a.py": "x = 1\n"}
+    repair = {"files": files, "gold_patch": unified_diff(files, {"a.py": "x = 2\n"})}
+    task = replace(TASK, domain="swe_agentless", metadata=repair)
+    patches = ["x = 2", edit_text(Edit("a.py", "x = 1", "x = 1")), edit_text(Edit("a.py", "x = 1", "x = 2"))]
+    with closing(SweAgentlessVerifier()) as verifier:
+        group = scored([verifier(task, text) for text in patches], stage)
+    assert [sample.reward for sample in group] == [-1.0, 0.0, 1.0]
+    assert np.allclose(advantages(group), normalized([-1, 0, 1]))
+    assert [sample.verdict.score for sample in group] == [0.0, 0.0, 1.0]
+    assert pass_rate(group) == pytest.approx(1 / 3)
+    assert group[0].reward_parts == {"score": 0.0, "wrong_format": 1.0}
+
+
+def test_an_answer_that_is_cut_off_has_no_format() -> None:
+    group = scored([WRONG, TRUNCATED, BROKEN, RIGHT], UNPARSABLE)
+    assert [sample.reward for sample in group] == [0.0, -1.0, None, 1.0]
+    filtered = scored([WRONG, TRUNCATED, RIGHT], replace(UNPARSABLE, overlong="filter"))
+    assert [sample.trained for sample in filtered] == [True, False, True]
+
+
+def test_the_rules_of_a_stage_with_a_reward_below_0() -> None:
+    """A best reward and a pass rate are as before; garbage beside wrong answers is a signal."""
+    garbage = Verdict.wrong_format("no patch")
+    assert has_signal(scored([garbage, WRONG], UNPARSABLE))
+    assert not has_signal(scored([garbage, TRUNCATED], UNPARSABLE))
+    assert pass_rate(scored([garbage, garbage], UNPARSABLE)) == 0.0
+    strict = replace(UNPARSABLE, min_best_reward=0.5)
+    assert [sample.trained for sample in scored([garbage, Verdict.scored(0.5)], strict)] == [False, False]
+    assert [sample.trained for sample in scored([garbage, Verdict.scored(0.6)], strict)] == [True, True]
+    both = replace(UNPARSABLE, code_switch=CodeSwitch(reward=-10.0, relative_to="lowest"))
+    assert [sample.reward for sample in scored([garbage, WRONG, RIGHT], both, ["", "", "好"])] == [-1.0, 0.0, -11.0]
 
 
 def test_a_switched_answer_has_the_reward_of_the_rule_and_keeps_its_verdict() -> None:

@@ -6,7 +6,7 @@ import pytest
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.tasks.demonstration import load_demonstrations
 from cascade_rl.rl_stages.tasks.domains import DOMAINS
-from cascade_rl.rl_stages.tasks.load_tasks import load_tasks, split_of
+from cascade_rl.rl_stages.tasks.load_tasks import census, load_tasks, split_of
 
 GENERATED = [name for name, domain in DOMAINS.items() if domain.lessons]
 MATH_ROW = {
@@ -31,6 +31,21 @@ def test_splits_share_no_prompt_and_lose_none(domain):
     assert train_prompts | heldout_prompts == {lesson.prompt for lesson in DOMAINS[domain].lessons()}
     assert 0.07 < len(heldout) / (len(train) + len(heldout)) < 0.13
     assert len({task.id for task in (*train, *heldout)}) == len(train) + len(heldout)
+
+
+@pytest.mark.parametrize("fraction", [0.02, 0.1, 0.5])
+def test_the_share_of_held_out_prompts_is_that_of_the_evaluation(fraction):
+    """Of every source that has a split, and a prompt that is held out at a fraction is held out at a larger one."""
+    heldout, train = (
+        {task.id for task in load_tasks("generate:math", split=split, seed=0, heldout_fraction=fraction)}
+        for split in ("heldout", "train")
+    )
+    assert len(heldout) / len(heldout | train) == pytest.approx(fraction, abs=0.02)
+    wider = load_tasks("generate:math", split="heldout", seed=0, heldout_fraction=fraction + 0.1)
+    assert heldout < {task.id for task in wider}
+    assert census("generate:math", fraction)["heldout", "math"] == len(heldout)
+    shown = load_demonstrations("generate:math@1", count=200, seed=0, heldout_fraction=fraction)
+    assert {split_of(_prompt(row.messages), fraction) for row in shown} == {"train"}
 
 
 def test_the_seed_sets_the_order_only():

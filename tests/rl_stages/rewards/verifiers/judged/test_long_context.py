@@ -117,11 +117,18 @@ def test_both_orders_must_agree(rule: Callable[[str], str], expected: float) -> 
     assert len(asked) == 2 and all("<question>What was it?</question>" in one for one in asked)
 
 
-def test_the_expected_words_need_no_judge_and_a_long_answer_gets_none() -> None:
+def test_the_expected_words_need_no_judge() -> None:
     assert LongContextVerifier()(QA, "it was the river.").score == 1.0
-    verdict, asked = judged(lambda _: "YES", f"It was the river {CONTEXT}")
-    assert verdict.score == 0.0 and not asked
     assert LongContextVerifier()(QA, "a river").outcome is Outcome.INFRASTRUCTURE_FAILURE
+
+
+@pytest.mark.parametrize(("reply", "expected"), [("YES", 1.0), ("NO", 0.0)])
+def test_a_long_answer_is_judged(reply: str, expected: float) -> None:
+    """The paper (arXiv 2603.19220) bounds no answer by its words."""
+    answer = " ".join(f"word{number}" for number in range(69))
+    verdict, asked = judged(lambda _: reply, answer)
+    assert verdict.score == expected
+    assert len(asked) == 2 and all(answer in one for one in asked)
 
 
 def test_a_judge_that_fails_or_says_neither_is_no_score() -> None:
