@@ -11,7 +11,8 @@
     w = r where 0.5 <= r <= 2, otherwise 0             a and w have no gradient                    (4)
 
 The mean of -a is an estimate of KL(student || teacher). A token that w drops still counts in its answer's mean, as in
-NeMo-RL; the paper does not say. Rewards are logged but not trained on. `stage.objective` can instead choose a
+NeMo-RL; the paper does not say. Rewards are logged but not trained on. Answers of `evaluation.unmeasured` domains have
+none. `stage.objective` can instead choose a
 divergence over the teacher's top k or over the whole vocabulary (`objectives.py`); the paper has neither.
 """
 
@@ -116,7 +117,7 @@ def _teachers(session: Session[MopdStage]) -> Teachers:
 def _samples(tasks: list[Task], groups: list[list[Rollout]], zero: RankZero) -> list[Sample]:
     return [
         Sample(task, rollout, *answer)
-        for task, rollouts, answers in zip(tasks, groups, zero.judge(tasks, groups), strict=True)
+        for task, rollouts, answers in zip(tasks, groups, zero.rewards(tasks, groups), strict=True)
         for rollout, answer in zip(rollouts, answers, strict=True)
     ]
 

@@ -20,7 +20,9 @@ class Evaluated(Protocol):
 
     cascade: Cascade
 
-    def draw(self, label: str, tasks: Sequence[Task], group: int, sampling: Sampling) -> list[list[Rollout]]: ...
+    def draw(
+        self, label: str, tasks: Sequence[Task], group: int, sampling: Sampling, *, heldout: bool
+    ) -> list[list[Rollout]]: ...
 
     def on_rank0[T](self, produce: Callable[[RankZero], T]) -> T: ...
 
@@ -48,7 +50,7 @@ def heldout_tasks(cascade: Cascade, domain: str) -> list[Task]:
 
 def _score(session: Evaluated, domain: str, sampling: Sampling) -> float:
     tasks = heldout_tasks(session.cascade, domain)
-    answers = session.draw(f"heldout-{domain}", tasks, 1, sampling)
+    answers = session.draw(f"heldout-{domain}", tasks, 1, sampling, heldout=True)
 
     def mean(zero: RankZero) -> float:
         verdicts = [verdict for ((_, verdict),) in zero.judge(tasks, answers)]
