@@ -118,7 +118,7 @@ def rank_zero(
 
 
 def _unjudged(cascade: Cascade, stage: Stage) -> set[str]:
-    """The domains that a stage leaves without a score, because it needs no reward and their answers are not measured."""
+    """The unmeasured domains, if the stage needs no reward: only a reward model could score their answers."""
     if not isinstance(stage, OnPolicyStage) or stage.needs_reward:
         return set()
     return set(cascade.evaluation.unmeasured) - set(cascade.evaluation.domains)

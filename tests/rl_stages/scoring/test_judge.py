@@ -40,7 +40,9 @@ def verdict_on(judge: Judge, task: Task, answer: Rollout) -> tuple[str, Verdict]
 
 def rollout(text: str, finish: str = "stop") -> Rollout:
     ids = TOKENIZER.encode(text, add_special_tokens=False) + [TOKENIZER.eos_token_id] * (finish == "stop")
-    return Rollout(f"a/{next(NUMBERS)}", np.array([1]), np.array(ids), np.zeros(len(ids), np.float32), None, ((0, 0),), finish)
+    return Rollout(
+        f"a/{next(NUMBERS)}", np.array([1]), np.array(ids), np.zeros(len(ids), np.float32), None, ((0, 0),), finish
+    )
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,7 @@ def test_scoring_of_a_sample_begins_when_it_ends_and_its_verdict_waits_for_the_b
         ((one, two),) = judge([MATH], [[first, last]])
         assert [one.verdict.score, two.verdict.score] == [2.0, 3.0]
         assert sorted(verifier.begun) == ["aa", "bbb"]
-        assert 0 < judge.least_seconds()["math"]
+        assert judge.least_seconds()["math"] > 0
 
 
 def test_a_group_is_ranked_when_it_is_complete_and_in_the_order_of_its_requests() -> None:
