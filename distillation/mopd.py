@@ -11,9 +11,9 @@
     w = r where 0.5 <= r <= 2, otherwise 0             a and w have no gradient                    (4)
 
 The mean of -a is an estimate of KL(student || teacher). A token that w drops still counts in its answer's mean, as in
-NeMo-RL; the paper does not say. Rewards are logged but not trained on. Answers of `evaluation.unmeasured` domains have
-none. `stage.objective` can instead choose a
-divergence over the teacher's top k or over the whole vocabulary (`objectives.py`); the paper has neither.
+NeMo-RL; the paper does not say. Rewards are logged but not trained on; answers of `evaluation.unmeasured` domains have
+none. `stage.objective` can instead choose a divergence over the teacher's top k or over the whole vocabulary
+(`objectives.py`); the paper has neither.
 """
 
 from collections.abc import Mapping, Sequence
@@ -122,8 +122,8 @@ def _teachers(session: Session[MopdStage]) -> Teachers:
     if session.log:
         where = "stay in host memory" if teachers.stay else "are read from their checkpoints in every step"
         session.log.progress.say(
-            f"{len(teachers.teachers)} teachers {where}: they take {teachers.node_bytes / GIB:.1f} GiB a node, "
-            f"and {HOST_MEMORY_SHARE:.0%} of the memory available on this one is {budget / GIB:.1f} GiB"
+            f"teachers ({len(teachers.teachers)}) {where}: they take {teachers.node_bytes / GIB:.1f} GiB a node, "
+            f"{HOST_MEMORY_SHARE:.0%} of what is available on the first one is {budget / GIB:.1f} GiB"
         )
     return teachers
 
