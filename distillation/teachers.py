@@ -77,8 +77,10 @@ class Teachers:
         order = self._order(set(wanted))
         with self.weights.in_place():
             for place, number in enumerate(order):
-                self._wake(number)
-                self._read_ahead(order[place + 1 :])
+                if number != self.present:
+                    self._load(number)
+                    self._read_ahead(order[place + 1 :])
+                self._require_unchanged(number)
                 index = [i for i, other in enumerate(wanted) if other == number]
                 told = self.trainer.read([replace(sequences[i], routes=None) for i in index], reader)
                 found |= zip(index, told, strict=True)
@@ -98,12 +100,18 @@ class Teachers:
         if loaded:
             self._ahead.start(self.teachers[loaded[0]].folder)
 
-    def _wake(self, number: int) -> None:
+    def _load(self, number: int) -> None:
         teacher = self.teachers[number]
-        if number != self.present:
-            self.present = None  # a partly loaded teacher must not be reused
-            self._load(teacher)
-            self.present = number
+        self.present = None  # a partly loaded teacher must not be reused
+        if teacher.kept:
+            teacher.kept.restore(self.trainer)
+        else:
+            load_hf(self.trainer.module, teacher.folder)
+            teacher.kept = HostCopy(self.trainer) if self.stay else None
+        self.present = number
+
+    def _require_unchanged(self, number: int) -> None:
+        teacher = self.teachers[number]
         probe = self._probe()
         if teacher.probe is None:
             teacher.probe = probe
@@ -114,13 +122,6 @@ class Teachers:
                 f"first loaded, found a gap of {np.abs(probe - teacher.probe).max():.2e}. Its files, or its weights in "
                 "memory, changed during the run. The student is unchanged; start the stage again"
             )
-
-    def _load(self, teacher: Teacher) -> None:
-        if teacher.kept:
-            teacher.kept.restore(self.trainer)
-            return
-        load_hf(self.trainer.module, teacher.folder)
-        teacher.kept = HostCopy(self.trainer) if self.stay else None
 
     def _keep_head(self, number: int) -> None:
         if self.keep_heads and self.trainer.chunks[-1].post_process:
