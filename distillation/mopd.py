@@ -11,8 +11,9 @@
     w = r where 0.5 <= r <= 2, otherwise 0             a and w have no gradient                    (4)
 
 The mean of -a is an estimate of KL(student || teacher). A token that w drops still counts in its answer's mean, as in
-NeMo-RL; the paper does not say. Rewards are logged but not trained on. `stage.objective` can instead choose a
-divergence over the teacher's top k or over the whole vocabulary (`objectives.py`); the paper has neither.
+NeMo-RL; the paper does not say. Rewards are logged but not trained on; answers of `evaluation.unmeasured` domains have
+none. `stage.objective` can instead choose a divergence over the teacher's top k or over the whole vocabulary
+(`objectives.py`); the paper has neither.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from transformers import AutoTokenizer
 
 from cascade_rl.distillation.objectives import ExactLoss, SampledLoss, TopkLoss
 from cascade_rl.distillation.teachers import Teachers
+from cascade_rl.engine.cluster.host_memory import available_bytes
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Rollout
 from cascade_rl.engine.core.train_sequence import TrainSequence
@@ -37,6 +39,9 @@ from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes, record
 from cascade_rl.rl_stages.session import Session
 from cascade_rl.rl_stages.tasks.prompt_blend import open_prompts
 
+HOST_MEMORY_SHARE = 0.5  # of what is available when the stage starts, for all teachers; the rest is for page cache
+GIB = 1 << 30
+
 
 def run(session: Session[MopdStage]) -> None:
     """Runs all steps that are left of the stage."""
@@ -49,6 +54,7 @@ def run(session: Session[MopdStage]) -> None:
     loss = loss_of(stage, teachers)
     for step in session.steps():
         tasks = prompts.take(stage.prompts_per_step)
+        teachers.prefetch()
         with session.phase("generation"):
             groups = session.draw(f"{stage.name}/{step + 1}", tasks, stage.rollouts_per_prompt, stage.sampling)
         with session.phase("reward"):
@@ -119,13 +125,22 @@ def _teachers(session: Session[MopdStage]) -> Teachers:
                 f"{session.stage.name}.teachers.{domain}: expected the student's tokenizer, of {session.parent}, found "
                 f"another one in {folder}. A teacher scores the student's tokens: choose one with the same tokenizer"
             )
-    return Teachers(session.trainer, folders, keep_heads=session.stage.objective == "exact")
+    budget = int(HOST_MEMORY_SHARE * available_bytes())
+    keep_heads = session.stage.objective == "exact"
+    teachers = Teachers(session.trainer, folders, keep_heads=keep_heads, memory_bytes=budget)
+    if session.log:
+        where = "stay in host memory" if teachers.stay else "are read from their checkpoints in every step"
+        session.log.progress.say(
+            f"teachers ({len(teachers.teachers)}) {where}: they take {teachers.node_bytes / GIB:.1f} GiB a node, "
+            f"{HOST_MEMORY_SHARE:.0%} of what is available on the first one is {budget / GIB:.1f} GiB"
+        )
+    return teachers
 
 
 def _samples(tasks: list[Task], groups: list[list[Rollout]], zero: RankZero) -> list[Sample]:
     return [
         Sample(task, rollout, *answer)
-        for task, rollouts, answers in zip(tasks, groups, zero.judge(tasks, groups), strict=True)
+        for task, rollouts, answers in zip(tasks, groups, zero.rewards(tasks, groups), strict=True)
         for rollout, answer in zip(rollouts, answers, strict=True)
     ]
 

@@ -1,17 +1,19 @@
 """The teachers of a stage: frozen models of the student's architecture, one at a time in place of the student."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
-from cascade_rl.engine.backend.ranks import from_rank0
+from cascade_rl.distillation.read_ahead import ReadAhead
+from cascade_rl.engine.backend.ranks import any_rank, from_rank0
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import load_hf
-from cascade_rl.engine.train.reference import Reference
+from cascade_rl.engine.train.reference import HostCopy, Reference, live_tensors
 from cascade_rl.engine.train.trainer import Reader, Trainer
 
 PROBE_TOKENS = 17
@@ -23,22 +25,31 @@ class TeacherChanged(RuntimeError):
 
 @dataclass
 class Teacher:
-    """One checkpoint, for any number of domains. `probe` holds its log-probs of a fixed text, once computed."""
+    """One checkpoint, for any number of domains. `probe` holds its log-probs of a fixed text, once computed, and `kept`
+    this rank's shard of it, if it stays in memory."""
 
     folder: Path
     probe: np.ndarray | None = None
+    kept: HostCopy | None = None
 
 
 class Teachers:
-    """Any number of teachers in the memory of one more set of weights: each is read from its checkpoint, which the
-    page cache holds, when its turn comes. The student's weights come back bit for bit. Folders with the same
-    weights are one teacher. A teacher is probed every time before it scores anything.
+    """Any number of teachers in the memory of one more set of weights, each when its turn comes. The student's weights
+    come back bit for bit. Folders with the same weights are one teacher. A teacher is probed every time before it
+    scores anything.
+
+    Each rank keeps its shards of all teachers in host memory after their first load, if that takes at most
+    `memory_bytes` on every node. Otherwise a teacher is read from its checkpoint at most once in a `read`, and the
+    next one is read into the page cache meanwhile.
 
     folders  domain -> Hugging Face folder
     heads    number of a teacher -> its head on the ranks of the last pipeline stage; kept where `keep_heads`
+    node_bytes   what the shards of all teachers take on this node, if its ranks have equal shards
     """
 
-    def __init__(self, trainer: Trainer, folders: Mapping[str, Path], *, keep_heads: bool = False) -> None:
+    def __init__(
+        self, trainer: Trainer, folders: Mapping[str, Path], *, keep_heads: bool = False, memory_bytes: int = 0
+    ) -> None:
         self.trainer, self.keep_heads = trainer, keep_heads
         contents = from_rank0(lambda: {folder: _content(folder) for folder in set(folders.values())})
         first_of = {contents[folder]: folder for _, folder in sorted(folders.items(), reverse=True)}
@@ -48,6 +59,10 @@ class Teachers:
         self.heads: dict[int, Tensor] = {}
         self.weights = Reference(trainer)
         self.present: int | None = None
+        shard = sum(tensor.nbytes for tensor in live_tensors(trainer))
+        self.node_bytes = shard * len(self.teachers) * int(os.environ["LOCAL_WORLD_SIZE"])
+        self.stay = not any_rank(self.node_bytes > memory_bytes)
+        self._ahead = ReadAhead()
 
     def read(
         self, sequences: Sequence[TrainSequence], domains: Sequence[str], reader: Reader
@@ -59,21 +74,44 @@ class Teachers:
         """
         wanted = [self.number_of[domain] for domain in domains]
         found: dict[int, dict[str, np.ndarray]] = {}
+        order = self._order(set(wanted))
         with self.weights.in_place():
-            for number in sorted(set(wanted), key=lambda number: (number != self.present, number)):
-                self._wake(number)
+            for place, number in enumerate(order):
+                if number != self.present:
+                    self._load(number)
+                    self._read_ahead(order[place + 1 :])
+                self._require_unchanged(number)
                 index = [i for i, other in enumerate(wanted) if other == number]
                 told = self.trainer.read([replace(sequences[i], routes=None) for i in index], reader)
                 found |= zip(index, told, strict=True)
         numbers = ({"teacher": np.full(len(s.loss_mask), n)} for s, n in zip(sequences, wanted, strict=True))
         return [found[i] | number for i, number in enumerate(numbers)]
 
-    def _wake(self, number: int) -> None:
+    def prefetch(self) -> None:
+        """Begins to read, in the background, the checkpoint that the next `read` of all domains loads first, if any."""
+        self._read_ahead(self._order(range(len(self.teachers))))
+
+    def _order(self, numbers: Collection[int]) -> list[int]:
+        """The one that is there goes first."""
+        return sorted(numbers, key=lambda number: (number != self.present, number))
+
+    def _read_ahead(self, numbers: Sequence[int]) -> None:
+        loaded = [number for number in numbers if number != self.present and self.teachers[number].kept is None]
+        if loaded:
+            self._ahead.start(self.teachers[loaded[0]].folder)
+
+    def _load(self, number: int) -> None:
         teacher = self.teachers[number]
-        if number != self.present:
-            self.present = None  # a partly loaded teacher must not be reused
+        self.present = None  # a partly loaded teacher must not be reused
+        if teacher.kept:
+            teacher.kept.restore(self.trainer)
+        else:
             load_hf(self.trainer.module, teacher.folder)
-            self.present = number
+            teacher.kept = HostCopy(self.trainer) if self.stay else None
+        self.present = number
+
+    def _require_unchanged(self, number: int) -> None:
+        teacher = self.teachers[number]
         probe = self._probe()
         if teacher.probe is None:
             teacher.probe = probe

@@ -27,7 +27,9 @@ class Evaluated(Protocol):
 
     def prompt_room(self, room: Room) -> PromptRoom: ...
 
-    def draw(self, label: str, tasks: Sequence[Task], group: int, sampling: Sampling) -> list[list[Rollout]]: ...
+    def draw(
+        self, label: str, tasks: Sequence[Task], group: int, sampling: Sampling, *, heldout: bool
+    ) -> list[list[Rollout]]: ...
 
     def on_rank0[T](self, produce: Callable[[RankZero], T]) -> T: ...
 
@@ -66,7 +68,7 @@ def heldout_tasks(cascade: Cascade, domain: str, admits: Admits = any_length) ->
 def _score(session: Evaluated, domain: str, sampling: Sampling) -> float:
     room = session.prompt_room(session.cascade.evaluation_room)
     tasks = heldout_tasks(session.cascade, domain, room.admits)
-    answers = session.draw(f"heldout-{domain}", tasks, 1, sampling)
+    answers = session.draw(f"heldout-{domain}", tasks, 1, sampling, heldout=True)
 
     def mean(zero: RankZero) -> float:
         verdicts = [verdict for ((_, verdict),) in zero.judge(tasks, answers)]

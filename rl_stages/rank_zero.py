@@ -50,23 +50,35 @@ class RankZero:
             self.folder.record_event("ledger_refused", version=version, rollouts=count)
 
     @contextmanager
-    def draw(self, tasks: Sequence[Task], groups: Sequence[Sequence[Request]]) -> Iterator["RecordedBatch"]:
-        """One group of requests per task, as a batch. Samples in the ledger are not sampled again."""
-        requests = [request for group in groups for request in group]
+    def draw(
+        self, tasks: Sequence[Task], groups: Sequence[Sequence[Request]], heldout: bool = False
+    ) -> Iterator["RecordedBatch"]:
+        """One group of requests per task, as a batch. Samples in the ledger are not sampled again.
+
+        Each sample is scored from the moment that it ends, by `judge` if `heldout`, otherwise by `rewards`.
+        """
+        requests, judge = [request for group in groups for request in group], self.judge if heldout else self.rewards
+        before = judge.least_seconds()
         with self.log.progress.phase("generation", len(requests)) as phase:
-            batch = RecordedBatch(self, requests, phase)
+            batch = RecordedBatch(self, judge, requests, phase)
             for task, group in zip(tasks, groups, strict=True):
+                judge.expect(task, [request.id for request in group])
                 self.episodes.begin(task, [request for request in group if request.id not in batch.rollouts])
+            for rollout in batch.rollouts.values():
+                judge.begin(rollout)
             yield batch
+        if not heldout:
+            spent = [seconds - before.get(domain, 0.0) for domain, seconds in judge.least_seconds().items()]
+            self.log.reward_overlapped_s += max(spent, default=0.0)
 
 
 class RecordedBatch(Batch):
-    """A batch that records each sample in the ledger and counts it on the terminal as it arrives."""
+    """A batch that records each sample in the ledger, counts it on the terminal, and has it scored as it arrives."""
 
-    def __init__(self, zero: RankZero, requests: Sequence[Request], phase: Phase) -> None:
+    def __init__(self, zero: RankZero, judge: Judge, requests: Sequence[Request], phase: Phase) -> None:
         known = {request.id: rollout for request in requests if (rollout := zero.ledger.rollout(request))}
         super().__init__(zero.engine, requests, zero.episodes.follow, known)
-        self.zero, self.phase = zero, phase
+        self.zero, self.judge, self.phase = zero, judge, phase
         self.asked = {request.id: request for request in requests}
         phase.advance(len(known))
 
@@ -75,6 +87,7 @@ class RecordedBatch(Batch):
         for rollout in super().stream():
             self.zero.ledger.keep(self.asked[rollout.id], rollout)
             self.phase.advance()
+            self.judge.begin(rollout)
             yield rollout
 
     def record_death(self, death: EngineDied) -> None:
@@ -98,10 +111,17 @@ def rank_zero(
     makers = reward_makers(folder.config, run.model, rollout, folder.logs / "reward_model.log")
     with ExitStack() as exits:
         ledger = exits.enter_context(Ledger())
-        judge = exits.enter_context(Judge(tokenizer, ledger=ledger, others=others))
+        judge = exits.enter_context(Judge(tokenizer, None, ledger, others, _unjudged(run.cascade, folder.config)))
         rewards = exits.enter_context(Judge(tokenizer, makers, ledger, others)) if makers else judge
         episodes = exits.enter_context(Episodes(tokenizer, others))
         yield RankZero(folder, log, ledger, judge, rewards, episodes, engine)
+
+
+def _unjudged(cascade: Cascade, stage: Stage) -> set[str]:
+    """The unmeasured domains, if the stage needs no reward: only a reward model could score their answers."""
+    if not isinstance(stage, OnPolicyStage) or stage.needs_reward:
+        return set()
+    return set(cascade.evaluation.unmeasured) - set(cascade.evaluation.domains)
 
 
 def say_tiers(cascade: Cascade, stage: Stage, nodes: Sequence[Node], log: StepLog) -> None:

@@ -59,11 +59,14 @@ class Session[S: Stage](TrainingSession[S]):
 
     # The operations of a loop, in addition to those of `TrainingSession` and `refit`.
 
-    def draw(self, label: str, tasks: Sequence[Task], group: int, sampling: Sampling) -> list[list[Rollout]]:
+    def draw(
+        self, label: str, tasks: Sequence[Task], group: int, sampling: Sampling, *, heldout: bool = False
+    ) -> list[list[Rollout]]:
         """`group` samples for each task from the current weights; the same list on every rank.
 
         `label` names the batch. Together with the task and the position in the group it determines a sample's id and
-        seed. Each answer is limited to what its prompt leaves of the total.
+        seed. Each answer is limited to what its prompt leaves of the total. Rank 0 begins to score each sample when it
+        ends; `zero.rewards`, or `zero.judge` for `heldout` samples, then has the verdicts.
         """
         self._open_ledger()
         with ExitStack() as drawing:
@@ -71,7 +74,7 @@ class Session[S: Stage](TrainingSession[S]):
             if self.zero:
                 limits = self._limits(sampling)
                 requests = [self._requests(f"{label}/{i}", task, group, limits) for i, task in enumerate(tasks)]
-                batch = drawing.enter_context(self.zero.draw(tasks, requests))
+                batch = drawing.enter_context(self.zero.draw(tasks, requests, heldout))
                 drawing.enter_context(self.watchdog.waiting_for(batch.pending))
             rollouts = sample(batch, self.refit)
         return [rollouts[first : first + group] for first in range(0, len(rollouts), group)]

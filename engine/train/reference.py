@@ -1,4 +1,5 @@
-"""A kept copy of a trainer's weights: the policy's first ones for a KL term, or the student's while teachers run."""
+"""Kept copies of a trainer's weights: the policy's first ones for a KL term, the student's while teachers run, and
+those of teachers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ class Reference:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        self.tensors = [tensor.detach().clone() for tensor in self._live()]
+        self.tensors = [tensor.detach().clone() for tensor in live_tensors(trainer)]
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -24,13 +25,28 @@ class Reference:
         finally:
             self._swap()
 
-    def _live(self) -> list[torch.Tensor]:
-        return [*self.trainer.module.parameters(), *self.trainer.module.buffers()]
-
     def _swap(self) -> None:
         """Exchanges values; storages stay, because the optimizer and DDP hold views of them."""
         with torch.no_grad():
-            for live, kept in zip(self._live(), self.tensors, strict=True):
+            for live, kept in zip(live_tensors(self.trainer), self.tensors, strict=True):
                 current = live.detach().clone()
                 live.copy_(kept)
                 kept.copy_(current)
+
+
+class HostCopy:
+    """This rank's weights and buffers as they are when it is made, in host memory."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.tensors = [tensor.detach().to("cpu", copy=True) for tensor in live_tensors(trainer)]
+
+    @torch.no_grad()
+    def restore(self, trainer: Trainer) -> None:
+        """Gives the trainer the kept values, to the bit; storages stay."""
+        for live, kept in zip(live_tensors(trainer), self.tensors, strict=True):
+            live.copy_(kept)
+
+
+def live_tensors(trainer: Trainer) -> list[torch.Tensor]:
+    """This rank's weights and buffers."""
+    return [*trainer.module.parameters(), *trainer.module.buffers()]

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cascade_rl.engine.cluster.host_memory import available_bytes
 from cascade_rl.rl_stages.run.durable_file import JsonLines
 
 GIB = 2**30
@@ -61,7 +62,7 @@ def observe(run_folder: Path, head: str, gpus: bool) -> NodeState:
     return NodeState(
         node=os.environ.get("SLURMD_NODENAME", socket.gethostname()),
         free={
-            "memory": _available_memory(),
+            "memory": available_bytes(),
             "shared_memory": shutil.disk_usage("/dev/shm").free,
             "run_folder": shutil.disk_usage(run_folder).free,
             "temporary": shutil.disk_usage("/tmp").free,
@@ -100,11 +101,6 @@ def _gpus() -> tuple[tuple[dict[str, str], ...], str]:
     gpus = [dict(zip(GPU_FIELDS, row, strict=True)) for row in rows]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return tuple(gpu for gpu in gpus if visible is None or gpu["index"] in visible.split(",")), ""
-
-
-def _available_memory() -> int:
-    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    return int(lines["MemAvailable"].split()[0]) * 1024
 
 
 def _addresses(host: str) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ class MopdStage(OnPolicyStage):
     """
 
     kind: ClassVar[str] = "mopd"
+    needs_reward: ClassVar[bool] = False
 
     teachers: Mapping[str, str]
     objective: Literal["sampled", "topk", "exact"] = "sampled"

@@ -110,6 +110,7 @@ class LengthClip(Node):
 class OnPolicyStage(Stage):
     """The settings of stages that learn from their own samples, with one update per rollout batch.
 
+    needs_reward                      whether a sample without a score teaches nothing
     importance_low, importance_high   band of the train/rollout probability ratio, see the stage's loss
     tme_bound                         largest allowed mean of exp|log p_train - log p_rollout|; 1.001 suits float32
     max_infrastructure_failures       largest share of a step's samples that may have no score
@@ -117,6 +118,8 @@ class OnPolicyStage(Stage):
                                       ("drop"), or ends the run ("error"); see rl_stages/config/room.py
     stop_at_plateau, stop_at_length_clip   rules that end the stage early (rl_stages/run/stop_rule.py)
     """
+
+    needs_reward: ClassVar[bool] = True
 
     prompts_per_step: int = 128
     rollouts_per_prompt: int

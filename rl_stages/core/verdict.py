@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One of three: a score in [0, 1], a wrong format (score 0), or an infrastructure failure (score None).
+    """One of three: a score in [0, 1], a wrong format (score 0), or an infrastructure failure (score None). In a stage
+    that needs no reward there are also samples that nobody judges: completed or truncated, with score None.
 
     parts   partial scores by name, for metrics only; never added to the score
     detail  one line that explains the verdict

@@ -54,10 +54,20 @@ class Progress:
         """Prints one line about the stage."""
         self.console.print(Text.assemble((self.label, "bold"), f"  {text}"), soft_wrap=True)
 
-    def step(self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float], tokens: int) -> None:
-        """Prints the line of a finished step: metrics, tokens per second of the whole step, seconds per phase."""
+    def step(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        seconds: Mapping[str, float],
+        tokens: int,
+        reward_overlapped_s: float = 0.0,
+    ) -> None:
+        """Prints the line of a finished step: metrics, tokens per second of the whole step, seconds per phase, and
+        seconds of scoring that generation hid."""
         speed = f"{tokens / sum(seconds.values()):,.0f} tok/s"
         phases = " ".join(f"{name} {spent:.1f}s" for name, spent in seconds.items())
+        if reward_overlapped_s:
+            phases += f" (reward overlapped {reward_overlapped_s:.1f}s)"
         width = len(str(self.steps))
         line = Text.assemble(
             (self.label, "bold"),

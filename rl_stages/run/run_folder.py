@@ -112,10 +112,19 @@ class StageFolder:
 
     # The records of a step.
 
-    def record_step(self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float], tokens: int) -> None:
-        """Logs a step. `metrics` are equal in all runs with the same seed, so `seconds` per phase go to the events."""
+    def record_step(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        seconds: Mapping[str, float],
+        tokens: int,
+        reward_overlapped_s: float = 0.0,
+    ) -> None:
+        """Logs a step. `metrics` are equal in all runs with the same seed, so `seconds` per phase, and those that the
+        phases overlap, go to the events."""
         self.metrics.append({"step": step} | dict(metrics))
-        self.record_event("step", step=step, tokens=tokens, seconds=dict(seconds))
+        times = {"seconds": dict(seconds), "reward_overlapped_s": reward_overlapped_s}
+        self.record_event("step", step=step, tokens=tokens, **times)
 
     def record_event(self, event: str, **facts: Any) -> None:
         """Logs an event with its time (Unix seconds)."""

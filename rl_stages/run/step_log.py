@@ -11,11 +11,16 @@ from cascade_rl.rl_stages.run.sample_record import SampleRecord, write_samples
 
 
 class StepLog:
-    """Rank 0's log of a stage; a context manager."""
+    """Rank 0's log of a stage; a context manager.
+
+    seconds               of the step so far, by phase
+    reward_overlapped_s   seconds by which the reward phase would be longer, had no answer been scored during generation
+    """
 
     def __init__(self, folder: StageFolder) -> None:
         self.folder, self.exits = folder, ExitStack()
         self.seconds: dict[str, float] = {}
+        self.reward_overlapped_s = 0.0
 
     def __enter__(self) -> Self:
         self.progress = self.exits.enter_context(Progress(self.folder.label, self.folder.config.steps))
@@ -38,8 +43,8 @@ class StepLog:
         """Ends step `step`, counting from 1, and resets the phase times."""
         if records:
             write_samples(self.folder.rollouts(step), records)
-        self.folder.record_step(step, metrics, self.seconds, tokens)
+        self.folder.record_step(step, metrics, self.seconds, tokens, self.reward_overlapped_s)
         for name, value in metrics.items():
             self.scalars.add_scalar(name, value, step)
-        self.progress.step(step, metrics, self.seconds, tokens)
-        self.seconds = {}
+        self.progress.step(step, metrics, self.seconds, tokens, self.reward_overlapped_s)
+        self.seconds, self.reward_overlapped_s = {}, 0.0

@@ -12,7 +12,7 @@ from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.scoring.code_switch import with_code_switch
-from cascade_rl.rl_stages.scoring.judge import Answer
+from cascade_rl.rl_stages.scoring.pending_group import Answer
 from cascade_rl.rl_stages.scoring.scored_sample import Penalty, Sample
 
 Group = list[Sample]

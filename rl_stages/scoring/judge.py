@@ -1,10 +1,10 @@
 """Verdicts on finished samples: from the environment for an episode, from the finish reason for a truncated answer, and
 from the domain's verifier for everything else."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Self
 
 from transformers import PreTrainedTokenizerBase
 
@@ -15,16 +15,13 @@ from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import GroupVerifier, Verdict, Verifier
 from cascade_rl.rl_stages.data.tokenizer import answer_text
 from cascade_rl.rl_stages.run.ledger import Ledger
+from cascade_rl.rl_stages.scoring.busy_time import BusyTime
+from cascade_rl.rl_stages.scoring.pending_group import Answer, PendingGroup
 from cascade_rl.rl_stages.tasks.domains import domain_named
 
-
-class Answer(NamedTuple):
-    """The text of a sample and its verdict."""
-
-    text: str
-    verdict: Verdict
-
-
+GRACE_SECONDS = 10.0
+UNJUDGED = "not judged: the stage needs no reward, and evaluation.unmeasured has its domain"
+Check = Callable[[list[str]], list[Verdict]]
 MakeVerifier = Callable[[], Verifier | GroupVerifier]
 
 
@@ -34,6 +31,7 @@ class Judge:
     makers  domain -> maker of a verifier that replaces the domain's own
     ledger  stores verdicts as they come, and has those of an attempt that was killed
     others  the other nodes of the job, for verifiers that can use them
+    unjudged  domains whose answers get no score, because the stage needs none and only a reward model could give it
     """
 
     def __init__(
@@ -42,53 +40,88 @@ class Judge:
         makers: Mapping[str, MakeVerifier] | None = None,
         ledger: Ledger | None = None,
         others: Sequence[Node] = (),
+        unjudged: Collection[str] = (),
     ) -> None:
-        self.tokenizer, self.others = tokenizer, others
+        self.tokenizer, self.others, self.unjudged = tokenizer, others, unjudged
         self.makers = makers or {}
         self.ledger = ledger
         self.verifiers: dict[str, Verifier | GroupVerifier] = {}
         self.pools: dict[str, ThreadPoolExecutor] = {}
+        self._busy: dict[str, BusyTime] = {}
+        self._pending: dict[str, PendingGroup] = {}
+        self._running: set[Future[list[Verdict]]] = set()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for pool in self.pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
+        wait(set(self._running), GRACE_SECONDS)  # of a draw that failed; a sandbox should not be closed during a run
         for verifier in self.verifiers.values():
             verifier.close()
         for pool in self.pools.values():
             pool.shutdown()
 
     def __call__(self, tasks: Sequence[Task], groups: Sequence[Sequence[Rollout]]) -> list[list[Answer]]:
-        """Text and verdict of each answer, in the order given.
+        """Text and verdict of each answer, in the order given. What has begun is only waited for.
 
-        A truncated answer is not verified: its score is 0. An episode keeps the verdict of its environment.
+        A truncated answer is not verified: its score is 0, or None in an unjudged domain. An episode keeps the verdict
+        of its environment.
         """
-        waiting = [self._submit(task, rollouts) for task, rollouts in zip(tasks, groups, strict=True)]
-        return [collect() for collect in waiting]
+        for task, rollouts in zip(tasks, groups, strict=True):
+            if rollouts[0].id not in self._pending:
+                self.expect(task, [rollout.id for rollout in rollouts])
+                for rollout in rollouts:
+                    self.begin(rollout)
+        return [self._collect(rollouts) for rollouts in groups]
 
-    def _submit(self, task: Task, rollouts: Sequence[Rollout]) -> Callable[[], list[Answer]]:
-        known = [_known_verdict(rollout) for rollout in rollouts]
-        texts = [answer_text(self.tokenizer, rollout) for rollout in rollouts]
-        unknown = zip(rollouts, texts, known, strict=True)
-        asked = [(rollout.id, text) for rollout, text, verdict in unknown if verdict is None]
-        verdicts = self._verdicts(task, asked) if asked else iter(())
-        return lambda: [Answer(text, verdict or next(verdicts)) for text, verdict in zip(texts, known, strict=True)]
+    def expect(self, task: Task, names: Sequence[str]) -> None:
+        """Announces the samples of a prompt by their ids, before they are drawn."""
+        self._pending |= dict.fromkeys(names, PendingGroup(task, names))
 
-    def _verdicts(self, task: Task, asked: Sequence[tuple[str, str]]) -> Iterator[Verdict]:
-        """Verdicts on (sample id, text) pairs. Starts all work at once; waits for a verdict when it is taken."""
+    def begin(self, rollout: Rollout) -> None:
+        """Begins to score an expected sample, which has just ended. A group verifier begins with the last of a group.
+
+        It may make the verifier, which may end with the calling thread.
+        """
+        group = self._pending[rollout.id]
+        group.texts[rollout.id] = answer_text(self.tokenizer, rollout)
+        if verdict := self._known_verdict(group.task, rollout):
+            group.verdicts[rollout.id] = lambda: verdict
+        if asked := group.unasked():
+            self._ask(group, asked)
+
+    def least_seconds(self) -> dict[str, float]:
+        """By domain, the least time that the scoring done so far takes: on all of a verifier's threads at once."""
+        return {domain: busy.seconds() / self.verifiers[domain].concurrency for domain, busy in self._busy.items()}
+
+    def _collect(self, rollouts: Sequence[Rollout]) -> list[Answer]:
+        group = self._pending[rollouts[0].id]
+        for rollout in rollouts:
+            del self._pending[rollout.id]
+        return group.answers()
+
+    def _ask(self, group: PendingGroup, asked: Sequence[tuple[str, str]]) -> None:
+        task = group.task
         verifier = self._verifier(task.domain)
-        pool = self.pools[task.domain]
-        if isinstance(verifier, GroupVerifier):
-            return _of(pool.submit(self._recorded, partial(verifier.rank, task), asked).result)
-        check = partial(verifier, task)
-        return pool.map(lambda one: self._recorded(lambda texts: [check(texts[0])], [one])[0], asked)
+        ranks = isinstance(verifier, GroupVerifier)
+        if ranks and not group.complete:
+            return
+        check = partial(verifier.rank if ranks else partial(_each, verifier), task)
+        judging = self.pools[task.domain].submit(self._recorded, task.domain, check, asked)
+        self._running.add(judging)
+        judging.add_done_callback(self._running.discard)
+        for place, (name, _) in enumerate(asked):
+            group.verdicts[name] = partial(_verdict_at, judging, place)
 
-    def _recorded(self, check: Callable[[list[str]], list[Verdict]], asked: Sequence[tuple[str, str]]) -> list[Verdict]:
+    def _recorded(self, domain: str, check: Check, asked: Sequence[tuple[str, str]]) -> list[Verdict]:
         """The verdicts in the ledger, else those of `check`, which the ledger then stores."""
         names = [name for name, _ in asked]
         if self.ledger and (known := self.ledger.verdicts(names)):
             return known
-        verdicts = check([text for _, text in asked])
+        with self._busy[domain].measured():
+            verdicts = check([text for _, text in asked])
         if self.ledger:
             self.ledger.judged(dict(zip(names, verdicts, strict=True)))
         return verdicts
@@ -99,18 +132,23 @@ class Judge:
             if make is None:
                 raise TypeError(f"expected episodes of {domain!r}, judged by its environment; found single answers")
             self.verifiers[domain] = verifier = make()
+            self._busy[domain] = BusyTime()
             self.pools[domain] = ThreadPoolExecutor(verifier.concurrency, thread_name_prefix=domain)
         return self.verifiers[domain]
 
+    def _known_verdict(self, task: Task, rollout: Rollout) -> Verdict | None:
+        """The verdict on a sample that needs no verifier; None for the others."""
+        if isinstance(rollout, EpisodeRollout):
+            return rollout.verdict
+        truncated = rollout.finish != "stop"
+        if task.domain in self.unjudged:
+            return Verdict(Outcome.TRUNCATED if truncated else Outcome.COMPLETED, None, detail=UNJUDGED)
+        return Verdict(Outcome.TRUNCATED, 0.0, detail="reached max_new_tokens") if truncated else None
 
-def _known_verdict(rollout: Rollout) -> Verdict | None:
-    """The verdict on a sample that needs no verifier; None for the others."""
-    if isinstance(rollout, EpisodeRollout):
-        return rollout.verdict
-    if rollout.finish == "stop":
-        return None
-    return Verdict(Outcome.TRUNCATED, 0.0, detail="reached max_new_tokens")
+
+def _each(verifier: Verifier, task: Task, texts: Sequence[str]) -> list[Verdict]:
+    return [verifier(task, text) for text in texts]
 
 
-def _of(verdicts: Callable[[], list[Verdict]]) -> Iterator[Verdict]:
-    yield from verdicts()
+def _verdict_at(judging: Future[list[Verdict]], place: int) -> Verdict:
+    return judging.result()[place]

@@ -31,7 +31,9 @@ def scores(verdicts: list[Verdict]) -> dict[str, float]:
     zero = SimpleNamespace(judge=lambda tasks, groups: [[("", verdicts[i % len(verdicts)])] for i in range(len(tasks))])
     session: Any = SimpleNamespace(
         cascade=CASCADE,
-        draw=lambda label, tasks, group, sampling: [[SimpleNamespace(id=f"{label}/{i}")] for i in range(len(tasks))],
+        draw=lambda label, tasks, group, sampling, heldout: [
+            [SimpleNamespace(id=f"{label}/{i}")] for i in range(len(tasks))
+        ],
         on_rank0=lambda produce: produce(zero),
     )
     return evaluate(session)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from cascade_rl.rl_stages import grpo
 from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.core.task import Task
+from cascade_rl.rl_stages.core.verdict import Verdict
+from cascade_rl.rl_stages.rewards.verifiers.math import MathVerifier
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.session import Session
 from tests.engine.models import tiny
@@ -117,3 +121,55 @@ def test_a_session_trains_on_the_samples_of_another_engine(tmp_path: Path) -> No
     assert [row["reward"] for row in rows] == [0.5] * STEPS
     assert scores == {"math": pytest.approx(0.5)}
     assert after > before + 1
+
+
+class NotingVerifier(MathVerifier):
+    """Says when it begins."""
+
+    def __init__(self, begun: Event) -> None:
+        super().__init__()
+        self.begun = begun
+
+    def __call__(self, task: Task, text: str) -> Verdict:
+        self.begun.set()
+        return super().__call__(task, text)
+
+
+class LateEngine(ScriptedEngine):
+    """The last sample of a batch ends when another one is already being scored."""
+
+    begun: Event
+
+    def generate(self, requests: Sequence[Request], *_: object) -> Iterator[Rollout]:
+        for rollout in super().generate(requests):
+            if rollout.id == requests[-1].id:
+                assert self.begun.wait(60), "no sample was scored before the last one ended"
+                self.begun.clear()
+            yield rollout
+
+
+class LateSession(ScriptedSession):
+    def start_engine(self, nodes: object) -> Any:
+        engine = LateEngine(self.tokenizer)
+        engine.begun = self.begun = Event()
+        return nullcontext(engine)
+
+
+def overlap(run: RunFolder) -> float:
+    """Seconds said to be overlapped by the evaluation, which is no part of a step."""
+    with LateSession(run, run.stage("rl")) as session:
+        assert session.zero and session.log
+        session.zero.judge.makers = {"math": lambda: NotingVerifier(session.begun)}
+        session.score("before")
+        heldout = session.log.reward_overlapped_s
+        grpo.run(session)
+        return heldout
+
+
+def test_the_first_samples_are_scored_before_the_last_one_ends(tmp_path: Path) -> None:
+    with RunFolder.claim(tmp_path / "run", cascade(tmp_path)) as (run, _):
+        assert run_ranks(1, overlap, run) == [0.0]
+        steps = [event for event in run.stage("rl").events.rows() if event["event"] == "step"]
+        assert [row["reward"] for row in run.stage("rl").metrics.rows()] == [0.5] * STEPS
+    assert len(steps) == STEPS
+    assert all(step["reward_overlapped_s"] > 0 for step in steps)

@@ -36,7 +36,7 @@ from cascade_rl.rl_stages.run.durable_file import write_atomically
 from cascade_rl.rl_stages.run.ledger import Ledger
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.run.sample_record import SampleRecord, write_samples
-from cascade_rl.rl_stages.scoring.judge import Answer
+from cascade_rl.rl_stages.scoring.pending_group import Answer
 from cascade_rl.rl_stages.session import Session
 from tests.distillation.test_mopd import EXPERTS, MOE_LAYERS, TOPK, make_models
 from tests.engine.models import tiny

@@ -32,6 +32,13 @@ def test_a_step_is_one_plain_line_without_a_terminal() -> None:
     )
 
 
+def test_a_step_says_how_much_scoring_generation_hid() -> None:
+    console = plain()
+    with Progress("02_if_rl", 25, console) as progress:
+        progress.step(3, {}, {"generation": 3.0, "reward": 1.0}, tokens=8000, reward_overlapped_s=2.34)
+    assert shown(console).endswith("generation 3.0s reward 1.0s (reward overlapped 2.3s)\n")
+
+
 def test_a_terminal_shows_the_phase_at_work() -> None:
     console = Console(file=StringIO(), width=80, force_terminal=True)
     with Progress("02_if_rl", 25, console) as progress, progress.phase("generation", total=2048) as phase:

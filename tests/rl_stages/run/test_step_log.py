@@ -57,10 +57,12 @@ def test_clocks_add_up_inside_a_step_and_start_anew_in_the_next(stage: StageFold
         for _ in range(2):
             with log.phase("update"):
                 time.sleep(0.02)
+        log.reward_overlapped_s += 1.5
         log.step(1, {"reward": 0.5}, tokens=7, records=[])
         with log.phase("refit"):
             pass
         log.step(2, {"reward": 0.5}, tokens=7, records=[])
+    assert [event["reward_overlapped_s"] for event in stage.events.rows()] == [1.5, 0.0]
     first, second = (event["seconds"] for event in stage.events.rows())
     assert first["update"] >= 0.04
     assert set(second) == {"refit"}

@@ -105,7 +105,7 @@ def test_a_stage_depends_on_the_stage_that_judges_it(tmp_path: Path) -> None:
 
 def rollout(text: str) -> Rollout:
     ids = [*TOKENIZER.encode(text, add_special_tokens=False), TOKENIZER.eos_token_id]
-    return Rollout("a", np.array([1]), np.array(ids), np.zeros(len(ids), np.float32), None, ((0, 0),), "stop")
+    return Rollout(text, np.array([1]), np.array(ids), np.zeros(len(ids), np.float32), None, ((0, 0),), "stop")
 
 
 def test_the_model_scores_training_and_the_row_scores_held_out_answers(server: FakeJudge, tmp_path: Path) -> None:
