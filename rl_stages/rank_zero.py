@@ -94,13 +94,13 @@ def rank_zero(
     others: Sequence[Node],
 ) -> Iterator[RankZero]:
     """Rank 0's parts, closed at the end of the block. `others`: the job's other nodes, which verifiers may use too."""
-    rollout = run.cascade.layout(folder.config).rollout
-    makers = reward_makers(folder.config, run.model, rollout, folder.logs / "reward_model.log")
+    layout = run.cascade.layout(folder.config)
+    makers = reward_makers(folder.config, run.model, layout, folder.logs / "reward_model.log", others)
     with ExitStack() as exits:
         ledger = exits.enter_context(Ledger())
         judge = exits.enter_context(Judge(tokenizer, ledger=ledger, others=others))
         rewards = exits.enter_context(Judge(tokenizer, makers, ledger, others)) if makers else judge
-        episodes = exits.enter_context(Episodes(tokenizer, rollout.max_model_len, others))
+        episodes = exits.enter_context(Episodes(tokenizer, layout.rollout.max_model_len, others))
         yield RankZero(folder, log, ledger, judge, rewards, episodes, engine)
 
 

@@ -68,7 +68,7 @@ def check_settings(cascade: Cascade) -> None:
     for domain in cascade.evaluation.domains:
         domain_named(domain)
     for stage in cascade.stages:
-        reward_makers(stage, Path, cascade.rollout, Path())
+        reward_makers(stage, Path, cascade.layout(stage), Path())
     for layout in dict.fromkeys(map(cascade.layout, cascade.stages)):
         check_layout(hf_config, layout.parallel, layout.nproc)
         check_cut(hf_config, layout.rollout)

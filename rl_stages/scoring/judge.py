@@ -1,8 +1,9 @@
-"""Verdicts on finished samples: from the environment for an episode, from the finish reason for a truncated answer, and
-from the domain's verifier for everything else."""
+"""Verdicts on finished samples: from the environment for an episode, from the finish reason for a truncated answer that
+the verifier does not score, and from the domain's verifier for everything else."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Self
 
@@ -16,6 +17,8 @@ from cascade_rl.rl_stages.core.verdict import GroupVerifier, Verdict, Verifier
 from cascade_rl.rl_stages.data.tokenizer import answer_text
 from cascade_rl.rl_stages.run.ledger import Ledger
 from cascade_rl.rl_stages.tasks.domains import domain_named
+
+CUT = "reached max_new_tokens"
 
 
 class Answer(NamedTuple):
@@ -61,18 +64,19 @@ class Judge:
     def __call__(self, tasks: Sequence[Task], groups: Sequence[Sequence[Rollout]]) -> list[list[Answer]]:
         """Text and verdict of each answer, in the order given.
 
-        A truncated answer is not verified: its score is 0. An episode keeps the verdict of its environment.
+        A truncated answer has the outcome TRUNCATED. Its score is 0, unless the verifier scores such answers. An
+        episode keeps the verdict of its environment.
         """
         waiting = [self._submit(task, rollouts) for task, rollouts in zip(tasks, groups, strict=True)]
         return [collect() for collect in waiting]
 
     def _submit(self, task: Task, rollouts: Sequence[Rollout]) -> Callable[[], list[Answer]]:
-        known = [_known_verdict(rollout) for rollout in rollouts]
+        known = [self._known_verdict(task, rollout) for rollout in rollouts]
         texts = [answer_text(self.tokenizer, rollout) for rollout in rollouts]
-        unknown = zip(rollouts, texts, known, strict=True)
-        asked = [(rollout.id, text) for rollout, text, verdict in unknown if verdict is None]
+        found = list(zip(rollouts, texts, known, strict=True))
+        asked = [(rollout.id, text) for rollout, text, verdict in found if verdict is None]
         verdicts = self._verdicts(task, asked) if asked else iter(())
-        return lambda: [Answer(text, verdict or next(verdicts)) for text, verdict in zip(texts, known, strict=True)]
+        return lambda: [Answer(text, verdict or _noted(rollout, next(verdicts))) for rollout, text, verdict in found]
 
     def _verdicts(self, task: Task, asked: Sequence[tuple[str, str]]) -> Iterator[Verdict]:
         """Verdicts on (sample id, text) pairs. Starts all work at once; waits for a verdict when it is taken."""
@@ -102,14 +106,26 @@ class Judge:
             self.pools[domain] = ThreadPoolExecutor(verifier.concurrency, thread_name_prefix=domain)
         return self.verifiers[domain]
 
+    def _known_verdict(self, task: Task, rollout: Rollout) -> Verdict | None:
+        """The verdict on a sample that needs no verifier; None for the others."""
+        if isinstance(rollout, EpisodeRollout):
+            return rollout.verdict
+        if rollout.finish == "stop" or self._scores_truncated(task.domain):
+            return None
+        return Verdict(Outcome.TRUNCATED, 0.0, detail=CUT)
 
-def _known_verdict(rollout: Rollout) -> Verdict | None:
-    """The verdict on a sample that needs no verifier; None for the others."""
-    if isinstance(rollout, EpisodeRollout):
-        return rollout.verdict
-    if rollout.finish == "stop":
-        return None
-    return Verdict(Outcome.TRUNCATED, 0.0, detail="reached max_new_tokens")
+    def _scores_truncated(self, domain: str) -> bool:
+        if domain not in self.makers:  # a domain's own verifier never does
+            return False
+        verifier = self._verifier(domain)
+        return isinstance(verifier, GroupVerifier) and verifier.scores_truncated
+
+
+def _noted(rollout: Rollout, verdict: Verdict) -> Verdict:
+    """The verifier's verdict, with the outcome of a truncated answer."""
+    if rollout.finish == "stop" or verdict.score is None:
+        return verdict
+    return replace(verdict, outcome=Outcome.TRUNCATED, detail=verdict.detail or CUT)
 
 
 def _of(verdicts: Callable[[], list[Verdict]]) -> Iterator[Verdict]:

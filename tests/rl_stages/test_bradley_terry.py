@@ -30,12 +30,12 @@ from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
 from cascade_rl.rl_stages.config.text import from_plain, to_yaml
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rewards.reward_models import bradley_terry_model
-from cascade_rl.rl_stages.rewards.reward_models.bradley_terry_scorer import (
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.scorer import (
     BradleyTerryScorer,
     BradleyTerryVerifier,
     ScorerDied,
 )
-from cascade_rl.rl_stages.rewards.reward_models.shaping import scored_text, tanh_of_z
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.shaping import scored_text, tanh_of_z
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.tasks.pairs import load_pairs
 from tests.engine.models import tiny

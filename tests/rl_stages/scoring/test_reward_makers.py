@@ -9,7 +9,7 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.config.reward_model import RewardModel
-from cascade_rl.rl_stages.rewards.reward_models.bonus import BonusVerifier
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.bonus import BonusVerifier
 from cascade_rl.rl_stages.rewards.verifiers.instructions.instruction_following import InstructionFollowingVerifier
 from cascade_rl.rl_stages.rewards.verifiers.judged.rlhf import RankingVerifier
 from cascade_rl.rl_stages.scoring import reward_makers as module
