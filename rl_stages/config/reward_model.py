@@ -106,5 +106,5 @@ class RewardModel(Node):
         right = self.kind == "bradley_terry" or (self.url is not None) == (self.kind == "server")
         require(right, "reward_model.url", "a URL for a server, and none for an engine", self.url)
         beside = self.kind != "bradley_terry" or not (self.url or "").rstrip("/").endswith("/v1")
-        expected = "for kind bradley_terry the address of vLLM's pooling server without /v1, beside which /pooling is"
+        expected = "the address of a pooling server without /v1, because vLLM's /pooling is beside it"
         require(beside, "reward_model.url", expected, self.url)
