@@ -11,7 +11,7 @@ from cascade_rl.engine.models.layout import divides, token_multiple
 from cascade_rl.engine.rollout.engine_layout import check_rollout
 from cascade_rl.launchers.plan.engine_memory import EngineWorker
 from cascade_rl.launchers.plan.hardware import Assumed, Gpu
-from cascade_rl.launchers.plan.judge_memory import judge_memory
+from cascade_rl.launchers.plan.judge_memory import judge_host_bytes, judge_memory
 from cascade_rl.launchers.plan.model import Model
 from cascade_rl.launchers.plan.step_time import (
     FORWARD_AND_BACKWARD,
@@ -143,7 +143,8 @@ def plan_stage(setting: Setting) -> StagePlan:
         evaluation_seconds=_evaluation(setting),
         sandbox_core_hours=stage.steps * _sandbox_core_seconds(setting) / 3600,
         disk=disk_bytes(setting.model, stage, work),
-        host_bytes_per_node=host_bytes(setting.model, stage, layout, work, setting.gpu.gpus_per_node),
+        host_bytes_per_node=host_bytes(setting.model, stage, layout, work, setting.gpu.gpus_per_node)
+        + judge_host_bytes(stage, setting.worker, min(layout.nproc, setting.gpu.gpus_per_node)),
     )
 
 

@@ -81,7 +81,7 @@ def _stages(size: Size) -> tuple[Stage, ...]:
             "data/Nemotron-Cascade-SFT-Stage-2*7797730",
             "data/Nemotron-Cascade-SFT-SWE*162262",
         ),
-        # The paper trains Qwen2.5-72B-Instruct; such a model may be served instead (docs/papers.md). Ours is the policy's
+        # The paper trains Qwen2.5-72B-Instruct. Such a model may be served instead (docs/papers.md). Ours is the policy
         # after SFT, taken to be as weak as the paper's 7B reward model, which needed shaped rewards: `shaped`.
         RewardModelStage(
             name="reward_model",

@@ -184,12 +184,11 @@ def test_length_curricula_are_those_of_the_papers() -> None:
 def test_the_reward_model_of_cascade_1_may_be_a_served_one() -> None:
     own = cascade("cascade1_8b_thinking")
     assert own.stage("rlhf").models_read == own.stage("if_rl").models_read == {"reward_model.model": "reward_model"}
-    keys = [
-        f"{name}.reward_model.{key}" for name in ("rlhf", "if_rl") for key in ("url=http://rm:8000", "model=rm-72b")
-    ]
+    server = ("url=http://rm:8000", "model=rm-72b")
+    keys = [f"{stage}.reward_model.{key}" for stage in ("rlhf", "if_rl") for key in server]
     served = cascade("cascade1_8b_thinking", *keys, "rlhf.reward_model.shaped=false")
     assert served.stage("rlhf").models_read == served.stage("if_rl").models_read == {}
-    assert [stage.name for stage in dependencies(served, served.stage("rlhf"))] == ["sft_16k", "sft_32k"]
+    assert [stage.name for stage in dependencies(served, served.stage("rlhf"))] == ["sft_32k"]
 
 
 def test_a_schedule_may_be_made_for_more_steps_than_the_stage_has() -> None:
