@@ -28,8 +28,8 @@ def planned(reward_model: RewardModel | None) -> StagePlan:
 
 def test_it_is_on_the_gpu_beside_the_engines_only() -> None:
     own, served = planned(None), planned(SERVED)
-    terms = {phase.name: phase.terms for phase in own.phases}
+    terms = {phase.name: phase.memory for phase in own.phases}
     assert terms["engine"]["reward model"] / GIB == pytest.approx(27.5, abs=0.1)  # 14.77 B numbers of 2 bytes
     assert all("reward model" not in terms[name] for name in ("log-prob", "train", "refit"))
     assert (own.host_bytes_per_node - served.host_bytes_per_node) / GIB == pytest.approx(8 * 27.5, abs=1)
-    assert not any(name.startswith("reward model") for phase in served.phases for name in phase.terms)
+    assert not any(name.startswith("reward model") for phase in served.phases for name in phase.memory)
