@@ -21,7 +21,7 @@ CASCADE = cascade1(
         sft=((5e-5, 22_000), (5e-5, 41_000)),
         h100=(64, 4, 4, 4),
         b200=(32, 2, 4, 1),
-        kv_cache_gib=16,
+        kv_cache_gib=10,
     )
 )
 

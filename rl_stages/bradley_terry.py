@@ -21,8 +21,8 @@ from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import export_hf
 from cascade_rl.engine.train.losses import RewardLoss
 from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
-from cascade_rl.rl_stages.rewards.reward_models.bradley_terry_model import encode_answer, rewards
-from cascade_rl.rl_stages.rewards.reward_models.shaping import scored_text
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.shaping import scored_text
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.trained_model import encode_answer, rewards
 from cascade_rl.rl_stages.tasks.load_tasks import Split
 from cascade_rl.rl_stages.tasks.pairs import Pair, load_pairs
 from cascade_rl.rl_stages.training_session import TrainingSession

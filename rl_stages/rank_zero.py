@@ -107,8 +107,8 @@ def rank_zero(
     others: Sequence[Node],
 ) -> Iterator[RankZero]:
     """Rank 0's parts, closed at the end of the block. `others`: the job's other nodes, which verifiers may use too."""
-    rollout = run.cascade.layout(folder.config).rollout
-    makers = reward_makers(folder.config, run.model, rollout, folder.logs / "reward_model.log")
+    layout = run.cascade.layout(folder.config)
+    makers = reward_makers(folder.config, run.model, layout, folder.logs / "reward_model.log", others)
     with ExitStack() as exits:
         ledger = exits.enter_context(Ledger())
         judge = exits.enter_context(Judge(tokenizer, None, ledger, others, _unjudged(run.cascade, folder.config)))

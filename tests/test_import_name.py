@@ -14,7 +14,7 @@ from cascade_rl.engine.rollout import server_process
 from cascade_rl.engine.rollout.protocol import StartServer
 from cascade_rl.launchers.local.run_local import Ranks
 from cascade_rl.rl_stages.rewards.deadline_worker import Worker
-from cascade_rl.rl_stages.rewards.reward_models import bradley_terry_scorer
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry import scorer
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -41,9 +41,8 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "found"
 
 
-def engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_process, "SERVER", "stand_in")
-    server = server_process.launch_server(Pipe()[0], StartServer(0, 1, folder / "log"))
+def engine(folder: Path, _: pytest.MonkeyPatch) -> None:
+    server = server_process.launch_server(Pipe()[0], StartServer(0, 1, folder / "log", "stand_in"))
     assert server_process.end_server(server, 60) == 0
 
 
@@ -58,11 +57,9 @@ def worker(_: Path, __: pytest.MonkeyPatch) -> None:
 
 
 def reward_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bradley_terry_scorer, "SERVER", "stand_in")
-    scorer = bradley_terry_scorer.BradleyTerryScorer(folder)
-    with pytest.raises(ValueError):  # "ready" is no reward
-        scorer.score([])
-    scorer.close()
+    monkeypatch.setattr(scorer, "SERVER", "stand_in")
+    with pytest.raises(scorer.ScorerDied):
+        scorer.BradleyTerryScorer(folder, "float32", folder / "log")
 
 
 @pytest.mark.parametrize("start", [engine, ranks, worker, reward_model])

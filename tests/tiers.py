@@ -23,6 +23,7 @@ STARTS = {
     "fork": ("process",),
     "Sandbox": ("sandbox",),
     "CodeVerifier": ("sandbox",),
+    "BradleyTerryScorer": ("process",),
     "DeadlineCheck": ("process",),
     "MathVerifier": ("process",),
     "StructuredOutputVerifier": ("process",),

@@ -25,11 +25,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class StartServer:
-    """What a node needs to start a server: its `place` among the node's servers, from 0, and the devices of each."""
+    """What a node needs to start a server, a `module` that is called with a connection and the id of its parent: its
+    `place` among the node's servers of that module, from 0, and the devices of each."""
 
     place: int
     devices: int
     log_path: Path
+    module: str
 
 
 @dataclass(frozen=True)

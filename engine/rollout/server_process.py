@@ -75,7 +75,7 @@ def launch_server(theirs: Connection, order: StartServer) -> int:
         environment = _environment(order.place, order.devices)
         scratch = TemporaryDirectory(prefix="rollout-")
         server = subprocess.Popen(
-            [sys.executable, "-m", SERVER, str(theirs.fileno()), str(os.getpid())],
+            [sys.executable, "-m", order.module, str(theirs.fileno()), str(os.getpid())],
             env=environment | {"TMPDIR": scratch.name},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -131,7 +131,8 @@ class EngineProcess:
         self._node = node
         self._arrivals = arrivals
         self._replies: SimpleQueue[Reply | None] = SimpleQueue()
-        self._connection, self.pid = node.open(launch_server, StartServer(place, settings.config.tensor, log_path))
+        order = StartServer(place, settings.config.tensor, log_path, SERVER)
+        self._connection, self.pid = node.open(launch_server, order)
         self._reader = threading.Thread(target=self._read, name="rollouts", daemon=True)
         self._reader.start()
         self.send(settings)

@@ -12,6 +12,7 @@ from cascade_rl.engine.rollout.engine_layout import check_build, check_cut
 from cascade_rl.launchers.local.prompt_lengths import overlong_prompts
 from cascade_rl.rl_stages.config.base import is_folder
 from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
 from cascade_rl.rl_stages.config.sft_stage import SftStage
@@ -74,7 +75,7 @@ def check_settings(cascade: Cascade) -> None:
     for domain in cascade.evaluation.domains:
         domain_named(domain)
     for stage in cascade.stages:
-        reward_makers(stage, Path, cascade.rollout, Path())
+        reward_makers(stage, Path, cascade.layout(stage), Path())
     for layout in dict.fromkeys(map(cascade.layout, cascade.stages)):
         check_layout(hf_config, layout.parallel, layout.nproc)
         check_cut(hf_config, layout.rollout)
@@ -104,6 +105,18 @@ def _missing(cascade: Cascade) -> Iterator[str]:
     for path, stage in readers.items():
         if not path.startswith((GENERATE, HUB)):
             yield from _missing_data(stage, path)
+    for stage in cascade.stages:
+        if isinstance(stage, GrpoStage):
+            yield from _missing_judge(stage)
+
+
+def _missing_judge(stage: GrpoStage) -> Iterator[str]:
+    for key, model in stage.models_read.items():
+        if is_folder(model) and not (Path(model) / "config.json").is_file():
+            yield (
+                f"{stage.name}.{key}: expected a Hugging Face folder with a config.json, found none in '{model}'. "
+                "Put the model there, or name an earlier stage."
+            )
 
 
 def _missing_data(stage: Stage, path: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ from cascade_rl.engine.models.layout import divides, token_multiple
 from cascade_rl.engine.rollout.engine_layout import check_rollout
 from cascade_rl.launchers.plan.engine_memory import EngineWorker
 from cascade_rl.launchers.plan.hardware import Assumed, Gpu
+from cascade_rl.launchers.plan.judge_memory import judge_host_bytes, judge_memory
 from cascade_rl.launchers.plan.model import Model
 from cascade_rl.launchers.plan.step_time import (
     FORWARD_AND_BACKWARD,
@@ -24,7 +25,6 @@ from cascade_rl.launchers.plan.trainer_memory import Terms, TrainerRank, has_cop
 from cascade_rl.launchers.plan.workload import Workload, workload_of
 from cascade_rl.rl_stages.config.base import Evaluation
 from cascade_rl.rl_stages.config.cascade import Layout
-from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
@@ -57,11 +57,6 @@ class Setting:
     def has_engines(self) -> bool:
         """Whether engines run, for sampling or evaluation."""
         return not isinstance(self.stage, RewardModelStage)
-
-    @property
-    def has_judge(self) -> bool:
-        judge = self.stage.reward_model if isinstance(self.stage, GrpoStage) else None
-        return judge is not None and judge.folder_or_stage is not None
 
     @property
     def worker(self) -> EngineWorker:
@@ -148,7 +143,8 @@ def plan_stage(setting: Setting) -> StagePlan:
         evaluation_seconds=_evaluation(setting),
         sandbox_core_hours=stage.steps * _sandbox_core_seconds(setting) / 3600,
         disk=disk_bytes(setting.model, stage, work),
-        host_bytes_per_node=host_bytes(setting.model, stage, layout, work, setting.gpu.gpus_per_node),
+        host_bytes_per_node=host_bytes(setting.model, stage, layout, work, setting.gpu.gpus_per_node)
+        + judge_host_bytes(stage, setting.worker, min(layout.nproc, setting.gpu.gpus_per_node)),
     )
 
 
@@ -210,8 +206,7 @@ def _memory_of(setting: Setting, rank: int) -> dict[str, Terms]:
     held = dict(trainer.resident())
     asleep: Terms = setting.worker.asleep() if setting.has_engines else {}
     awake: Terms = setting.worker.awake() if setting.has_engines else {}
-    judge = {f"judge's {name}": size for name, size in awake.items()} if setting.has_judge else {}
-    judge_asleep = {f"judge's {name}": size for name, size in asleep.items()} if setting.has_judge else {}
+    judge, judge_asleep = judge_memory(setting.stage, setting.worker, setting.work.longest)
     reading = {**held, **trainer.reading(), **asleep, **judge_asleep}
     phases: dict[str, Terms] = {}
     if setting.has_engines:

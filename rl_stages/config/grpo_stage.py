@@ -73,7 +73,8 @@ class GrpoStage(OnPolicyStage):
                       (tokens outside [importance_low, importance_high] are dropped), "off". Not in the papers
     kl_estimator      estimator of the KL term: "k3", "k2" or "k1"
     kl_coefficient    weight of the KL to the stage's first weights; 0 except in RLHF (0.03)
-    overlong          a truncated sample has reward 0 ("penalty") or is left out of the loss ("filter")
+    overlong          a truncated sample has reward 0, or what a Bradley-Terry model gives it ("penalty"), or is left
+                      out of the loss ("filter")
     domains           the domains of the data, if there are several; `domain` is then only a name
     extensions        longer answers, and the settings that change with them, from given steps on
     dynamic_filtering   a step uses only groups with unequal rewards, and samples more until it has enough

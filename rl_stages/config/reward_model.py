@@ -56,7 +56,10 @@ class RewardModel(Node):
     (resources_servers/genrm_compare).
 
     kind     "server": OpenAI-compatible, at `url`. "engine": a vLLM engine of its own on rank 0's node, in addition to
-             the rollout engines. "bradley_terry": the export of a reward_model stage, in a process of its own
+             the rollout engines. "bradley_terry": a model with a scalar head, whatever its family and size. It is a
+             reward_model stage, or a folder that transformers opens as a sequence classifier with one label, and each
+             rank has a process with the whole model; or, with `url`, vLLM's pooling server
+    url      of a server. An OpenAI-compatible one is asked at URL/chat/completions, a pooling server at URL/pooling
     model    the name by which the server knows it; otherwise an earlier stage, or a folder, written with a "/"
     shaped   "bradley_terry" only: tanh of the z-scores in a group. Cascade 1 needs it for weak reward models only
              (arXiv 2512.13607)
@@ -86,11 +89,10 @@ class RewardModel(Node):
     @property
     def folder_or_stage(self) -> str | None:
         """The stage or folder with its weights; None for a server."""
-        return None if self.kind == "server" else self.model
+        return self.model if self.url is None else None
 
     def __post_init__(self) -> None:
-        right = (self.url is not None) == (self.kind == "server")
-        require(right, "reward_model.url", "a URL for a server and none for any other kind", self.url)
+        self._check_url()
         alone = not self.bonus or (self.kind == "bradley_terry" and not self.shaped)
         require(alone, "reward_model.bonus", "false, or kind bradley_terry without shaped", self.bonus)
         at_least(1, "reward_model", self, "concurrency", "max_tokens")
@@ -99,3 +101,10 @@ class RewardModel(Node):
         offsets = self.genrm.offsets
         wide = offsets is None or (len(offsets) > 0 and min(offsets) > 0)
         require(wide, "reward_model.genrm.offsets", "numbers above 0, or null for all pairs", offsets)
+
+    def _check_url(self) -> None:
+        right = self.kind == "bradley_terry" or (self.url is not None) == (self.kind == "server")
+        require(right, "reward_model.url", "a URL for a server, and none for an engine", self.url)
+        beside = self.kind != "bradley_terry" or not (self.url or "").rstrip("/").endswith("/v1")
+        expected = "the address of a pooling server without /v1, because vLLM's /pooling is beside it"
+        require(beside, "reward_model.url", expected, self.url)

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One of three: a score in [0, 1], a wrong format (score 0), or an infrastructure failure (score None). In a stage
-    that needs no reward there are also samples that nobody judges: completed or truncated, with score None.
+    """One of three: a score, a wrong format (score 0), or an infrastructure failure (score None). A score is in [0, 1],
+    except that of a reward model. In a stage that needs no reward there are also samples that nobody judges: completed
+    or truncated, with score None.
 
     parts   partial scores by name, for metrics only; never added to the score
     detail  one line that explains the verdict
@@ -58,9 +59,13 @@ class Verifier(Protocol):
 
 @runtime_checkable
 class GroupVerifier(Protocol):
-    """Scores the finished answers to one prompt against each other; `concurrency` counts groups."""
+    """Scores the answers to one prompt against each other; `concurrency` counts groups.
+
+    scores_truncated  whether it scores truncated answers too, on a scale that has no 0 for them
+    """
 
     concurrency: int
+    scores_truncated: bool
 
     def rank(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
         """One verdict for each of `texts`, in their order."""

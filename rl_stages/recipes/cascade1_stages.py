@@ -1,4 +1,4 @@
-"""The stages of Nemotron-Cascade 1 (arXiv 2512.13607) on a dense Qwen3, shared by its two launchers.
+"""The stages of Nemotron-Cascade 1 (arXiv 2512.13607) on a dense Qwen3, shared by its three launchers.
 
 The numbers of the RL stages are in rl_stages/recipes/cascade1.py; docs/papers.md lists what the paper does not state.
 The base model is in `models/` and the data in `data/`, relative to the folder from which this is launched; symbolic
@@ -82,8 +82,8 @@ def _stages(size: Size) -> tuple[Stage, ...]:
             "data/Nemotron-Cascade-SFT-Stage-2*7797730",
             "data/Nemotron-Cascade-SFT-SWE*162262",
         ),
-        # The paper trains Qwen2.5-72B-Instruct. Ours has the policy's architecture. It is taken to be as weak as the
-        # paper's 7B reward model, which needed shaped rewards: `shaped`.
+        # The paper trains Qwen2.5-72B-Instruct. Such a model may be served instead (docs/papers.md). Ours is the policy
+        # after SFT, taken to be as weak as the paper's 7B reward model, which needed shaped rewards: `shaped`.
         RewardModelStage(
             name="reward_model",
             domain="preference",

@@ -1,8 +1,9 @@
-"""Verdicts on finished samples: from the environment for an episode, from the finish reason for a truncated answer, and
-from the domain's verifier for everything else."""
+"""Verdicts on finished samples: from the environment for an episode, from the finish reason for a truncated answer that
+the verifier does not score, and from the domain's verifier for everything else."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import partial
 from typing import Self
 
@@ -21,6 +22,7 @@ from cascade_rl.rl_stages.tasks.domains import domain_named
 
 GRACE_SECONDS = 10.0
 UNJUDGED = "not judged: the stage needs no reward, and evaluation.unmeasured has its domain"
+CUT = "reached max_new_tokens"
 Check = Callable[[list[str]], list[Verdict]]
 MakeVerifier = Callable[[], Verifier | GroupVerifier]
 
@@ -66,8 +68,8 @@ class Judge:
     def __call__(self, tasks: Sequence[Task], groups: Sequence[Sequence[Rollout]]) -> list[list[Answer]]:
         """Text and verdict of each answer, in the order given. What has begun is only waited for.
 
-        A truncated answer is not verified: its score is 0, or None in an unjudged domain. An episode keeps the verdict
-        of its environment.
+        A truncated answer has the outcome TRUNCATED. Its score is 0, unless the verifier scores such answers, or None in
+        an unjudged domain. An episode keeps the verdict of its environment.
         """
         for task, rollouts in zip(tasks, groups, strict=True):
             if rollouts[0].id not in self._pending:
@@ -87,6 +89,8 @@ class Judge:
         """
         group = self._pending[rollout.id]
         group.texts[rollout.id] = answer_text(self.tokenizer, rollout)
+        if rollout.finish != "stop":
+            group.cut.add(rollout.id)
         if verdict := self._known_verdict(group.task, rollout):
             group.verdicts[rollout.id] = lambda: verdict
         if asked := group.unasked():
@@ -113,7 +117,7 @@ class Judge:
         self._running.add(judging)
         judging.add_done_callback(self._running.discard)
         for place, (name, _) in enumerate(asked):
-            group.verdicts[name] = partial(_verdict_at, judging, place)
+            group.verdicts[name] = partial(_verdict_at, judging, place, name in group.cut)
 
     def _recorded(self, domain: str, check: Check, asked: Sequence[tuple[str, str]]) -> list[Verdict]:
         """The verdicts in the ledger, else those of `check`, which the ledger then stores."""
@@ -143,12 +147,24 @@ class Judge:
         truncated = rollout.finish != "stop"
         if task.domain in self.unjudged:
             return Verdict(Outcome.TRUNCATED if truncated else Outcome.COMPLETED, None, detail=UNJUDGED)
-        return Verdict(Outcome.TRUNCATED, 0.0, detail="reached max_new_tokens") if truncated else None
+        if not truncated or self._scores_truncated(task.domain):
+            return None
+        return Verdict(Outcome.TRUNCATED, 0.0, detail=CUT)
+
+    def _scores_truncated(self, domain: str) -> bool:
+        if domain not in self.makers:  # a domain's own verifier never does
+            return False
+        verifier = self._verifier(domain)
+        return isinstance(verifier, GroupVerifier) and verifier.scores_truncated
 
 
 def _each(verifier: Verifier, task: Task, texts: Sequence[str]) -> list[Verdict]:
     return [verifier(task, text) for text in texts]
 
 
-def _verdict_at(judging: Future[list[Verdict]], place: int) -> Verdict:
-    return judging.result()[place]
+def _verdict_at(judging: Future[list[Verdict]], place: int, cut: bool) -> Verdict:
+    """The verifier's verdict, with the outcome of a truncated answer."""
+    verdict = judging.result()[place]
+    if not cut or verdict.score is None:
+        return verdict
+    return replace(verdict, outcome=Outcome.TRUNCATED, detail=verdict.detail or CUT)

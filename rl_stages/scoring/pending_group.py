@@ -21,12 +21,14 @@ class PendingGroup:
 
     texts     of the samples that have ended
     verdicts  of those whose scoring has begun; calling one waits for it
+    cut       ids of those that reached a limit of their tokens
     """
 
     task: Task
     names: Sequence[str]
     texts: dict[str, str] = field(default_factory=dict)
     verdicts: dict[str, Callable[[], Verdict]] = field(default_factory=dict)
+    cut: set[str] = field(default_factory=set)
 
     @property
     def complete(self) -> bool:

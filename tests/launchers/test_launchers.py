@@ -236,6 +236,16 @@ def test_the_papers_longest_prompts_have_room(launcher: str, kind: str) -> None:
     assert longest <= found.evaluation_room.longest_prompt
 
 
+def test_the_reward_model_of_cascade_1_may_be_a_served_one() -> None:
+    own = cascade("cascade1_8b_thinking")
+    assert own.stage("rlhf").models_read == own.stage("if_rl").models_read == {"reward_model.model": "reward_model"}
+    server = ("url=http://rm:8000", "model=rm-72b")
+    keys = [f"{stage}.reward_model.{key}" for stage in ("rlhf", "if_rl") for key in server]
+    served = cascade("cascade1_8b_thinking", *keys, "rlhf.reward_model.shaped=false")
+    assert served.stage("rlhf").models_read == served.stage("if_rl").models_read == {}
+    assert [stage.name for stage in dependencies(served, served.stage("rlhf"))] == ["sft_32k"]
+
+
 def test_a_schedule_may_be_made_for_more_steps_than_the_stage_has() -> None:
     """The paper's SFT ends at step 33,000 of a cosine of 40,000, at a rate of about 8.4e-6."""
     stage = cascade("cascade2_30b_a3b").stage("sft")

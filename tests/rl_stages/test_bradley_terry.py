@@ -14,7 +14,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import read_config
@@ -29,13 +28,11 @@ from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
 from cascade_rl.rl_stages.config.text import from_plain, to_yaml
 from cascade_rl.rl_stages.core.task import Task
-from cascade_rl.rl_stages.rewards.reward_models import bradley_terry_model
-from cascade_rl.rl_stages.rewards.reward_models.bradley_terry_scorer import (
-    BradleyTerryScorer,
-    BradleyTerryVerifier,
-    ScorerDied,
-)
-from cascade_rl.rl_stages.rewards.reward_models.shaping import scored_text, tanh_of_z
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry import trained_model
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.conversation import conversations
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.scorer import BradleyTerryScorer
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.shaping import scored_text, tanh_of_z
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.verifier import BradleyTerryVerifier
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.tasks.pairs import load_pairs
 from tests.engine.models import tiny
@@ -94,12 +91,12 @@ def step(folder: Path, parallel: ParallelConfig, token_budget: int) -> dict[str,
     """Of the first step; rewards after the second are those that all weights, the head's too, have moved."""
     initialize_distributed(parallel, seed=1)
     policy = trainer(folder, parallel, token_budget)
-    first = bradley_terry_model.rewards(policy, sequences())
+    first = trained_model.rewards(policy, sequences())
     metrics = []
     for at in range(2):
-        loss, slope = bradley_terry(*np.split(bradley_terry_model.rewards(policy, sequences()), 2))
+        loss, slope = bradley_terry(*np.split(trained_model.rewards(policy, sequences()), 2))
         metrics.append({"loss": loss} | policy.update(with_slopes(sequences(), slope), RewardLoss(), at))
-    return {"rewards": first, "metrics": metrics, "after": bradley_terry_model.rewards(policy, sequences())}
+    return {"rewards": first, "metrics": metrics, "after": trained_model.rewards(policy, sequences())}
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +175,7 @@ def test_held_out_pairs_come_in_order(stage: StageFolder) -> None:
 
 
 CONVERSATION = ({"role": "user", "content": "I am Tom. Write about cats."},)
+TASK = Task("0", "rlhf", CONVERSATION, {})
 ANSWERS = ("Hello Tom, I like the cats. Thank you", "I like the cats.", "<think>Hm.</think>I like the cats.")
 
 
@@ -189,8 +187,8 @@ def rewards_of(stage: StageFolder, saved: bool) -> list[float]:
         checkpoint.load(made, stage.checkpoint(STAGE.steps))
     tokenizer = AutoTokenizer.from_pretrained(stage.export)
     texts = map(scored_text, ANSWERS)
-    encoded = [bradley_terry_model.encode_answer(tokenizer, CONVERSATION, text) for text in texts]
-    return bradley_terry_model.rewards(made, encoded).tolist()
+    encoded = [trained_model.encode_answer(tokenizer, CONVERSATION, text) for text in texts]
+    return trained_model.rewards(made, encoded).tolist()
 
 
 def test_export_and_checkpoint_hold_one_model_and_its_head(stage: StageFolder) -> None:
@@ -200,20 +198,13 @@ def test_export_and_checkpoint_hold_one_model_and_its_head(stage: StageFolder) -
     assert exported[1] == pytest.approx(exported[2], rel=1e-6)  # the reasoning is not scored
 
 
-def test_another_process_gives_the_same_rewards_and_its_end_is_a_failure(stage: StageFolder) -> None:
-    scorer = BradleyTerryScorer(stage.export)
+def test_another_process_gives_the_same_rewards(stage: StageFolder) -> None:
+    scorer = BradleyTerryScorer(stage.export, "float32", stage.logs / "reward_model.log")
     try:
-        found = scorer.score([(CONVERSATION, answer) for answer in ANSWERS])
+        found = scorer.score(conversations(TASK, ANSWERS))
         np.testing.assert_allclose(found, run_ranks(1, rewards_of, stage, False)[0], atol=1e-5)
-        task = Task("0", "rlhf", CONVERSATION, {})
-        verdicts = BradleyTerryVerifier(scorer, shaped=True).rank(task, ANSWERS)
+        verdicts = BradleyTerryVerifier(scorer, shaped=True).rank(TASK, ANSWERS)
         assert [verdict.score for verdict in verdicts] == pytest.approx(tanh_of_z(found), abs=1e-5)
-        scorer._process.kill()
-        scorer._process.wait()
-        with pytest.raises(ScorerDied, match="ended with code -9"):
-            scorer.score([(CONVERSATION, "Hi.")])
-        (verdict,) = BradleyTerryVerifier(scorer, shaped=False).rank(task, ["Hi."])
-        assert verdict.outcome is Outcome.INFRASTRUCTURE_FAILURE
     finally:
         scorer.close()
 
@@ -222,7 +213,7 @@ def test_a_folder_without_a_head_is_no_reward_model(tmp_path: Path) -> None:
     tiny.save(tiny.llama(), tmp_path)
 
     def load() -> None:
-        bradley_terry_model.load(tmp_path)
+        trained_model.TrainedModel(tmp_path)
 
     with pytest.raises(UserError, match="expected the export of a reward_model stage, found no scalar_head"):
         run_ranks(1, load)

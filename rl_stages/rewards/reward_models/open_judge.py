@@ -5,6 +5,7 @@ from pathlib import Path
 from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.rl_stages.config.reward_model import RewardModel
 from cascade_rl.rl_stages.rewards.reward_models.judge_client import JudgeClient, JudgeModel
+from cascade_rl.rl_stages.rewards.reward_models.server_client import Limits
 
 
 def open_judge(settings: RewardModel, folder: Path | None, rollout: RolloutConfig, log_path: Path) -> JudgeModel:
@@ -20,11 +21,14 @@ def open_judge(settings: RewardModel, folder: Path | None, rollout: RolloutConfi
             deadline_seconds=settings.deadline_seconds,
             concurrency=settings.concurrency,
         )
-    return JudgeClient(
-        str(settings.url),
-        settings.model,
-        deadline_seconds=settings.deadline_seconds,
-        retries=settings.retries,
-        concurrency=settings.concurrency,
-        api_key_env=settings.api_key_env,
-    )
+    return JudgeClient(str(settings.url), settings.model, **limits_of(settings))
+
+
+def limits_of(settings: RewardModel) -> Limits:
+    """What a client of its server keeps to."""
+    return {
+        "deadline_seconds": settings.deadline_seconds,
+        "retries": settings.retries,
+        "concurrency": settings.concurrency,
+        "api_key_env": settings.api_key_env,
+    }

@@ -26,6 +26,7 @@ OFFICE = {
 }
 FOREIGN = {"architectures": ["GPT2LMHeadModel"], "vocab_size": 512, "n_embd": 64}
 JUDGED = [f"math_rl.reward_model.{setting}" for setting in ("kind=server", "model=judge", "url=http://127.0.0.1:9")]
+SCORED = ["math_rl.reward_model.kind=bradley_terry", "math_rl.reward_model.model=gone/model"]
 
 
 @pytest.fixture
@@ -60,6 +61,10 @@ def folder(tmp_path: Path) -> Path:
         (["parallel.expert=2"], "expert parallel size must be 1 in a model without experts; found 2"),
         (["nproc=3", "parallel.pipeline=2"], "nproc: expected a multiple of 2"),
         (["math_rl.data=generate:instruction_following"], "math_rl.data: expected tasks of math, found only instruc"),
+        (
+            SCORED,
+            "math_rl.reward_model.model: expected a Hugging Face folder with a config.json, found none in 'gone/m",
+        ),
         (JUDGED, "math_rl.reward_model: expected none: 'math' is not scored by a judge"),
     ],
 )

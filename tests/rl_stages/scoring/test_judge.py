@@ -113,6 +113,8 @@ class Lengths:
 
 
 class Ranks(Lengths):
+    scores_truncated = False
+
     def rank(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
         return [Verdict.scored(float(sorted(texts, key=len).index(text))) for text in texts]
 

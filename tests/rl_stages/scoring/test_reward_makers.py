@@ -1,15 +1,20 @@
 """Which verifier a stage's configuration asks for; none of them is started before it is needed."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cascade_rl.engine.cluster.node import Node, ThisNode
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.settings import RolloutConfig
+from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
+from cascade_rl.rl_stages.config.cascade import Layout
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.config.reward_model import RewardModel
-from cascade_rl.rl_stages.rewards.reward_models.bonus import BonusVerifier
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.bonus import BonusVerifier
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.pooling_client import PoolingClient
 from cascade_rl.rl_stages.rewards.verifiers.instructions.instruction_following import InstructionFollowingVerifier
 from cascade_rl.rl_stages.rewards.verifiers.judged.rlhf import RankingVerifier
 from cascade_rl.rl_stages.scoring import reward_makers as module
@@ -19,8 +24,9 @@ STAGE = GrpoStage(name="rlhf", domain="rlhf", data=("generate:rlhf",), steps=1, 
 SERVER = RewardModel(kind="server", model="judge", url="http://127.0.0.1:9")
 
 
-def makers(stage: GrpoStage) -> dict[str, module.Maker]:
-    return reward_makers(stage, lambda name: Path("exports") / name, RolloutConfig(), Path("log"))
+def makers(stage: GrpoStage, others: Sequence[Node] = ()) -> dict[str, module.Maker]:
+    layout = Layout(nproc=8, parallel=ParallelConfig(), rollout=RolloutConfig(dtype="bfloat16"))
+    return reward_makers(stage, lambda name: Path("exports") / name, layout, Path("log"), others)
 
 
 def test_without_a_reward_model_the_domains_verifier_stays() -> None:
@@ -39,15 +45,28 @@ def test_a_domain_that_no_model_scores_is_refused() -> None:
 
 
 def test_a_bradley_terry_model_is_the_export_of_its_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[Path] = []
-    monkeypatch.setattr(module, "BradleyTerryScorer", opened.append)
+    opened: list[Any] = []
+    scorer = type("Scorer", (), {"concurrency": 2})
+    monkeypatch.setattr(module, "BradleyTerryScorer", lambda *asked: opened.append(asked) or scorer())
     stage = replace(STAGE, reward_model=RewardModel(kind="bradley_terry", model="scorer", shaped=True))
     assert stage.models_read == {"reward_model.model": "scorer"}
-    verifier = makers(stage)["rlhf"]()
-    assert opened == [Path("exports/scorer")]
+    other = ThisNode()
+    verifier = makers(stage, [other])["rlhf"]()
+    # on each rank of both nodes, in the dtype of the engines
+    assert opened == [(Path("exports/scorer"), "bfloat16", Path("log"), (ThisNode(), other), 4)]
     assert isinstance(verifier, module.BradleyTerryVerifier) and verifier.shaped
     bonus = RewardModel(kind="bradley_terry", model="scorer", bonus=True)
     added = makers(replace(stage, domain="instruction_following", reward_model=bonus))["instruction_following"]()
     assert isinstance(added, BonusVerifier) and isinstance(added.verifier, InstructionFollowingVerifier)
     with pytest.raises(UserError, match=r"rlhf\.reward_model\.bonus: expected a domain whose verifier scores"):
         makers(replace(stage, domain="workplace", reward_model=bonus))
+
+
+def test_a_bradley_terry_model_behind_a_server_is_no_model_that_the_run_reads() -> None:
+    served = RewardModel(kind="bradley_terry", model="rm-72b", url="http://127.0.0.1:9", concurrency=64, shaped=True)
+    stage = replace(STAGE, reward_model=served, rollouts_per_prompt=8)
+    assert stage.models_read == {}
+    verifier = makers(stage)["rlhf"]()
+    assert isinstance(verifier, module.BradleyTerryVerifier) and isinstance(verifier.scorer, PoolingClient)
+    assert verifier.shaped and verifier.concurrency == 8
+    verifier.close()

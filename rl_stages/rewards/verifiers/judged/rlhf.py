@@ -70,6 +70,8 @@ class RankingVerifier:
     infrastructure failure, as is one without another to compare it with. Closing it closes the judge.
     """
 
+    scores_truncated = False
+
     def __init__(self, judge: JudgeModel, settings: RewardModel, group_size: int) -> None:
         self._judge = judge
         self._settings = settings

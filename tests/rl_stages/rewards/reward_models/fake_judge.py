@@ -17,6 +17,7 @@ class FakeJudge:
         self.url = f"http://127.0.0.1:{server.server_port}/v1"
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
+        self.paths: list[str] = []
         self.reply: Reply = lambda _: "yes"
 
 
@@ -27,6 +28,7 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.judge.requests.append(body)
         self.judge.keys.append(self.headers["Authorization"])
+        self.judge.paths.append(self.path)
         reply = self.judge.reply(body)
         status = reply if isinstance(reply, int) else 200
         content = reply if isinstance(reply, bytes) else json.dumps(completion(str(reply), body)).encode()

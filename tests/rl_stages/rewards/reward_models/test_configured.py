@@ -65,6 +65,10 @@ def cascade(**changes: Any) -> Cascade:
         ({"model": "best"}, "rlhf.reward_model.model: expected the name of an earlier stage"),
         ({"url": "http://x"}, "reward_model.url: expected a URL for a server"),
         ({"kind": "server"}, "reward_model.url: expected a URL for a server"),
+        (
+            {"kind": "bradley_terry", "url": "http://x/v1"},
+            "reward_model.url: expected the address of a pooling",
+        ),
         ({"genrm": GenRm(offsets=())}, "reward_model.genrm.offsets: expected numbers above 0"),
         ({"genrm": GenRm(offsets=(0, 1))}, "reward_model.genrm.offsets: expected numbers above 0"),
         ({"max_tokens": 64}, "rlhf.reward_model.max_tokens: expected less than rollout.max_model_len = 64"),

@@ -9,8 +9,8 @@ import pytest
 from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
-from cascade_rl.rl_stages.rewards.reward_models.bonus import BonusVerifier
-from cascade_rl.rl_stages.rewards.reward_models.bradley_terry_scorer import ScorerDied
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.bonus import BonusVerifier
+from cascade_rl.rl_stages.rewards.reward_models.server_client import JudgeFailure
 from cascade_rl.rl_stages.rewards.verifiers.instructions.instruction_following import (
     InstructionFollowingVerifier,
     parse_row,
@@ -25,6 +25,8 @@ TASK = Task("t", "instruction_following", QUESTION, parse_row(CONSTRAINTS))
 class Scorer:
     """Gives each answer the score that stands for it; dies of any other."""
 
+    concurrency = 2
+
     def __init__(self, **scores: float) -> None:
         self.scores, self.closed = scores, False
 
@@ -33,14 +35,14 @@ class Scorer:
         try:
             return [self.scores[answer.split()[-1]] for _, answer in asked]
         except KeyError:
-            raise ScorerDied("gone") from None
+            raise JudgeFailure("gone") from None
 
     def close(self) -> None:
         self.closed = True
 
 
 def rank(scorer: Scorer, *texts: str) -> list[Verdict]:
-    return BonusVerifier(InstructionFollowingVerifier(), scorer).rank(TASK, texts)  # type: ignore[arg-type]
+    return BonusVerifier(InstructionFollowingVerifier(), scorer).rank(TASK, texts)
 
 
 def test_a_right_answer_has_one_and_the_sigmoid_of_its_z_score_and_any_other_nothing() -> None:
@@ -64,6 +66,6 @@ def test_one_answer_has_no_taste_and_no_scorer_no_verdict() -> None:
 
 def test_it_closes_what_it_has() -> None:
     scorer = Scorer()
-    bonus = BonusVerifier(InstructionFollowingVerifier(), scorer)  # type: ignore[arg-type]
+    bonus = BonusVerifier(InstructionFollowingVerifier(), scorer)
     bonus.close()
     assert scorer.closed

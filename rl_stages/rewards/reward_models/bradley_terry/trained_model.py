@@ -1,11 +1,11 @@
-"""Encodes conversations with their answers as sequences, whose last hidden state a Bradley-Terry head scores."""
+"""The reward model that a `reward_model` stage trains: the last hidden state of an answer, read by a scalar head."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
@@ -16,8 +16,37 @@ from cascade_rl.engine.train.packing import MicroBatch
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.rl_stages.core.messages import Message
 from cascade_rl.rl_stages.data.tokenizer import encode_prompt
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.conversation import Conversation
 
 TOKEN_BUDGET = 8192
+
+
+class TrainedModel:
+    """The export of a stage, as the trainer computes it: in float32, with its optimizer, on this process alone.
+
+    It is for Nemotron-H, of which transformers has no sequence classifier. UserError if the folder holds no model.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        initialize_distributed(ParallelConfig(), seed=0)
+        self._tokenizer = AutoTokenizer.from_pretrained(folder)
+        self._trainer = Trainer(
+            read_config(folder),
+            ParallelConfig(),
+            OptimizerConfig(),
+            total_steps=1,
+            token_budget=TOKEN_BUDGET,
+            seed=0,
+            scalar_head=True,
+        )
+        self._trainer.load_scalar_head(folder)
+        self._trainer.load_hf(folder)
+
+    def score(self, conversations: Sequence[Conversation]) -> list[float]:
+        """One reward for each, in their order."""
+        batch = [encode_answer(self._tokenizer, messages, answer) for messages, answer in conversations]
+        self._trainer.token_budget = max(TOKEN_BUDGET, *(len(sequence.loss_mask) for sequence in batch))
+        return rewards(self._trainer, batch).tolist()
 
 
 def encode_answer(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], answer: str) -> TrainSequence:
@@ -38,20 +67,3 @@ def rewards(trainer: Trainer, sequences: Sequence[TrainSequence]) -> np.ndarray:
 
 def _read(states: Tensor, head: Head, _batch: MicroBatch) -> dict[str, Tensor]:
     return {"reward": head.scalar(states)}
-
-
-def load(folder: Path) -> Trainer:
-    """The reward model on this single rank. UserError if the folder holds none."""
-    initialize_distributed(ParallelConfig(), seed=0)
-    trainer = Trainer(
-        read_config(folder),
-        ParallelConfig(),
-        OptimizerConfig(),
-        total_steps=1,
-        token_budget=TOKEN_BUDGET,
-        seed=0,
-        scalar_head=True,
-    )
-    trainer.load_scalar_head(folder)
-    trainer.load_hf(folder)
-    return trainer

@@ -7,13 +7,15 @@ group (arXiv 2512.13607, section 4).
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 
 from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict, Verifier
-from cascade_rl.rl_stages.rewards.reward_models.bradley_terry_scorer import BradleyTerryScorer, ScorerDied
-from cascade_rl.rl_stages.rewards.reward_models.shaping import z_scores
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.conversation import RewardScorer, conversations
+from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.shaping import z_scores
+from cascade_rl.rl_stages.rewards.reward_models.server_client import JudgeFailure
 
 
 class BonusVerifier:
@@ -22,18 +24,21 @@ class BonusVerifier:
     Closing it closes the verifier and the scorer.
     """
 
-    concurrency = 1
+    scores_truncated = False  # rules score first, and they give a truncated answer 0
 
-    def __init__(self, verifier: Verifier, scorer: BradleyTerryScorer) -> None:
+    def __init__(self, verifier: Verifier, scorer: RewardScorer) -> None:
         self.verifier, self.scorer = verifier, scorer
+        self.concurrency = scorer.concurrency
+        self._alone = threading.Lock()  # the verifier may take one call at a time
 
     def rank(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
-        """A verdict for each text; infrastructure failures if the scorer is gone."""
-        verdicts = [self.verifier(task, text) for text in texts]
+        """A verdict for each text; infrastructure failures if the scorer has no score."""
+        with self._alone:
+            verdicts = [self.verifier(task, text) for text in texts]
         try:
-            scores = self.scorer.score([(task.messages, text) for text in texts])
-        except ScorerDied as death:
-            return [Verdict.infrastructure_failure(str(death))] * len(texts)
+            scores = self.scorer.score(conversations(task, texts))
+        except JudgeFailure as failure:
+            return [Verdict.infrastructure_failure(str(failure))] * len(texts)
         return list(map(with_bonus, verdicts, scores, z_scores(scores)))
 
     def close(self) -> None:
