@@ -7,12 +7,11 @@ import numpy as np
 
 from cascade_rl.engine.core.rollouts import Rollout, Sampling
 from cascade_rl.rl_stages.config.cascade import Cascade
-from cascade_rl.rl_stages.config.source import GENERATE, parse_sources
-from cascade_rl.rl_stages.config.stage import OnPolicyStage
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rank_zero import RankZero
 from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
 from cascade_rl.rl_stages.tasks.load_tasks import load_tasks
+from cascade_rl.rl_stages.tasks.stage_domains import sources_of
 
 
 class Evaluated(Protocol):
@@ -39,9 +38,7 @@ def evaluate(session: Evaluated) -> dict[str, float]:
 
 def heldout_tasks(cascade: Cascade, domain: str) -> list[Task]:
     """Held-out split of the sources that the domain's stages train on, or of its generator if no stage trains on it."""
-    stages = [stage for stage in cascade.stages if isinstance(stage, OnPolicyStage) and domain in stage.trained_domains]
-    paths = dict.fromkeys(source.path for stage in stages for source in parse_sources(stage.data))
-    sources = paths or {f"{GENERATE}{domain}": None}
+    sources = sources_of(domain, cascade.stages)
     tasks = [task for path in sources for task in load_tasks(path, split="heldout", seed=cascade.seed)]
     return [task for task in tasks if task.domain == domain][: cascade.evaluation.prompts_per_domain]
 

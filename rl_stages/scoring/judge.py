@@ -76,7 +76,7 @@ class Judge:
 
     def _verdicts(self, task: Task, asked: Sequence[tuple[str, str]]) -> Iterator[Verdict]:
         """Verdicts on (sample id, text) pairs. Starts all work at once; waits for a verdict when it is taken."""
-        verifier = self._verifier(task.domain)
+        verifier = self.verifier(task.domain)
         pool = self.pools[task.domain]
         if isinstance(verifier, GroupVerifier):
             return _of(pool.submit(self._recorded, partial(verifier.rank, task), asked).result)
@@ -93,7 +93,8 @@ class Judge:
             self.ledger.judged(dict(zip(names, verdicts, strict=True)))
         return verdicts
 
-    def _verifier(self, domain: str) -> Verifier | GroupVerifier:
+    def verifier(self, domain: str) -> Verifier | GroupVerifier:
+        """The domain's verifier, which is closed with the judge."""
         if domain not in self.verifiers:
             make = self.makers.get(domain) or domain_named(domain).on_nodes(self.others).verifier
             if make is None:

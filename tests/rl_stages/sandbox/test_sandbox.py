@@ -29,7 +29,7 @@ from cascade_rl.rl_stages.sandbox import (
     process_tree,
 )
 from cascade_rl.rl_stages.sandbox.outside import slot
-from cascade_rl.rl_stages.sandbox.outside.probe import attempts, probe
+from cascade_rl.rl_stages.sandbox.outside.probe import probe, strongest
 from cascade_rl.rl_stages.sandbox.walls import bubblewrap
 from cascade_rl.rl_stages.sandbox.walls.interpreter import driver
 
@@ -208,9 +208,9 @@ def test_a_lost_worker_is_replaced_once(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.sandbox
 def test_steps_down_without_bubblewrap_and_refuses_without_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    tried = list(attempts())
-    assert [tier for tier, _ in tried] == list(Tier)
-    assert "bwrap" in str(tried[0][1]) and tried[-1][1] is None
+    tier, reasons = strongest()
+    assert tier is Tier.LANDLOCK and list(reasons) == [Tier.NAMESPACES, Tier.NAMESPACES_WITHOUT_PROC]
+    assert "bwrap" in reasons[Tier.NAMESPACES]
     monkeypatch.setattr(slot, "WORKER", "cascade_rl.no_such_module")
     probe.cache_clear()
     with pytest.raises(SandboxUnavailable, match=r"(?s)untrusted code.*namespaces: .*landlock: .*Install bubblewrap"):
