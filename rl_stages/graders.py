@@ -53,4 +53,4 @@ def prove_graders(cascade: Cascade, stage: Stage, zero: RankZero, places: Sequen
         raise UnprovenGrader("\n".join(refusals))
     if proofs:
         known = dict.fromkeys(f"{proof.domain} ({proof.trials[-1].name})" for proof in proofs)
-        say(f"graders proven on {len(places)} nodes: {', '.join(known)}")
+        say(f"graders proven (nodes: {len(places)}): {', '.join(known)}")
