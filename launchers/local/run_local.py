@@ -21,6 +21,7 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.launchers.local.held_port import held_port
 from cascade_rl.launchers.local.inputs import check_inputs
+from cascade_rl.launchers.local.sandbox_tier import tier_line
 from cascade_rl.launchers.report.score_table import score_line, score_table
 from cascade_rl.launchers.stage.exit_status import USER_ERROR
 from cascade_rl.rl_stages.config.cascade import Cascade
@@ -47,6 +48,8 @@ def run_cascade(
     console = Console(highlight=False)
     known = KnownData.read(runs / cascade.name / INPUTS)
     check_inputs(cascade, known)
+    if said := tier_line(cascade, chosen):
+        console.print(said, soft_wrap=True)
     with RunFolder.claim(runs / cascade.name, cascade, known, agree) as (run, lock):
         for stage in map(run.stage, (config.name for config in chosen)):
             _require_dependencies(run, stage)

@@ -39,7 +39,7 @@ def prove(domain: str, *sources: str, tier: Tier = Tier.LANDLOCK, others: Any = 
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Iterator[Any]:
-    """Writes rows of a domain to a file and returns its path; `bad` of them have a golden patch that repairs nothing."""
+    """Writes rows of a domain to a file and returns its path. Of the first `bad` the golden patch repairs nothing."""
 
     def write(domain: str, count: int, bad: int) -> str:
         made = [lesson.row(domain) for lesson, _ in zip(LESSONS[domain](), range(count), strict=False)]
