@@ -66,14 +66,11 @@ check: $(READY)
 test: $(READY)
 	$(BIN)/pytest $(IN_PARALLEL)
 
-# What runs untrusted code, as on a machine without bubblewrap: PATH is a folder of links to everything else.
+# What runs untrusted code (tests/tiers.py), as on a machine without bubblewrap: PATH is a folder of links to all else.
 test-landlock: $(READY)
 	@rm -rf $(HIDDEN) && mkdir -p $(HIDDEN)
 	@find -L $(subst :, ,$(PATH)) -maxdepth 1 -type f ! -name bwrap -exec ln -st $(HIDDEN) {} + 2>/dev/null || true
-	PATH=$(CURDIR)/$(HIDDEN) $(BIN)/pytest $(IN_PARALLEL) tests/rl_stages/rewards/swe tests/rl_stages/swe_tasks \
-		tests/rl_stages/sandbox/test_sandbox.py \
-		tests/rl_stages/sandbox/test_other_nodes.py tests/rl_stages/rewards/verifiers/programs/test_code.py \
-		tests/rl_stages/rewards/verifiers/test_swe_executed.py tests/rl_stages/environments/test_swe_agent_on_mutants.py
+	PATH=$(CURDIR)/$(HIDDEN) $(BIN)/pytest $(IN_PARALLEL) -m sandbox tests/rl_stages tests/launchers
 
 # SIGKILL at random moments, 100 of them; writes tests/chaos/log.
 chaos: $(READY)

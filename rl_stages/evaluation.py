@@ -10,14 +10,13 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Rollout, Sampling
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.room import Room
-from cascade_rl.rl_stages.config.source import GENERATE, parse_sources
-from cascade_rl.rl_stages.config.stage import OnPolicyStage
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rank_zero import RankZero
 from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
 from cascade_rl.rl_stages.tasks.load_tasks import load_tasks
 from cascade_rl.rl_stages.tasks.prompt_room import PromptRoom
 from cascade_rl.rl_stages.tasks.prompt_stream import Admits, any_length
+from cascade_rl.rl_stages.tasks.stage_domains import sources_of
 
 
 class Evaluated(Protocol):
@@ -52,10 +51,7 @@ def heldout_tasks(cascade: Cascade, domain: str, admits: Admits = any_length) ->
 
     Raises UserError if `admits` refuses all of them.
     """
-    stages = [stage for stage in cascade.stages if isinstance(stage, OnPolicyStage) and domain in stage.trained_domains]
-    paths = dict.fromkeys(source.path for stage in stages for source in parse_sources(stage.data))
-    sources = paths or {f"{GENERATE}{domain}": None}
-    share = cascade.evaluation.heldout_fraction
+    sources, share = sources_of(domain, cascade.stages), cascade.evaluation.heldout_fraction
     lists = (load_tasks(path, split="heldout", seed=cascade.seed, heldout_fraction=share) for path in sources)
     own = (task for tasks in lists for task in tasks if task.domain == domain and admits(task))
     found = list(islice(own, cascade.evaluation.prompts_per_domain))

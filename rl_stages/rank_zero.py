@@ -1,6 +1,5 @@
 """The parts of a stage that only rank 0 has: log, ledger, judges, environments and engine."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,11 +18,9 @@ from cascade_rl.rl_stages.run.ledger import Ledger
 from cascade_rl.rl_stages.run.progress import Phase
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.step_log import StepLog
-from cascade_rl.rl_stages.sandbox import SandboxUnavailable, tier_on
 from cascade_rl.rl_stages.scoring.episodes import Episodes
 from cascade_rl.rl_stages.scoring.judge import Judge
 from cascade_rl.rl_stages.scoring.reward_makers import reward_makers
-from cascade_rl.rl_stages.tasks.domains import domain_named
 
 
 @dataclass(frozen=True)
@@ -122,21 +119,3 @@ def _unjudged(cascade: Cascade, stage: Stage) -> set[str]:
     if not isinstance(stage, OnPolicyStage) or stage.needs_reward:
         return set()
     return set(cascade.evaluation.unmeasured) - set(cascade.evaluation.domains)
-
-
-def say_tiers(cascade: Cascade, stage: Stage, nodes: Sequence[Node], log: StepLog) -> None:
-    """Says how untrusted code is isolated on each node.
-
-    Raises SandboxUnavailable where a node cannot isolate it, unless the evaluation accepts domains without any score.
-    """
-    trained = stage.trained_domains if isinstance(stage, OnPolicyStage) else ()
-    if any(domain_named(domain).spread for domain in (*cascade.evaluation.domains, *trained)):
-        try:
-            tiers = Counter(map(tier_on, nodes))
-        except SandboxUnavailable as refusal:
-            if cascade.evaluation.max_infrastructure_failures < 1:
-                raise
-            log.progress.say(str(refusal))
-            return
-        found = ", ".join(f"{tier} (nodes: {count})" for tier, count in tiers.items())
-        log.progress.say(f"sandbox for untrusted code: {found}; `cascade doctor` says more")

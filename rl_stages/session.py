@@ -25,7 +25,8 @@ from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.tokenizer import encode_prompt
 from cascade_rl.rl_stages.evaluation import evaluate, heldout_tasks
-from cascade_rl.rl_stages.rank_zero import RankZero, rank_zero, say_tiers
+from cascade_rl.rl_stages.graders import prove_graders, say_tiers
+from cascade_rl.rl_stages.rank_zero import RankZero, rank_zero
 from cascade_rl.rl_stages.start import start
 from cascade_rl.rl_stages.tasks.prompt_room import PromptRoom
 from cascade_rl.rl_stages.training_session import TrainingSession
@@ -102,9 +103,12 @@ class Session[S: Stage](TrainingSession[S]):
     def _open_zero(self, nodes: list[Node]) -> RankZero | None:
         if self.log is None:
             return None
-        say_tiers(self.cascade, self.stage, nodes, self.log)
+        places = say_tiers(self.cascade, self.stage, nodes, self.log)
         engine = self.exits.enter_context(self.start_engine(nodes))
-        return self.exits.enter_context(rank_zero(self.run, self.folder, self.log, self.tokenizer, engine, nodes[1:]))
+        parts = rank_zero(self.run, self.folder, self.log, self.tokenizer, engine, nodes[1:])
+        zero = self.exits.enter_context(parts)
+        prove_graders(self.cascade, self.stage, zero, places)  # while the engine starts
+        return zero
 
     def _requests(self, label: str, task: Task, group: int, sampling: Sampling) -> list[Request]:
         prompt_ids = tuple(encode_prompt(self.tokenizer, task.messages, task.tools, task.thinking))

@@ -12,9 +12,8 @@ from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.lessons.swe_executed import lessons
 from cascade_rl.rl_stages.rewards.swe.grading import grade
 from cascade_rl.rl_stages.rewards.swe.instance import Instance, parse_instance
-from cascade_rl.rl_stages.sandbox import Program, Sandbox
+from cascade_rl.rl_stages.sandbox import Program, Sandbox, strongest
 from cascade_rl.rl_stages.sandbox.outside.attacks import ATTACKS, SLOW
-from cascade_rl.rl_stages.sandbox.outside.probe import attempts, unavailable
 
 BOXES = 10
 SUM = Program(language="python", source="print(sum(map(int, input().split())))")
@@ -22,16 +21,14 @@ SUM = Program(language="python", source="print(sum(map(int, input().split())))")
 
 def run() -> int:
     """Exit code 1 where a patch is graded wrong or an attack is not contained. Raises SandboxUnavailable."""
-    reasons = dict(attempts())
-    tier = next((tier for tier, reason in reasons.items() if reason is None), None)
-    if tier is None:
-        raise unavailable(reasons)
+    tier, reasons = strongest()
     for stronger, reason in reasons.items():
-        print(f"sandbox: {stronger}: {'works' if reason is None else f'not available: {reason}'}")
+        print(f"sandbox: {stronger}: not available: {reason}")
+    print(f"sandbox: {tier}: works")
     with Sandbox(2, tier) as sandbox:
         print(f"sandbox: {_milliseconds_per_box(sandbox):.0f} ms for a box, best of {BOXES}")
         golden, wrong = graded(sandbox)
-        print(f"grading: golden patch: {_told(golden)}; wrong patch: {_told(wrong)}")
+        print(f"grading: golden patch: {golden.told}; wrong patch: {wrong.told}")
         failures = _failures(sandbox)
     for name, failure in failures.items():
         print(f"attack: {name}: {'contained' if failure is None else f'NOT CONTAINED: {failure}'}")
@@ -51,10 +48,6 @@ def graded(sandbox: Sandbox) -> tuple[Verdict, Verdict]:
     instance = Instance.of(parse_instance(next(lessons()).fields))
     wrong = {path: f"{text}# a comment\n" for path, text in instance.repository.files.items()}
     return grade(instance, instance.repaired, sandbox), grade(instance, wrong, sandbox)
-
-
-def _told(verdict: Verdict) -> str:
-    return f"no score, {verdict.detail}" if verdict.score is None else f"score {verdict.score:g}, {verdict.detail}"
 
 
 def _failures(sandbox: Sandbox) -> Mapping[str, str | None]:

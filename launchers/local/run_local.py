@@ -21,6 +21,7 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.launchers.local.held_port import held_port
 from cascade_rl.launchers.local.inputs import check_inputs
+from cascade_rl.launchers.local.sandbox_tier import tier_line
 from cascade_rl.launchers.report.score_table import score_line, score_table
 from cascade_rl.launchers.stage.exit_status import USER_ERROR
 from cascade_rl.rl_stages.config.cascade import Cascade
@@ -46,7 +47,8 @@ def run_cascade(
     """
     console = Console(highlight=False)
     known = KnownData.read(runs / cascade.name / INPUTS)
-    for line in check_inputs(cascade, known):
+    left_out = check_inputs(cascade, known)
+    for line in filter(None, (tier_line(cascade, chosen), *left_out)):
         console.print(line, soft_wrap=True)
     with RunFolder.claim(runs / cascade.name, cascade, known, agree) as (run, lock):
         for stage in map(run.stage, (config.name for config in chosen)):

@@ -39,6 +39,11 @@ class Verdict:
     def infrastructure_failure(cls, detail: str) -> Verdict:
         return cls(Outcome.INFRASTRUCTURE_FAILURE, None, detail=detail)
 
+    @property
+    def told(self) -> str:
+        """Score and detail, for a message."""
+        return f"no score, {self.detail}" if self.score is None else f"score {self.score:g}, {self.detail}"
+
 
 class Verifier(Protocol):
     """Scores finished answers of one domain. Truncated answers are the caller's to handle, by their finish reason.

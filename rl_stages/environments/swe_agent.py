@@ -7,7 +7,8 @@ rewards/verifiers/structured/tool_text.py. Rows are those of executed SWE (rewar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from typing import TYPE_CHECKING, Any, Self
 
 from cascade_rl.engine.cluster.node import Node
 from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
@@ -44,6 +45,12 @@ class SweAgent:
     def __init__(self, others: Sequence[Node] = ()) -> None:
         self.sandbox = Sandbox(cores(), others=others)
         self.concurrency = self.sandbox.slots
+
+    def on(self, node: Node) -> Self:
+        """This environment on one of its nodes. It is closed with this one."""
+        part = copy(self)
+        part.sandbox = self.sandbox.on(node)
+        return part
 
     def start(self, task: Task) -> SweEpisode:
         return SweEpisode(Workspace.create(task, self.sandbox))

@@ -4,7 +4,7 @@ from cascade_rl.rl_stages.sandbox.errors import CompilerUnavailable, SandboxFail
 from cascade_rl.rl_stages.sandbox.limits import Limits
 from cascade_rl.rl_stages.sandbox.outside.folder import Folder
 from cascade_rl.rl_stages.sandbox.outside.pool import Sandbox, cores, tier_on
-from cascade_rl.rl_stages.sandbox.outside.probe import probe
+from cascade_rl.rl_stages.sandbox.outside.probe import probe, strongest
 from cascade_rl.rl_stages.sandbox.outside.program import CommandRun, Program, ProgramRun, Status, TestRun
 from cascade_rl.rl_stages.sandbox.tier import Tier
 
@@ -23,5 +23,6 @@ __all__ = [
     "Tier",
     "cores",
     "probe",
+    "strongest",
     "tier_on",
 ]

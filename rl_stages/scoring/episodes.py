@@ -152,11 +152,15 @@ class Episodes:
         for host in filter(None, self.hosts.values()):
             host.close()
 
+    def host(self, domain: str) -> Host | None:
+        """The domain's environment, which is closed with this; None if it has none."""
+        if domain not in self.hosts:
+            self.hosts[domain] = Host.of(domain, self.others)
+        return self.hosts[domain]
+
     def begin(self, task: Task, requests: Iterable[Request]) -> None:
         """Registers samples of `task` before they are generated. Their requests have max_total_tokens."""
-        if task.domain not in self.hosts:
-            self.hosts[task.domain] = Host.of(task.domain, self.others)
-        if host := self.hosts[task.domain]:
+        if host := self.host(task.domain):
             for request in requests:
                 play = Play(task, request, host, self.tokenizer)
                 self.plays[request.id] = play

@@ -108,7 +108,7 @@ class Judge:
 
     def _ask(self, group: PendingGroup, asked: Sequence[tuple[str, str]]) -> None:
         task = group.task
-        verifier = self._verifier(task.domain)
+        verifier = self.verifier(task.domain)
         ranks = isinstance(verifier, GroupVerifier)
         if ranks and not group.complete:
             return
@@ -130,7 +130,8 @@ class Judge:
             self.ledger.judged(dict(zip(names, verdicts, strict=True)))
         return verdicts
 
-    def _verifier(self, domain: str) -> Verifier | GroupVerifier:
+    def verifier(self, domain: str) -> Verifier | GroupVerifier:
+        """The domain's verifier, which is closed with the judge."""
         if domain not in self.verifiers:
             make = self.makers.get(domain) or domain_named(domain).on_nodes(self.others).verifier
             if make is None:
@@ -154,7 +155,7 @@ class Judge:
     def _scores_truncated(self, domain: str) -> bool:
         if domain not in self.makers:  # a domain's own verifier never does
             return False
-        verifier = self._verifier(domain)
+        verifier = self.verifier(domain)
         return isinstance(verifier, GroupVerifier) and verifier.scores_truncated
 
 

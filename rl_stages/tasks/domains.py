@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -11,8 +11,10 @@ from typing import Any
 from cascade_rl.engine.cluster.node import Node
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.config.reward_model import RewardModel
+from cascade_rl.rl_stages.core.exemplar import Exemplar
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import GroupVerifier, Verifier
-from cascade_rl.rl_stages.environments import swe_agent, workplace
+from cascade_rl.rl_stages.environments import swe_agent, swe_agent_exemplars, workplace
 from cascade_rl.rl_stages.environments.environment import Environment
 from cascade_rl.rl_stages.lessons import code as code_prompts
 from cascade_rl.rl_stages.lessons import instruction_following as instruction_following_prompts
@@ -28,11 +30,12 @@ from cascade_rl.rl_stages.lessons import workplace as workplace_prompts
 from cascade_rl.rl_stages.lessons.lesson import Lesson
 from cascade_rl.rl_stages.rewards.adapters import ADAPTERS
 from cascade_rl.rl_stages.rewards.reward_models.judge_client import JudgeModel
+from cascade_rl.rl_stages.rewards.swe import exemplars as swe_exemplars
 from cascade_rl.rl_stages.rewards.swe import instance
 from cascade_rl.rl_stages.rewards.verifiers import math, mcqa, reasoning_gym, swe_agentless, swe_executed
 from cascade_rl.rl_stages.rewards.verifiers.instructions import instruction_following
 from cascade_rl.rl_stages.rewards.verifiers.judged import genrm, long_context, rlhf
-from cascade_rl.rl_stages.rewards.verifiers.programs import code, code_rows
+from cascade_rl.rl_stages.rewards.verifiers.programs import code, code_exemplars, code_rows
 from cascade_rl.rl_stages.rewards.verifiers.structured import structured_output, tool_call
 
 
@@ -46,7 +49,9 @@ class Domain:
     agents     the NeMo-Gym agents whose released rows belong to this domain
     environment   makes the environment of a multi-turn domain; the caller closes it
     judged     makes the verifier of a stage with a reward model; the caller closes it, and it closes the judge
-    spread     whether its verifier or environment runs untrusted code; it takes `others`, nodes on which it does so too
+    exemplars  answers with known scores, made from tasks of a stage, for a verifier or environment that runs untrusted
+               code: a sequence for each of its graders, which are proven by one of them. Such a verifier or environment
+               takes `others`, nodes on which it runs the code too
     """
 
     name: str
@@ -56,11 +61,11 @@ class Domain:
     agents: tuple[str, ...] = ()
     environment: Callable[..., Environment] | None = None
     judged: Callable[[JudgeModel, RewardModel, int], Verifier | GroupVerifier] | None = None
-    spread: bool = False
+    exemplars: Callable[[Iterable[Task]], Sequence[Sequence[Exemplar]]] | None = None
 
     def on_nodes(self, others: Sequence[Node]) -> Domain:
         """This domain with its verifier and environment also running on these nodes, if they can."""
-        if not self.spread:
+        if self.exemplars is None:
             return self
         verifier, environment = self.verifier, self.environment
         return replace(
@@ -79,7 +84,7 @@ DOMAINS = {
             code.CodeVerifier,
             code_prompts.lessons,
             ("code_gen_simple_agent",),
-            spread=True,
+            exemplars=code_exemplars.exemplars,
         ),
         Domain(
             "instruction_following",
@@ -152,7 +157,7 @@ DOMAINS = {
             instance.parse_instance,
             swe_executed.SweExecutedVerifier,
             swe_executed_prompts.lessons,
-            spread=True,
+            exemplars=swe_exemplars.exemplars,
         ),
         Domain(
             "swe_agentic",
@@ -160,7 +165,7 @@ DOMAINS = {
             None,
             swe_agent_prompts.lessons,
             environment=swe_agent.SweAgent,
-            spread=True,
+            exemplars=swe_agent_exemplars.exemplars,
         ),
     )
 }

@@ -6,33 +6,22 @@ failure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cascade_rl.engine.cluster.node import Node
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.rewards.swe.grading import grade
 from cascade_rl.rl_stages.rewards.swe.instance import Instance
 from cascade_rl.rl_stages.rewards.swe.patch import PatchError, apply_edits, parse_edits
 from cascade_rl.rl_stages.rewards.swe.unified_diff import unified_diff
-from cascade_rl.rl_stages.rewards.verifiers.remembered import RememberedVerdicts
+from cascade_rl.rl_stages.rewards.verifiers.sandboxed import SandboxedVerifier
 from cascade_rl.rl_stages.rewards.verifiers.swe_agentless import bounded_answer
-from cascade_rl.rl_stages.sandbox import Sandbox, cores
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.core.task import Task
 
 
-class SweExecutedVerifier:
-    """Runs on this node and on the nodes `others`; equal patches of one task run once.
-
-    Safe to call from several threads. Raises SandboxUnavailable if no isolation works.
-    """
-
-    def __init__(self, slots: int | None = None, others: Sequence[Node] = ()) -> None:
-        self._sandbox = Sandbox(slots or cores(), others=others)
-        self.concurrency = self._sandbox.slots
-        self._remembered = RememberedVerdicts()
+class SweExecutedVerifier(SandboxedVerifier):
+    """Runs on this node and on the nodes `others`; equal patches of one task run once."""
 
     def __call__(self, task: Task, text: str) -> Verdict:
         instance = Instance.of(task.metadata)
@@ -42,7 +31,3 @@ class SweExecutedVerifier:
             return Verdict.wrong_format(str(error))
         patch = unified_diff(instance.repository.files, patched)
         return self._remembered((instance.id, patch), lambda: grade(instance, patched, self._sandbox))
-
-    def close(self) -> None:
-        """Ends the sandbox's workers."""
-        self._sandbox.close()

@@ -7,6 +7,7 @@ import resource
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from itertools import cycle
 from threading import Condition
 from types import MappingProxyType
@@ -63,6 +64,7 @@ class Sandbox:
         _allow_open_files(len(self._slots))
         self._free, self._freed = list(self._slots), Condition()
         self._turns = cycle(self._slots)
+        self._only: Node | None = None
         self._name = secrets.token_hex(8)
 
     def __enter__(self) -> Self:
@@ -86,6 +88,12 @@ class Sandbox:
             with suppress(NodeLost):
                 node.call(remove_folders, self._name)
 
+    def on(self, node: Node) -> Self:
+        """This sandbox without its slots on other nodes. It shares workers and folders, and is closed with this one."""
+        part = copy(self)
+        part._only = node
+        return part
+
     def folder(self, files: Mapping[str, str], node: Node | None = None) -> Folder:
         """A new folder with these files, as text by relative path. It is on `node`; by default the slots take turns, so
         that each node gets folders in proportion to its slots.
@@ -93,7 +101,7 @@ class Sandbox:
         It is removed when it is closed, when this sandbox is closed, or when the node's process ends. Raises OSError,
         for instance if the disk is full, and SandboxFailure.
         """
-        return Folder.made(node or next(self._turns).node, self._name, files)
+        return Folder.made(node or self._only or next(self._turns).node, self._name, files)
 
     def run_program(
         self,
@@ -144,6 +152,7 @@ class Sandbox:
     @contextmanager
     def _slot(self, node: Node | None = None) -> Iterator[Slot]:
         """Waits for a free slot on `node`, or on any node."""
+        node = node or self._only
         with self._freed:
             slot = self._freed.wait_for(lambda: next((s for s in self._free if node in (None, s.node)), None))
             assert slot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from cascade_rl.rl_stages.sandbox.errors import SandboxFailure, SandboxUnavailable
 from cascade_rl.rl_stages.sandbox.outside.program import Program
@@ -17,30 +17,23 @@ _PROGRAM = Program(language="python", source="print(sum(map(int, input().split()
 @functools.cache
 def probe() -> Tier:
     """The strongest tier that works here. Raises SandboxUnavailable, with the reason why each tier failed."""
-    reasons = {}
-    for tier, reason in attempts():
+    return strongest()[0]
+
+
+def strongest() -> tuple[Tier, Mapping[Tier, str]]:
+    """The strongest tier that works here, and why each stronger one does not. Raises SandboxUnavailable."""
+    reasons: dict[Tier, str] = {}
+    for tier in Tier:
+        reason = why_not(tier)
         if reason is None:
-            return tier
+            return tier, reasons
         reasons[tier] = reason
-    raise unavailable(reasons)
-
-
-def unavailable(reasons: Mapping[Tier, str | None]) -> SandboxUnavailable:
     said = "\n".join(f"  {tier}: {reason}" for tier, reason in reasons.items())
-    return SandboxUnavailable(
+    raise SandboxUnavailable(
         f"expected a way to isolate untrusted code, found none, so that it is not run:\n{said}\n"
         "Install bubblewrap (Debian: apt-get install bubblewrap) and allow user namespaces, or run a kernel of 5.13 "
         f"or later with Landlock on; this one is {platform.release()}."
     )
-
-
-def attempts() -> Iterator[tuple[Tier, str | None]]:
-    """The tiers down to the first that works, each with the reason why it does not work; None for the one that does."""
-    for tier in Tier:
-        reason = why_not(tier)
-        yield tier, reason
-        if reason is None:
-            return
 
 
 def why_not(tier: Tier) -> str | None:

@@ -34,6 +34,8 @@ from tests.rl_stages.environments.tiny_swe_agent import TURNS
 from tests.rl_stages.launched import Launched
 from tests.rl_stages.tiny_cascade import CASCADE
 
+pytestmark = pytest.mark.sandbox
+
 LAUNCHER = Path(__file__).with_name("tiny_swe_agent.py")
 TRAINED = 6
 ACCURACY = 0.6
@@ -91,6 +93,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> StageFolder:
     code, out, err = Launched(folder, LAUNCHER).finish()
     assert code == 0, out + err
     assert f"sandbox for untrusted code: {probe()} (nodes: 1);" in out
+    assert "graders proven (nodes: 1): swe_agentic (" in out
     return RunFolder.open(folder / "runs/tiny").stage("swe_agentic_rl")
 
 

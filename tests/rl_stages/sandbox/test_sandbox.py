@@ -1,4 +1,4 @@
-"""What programs and commands give, in the tier that this machine has and in the one without namespaces."""
+"""What programs and commands give, in every tier that this machine has."""
 
 from __future__ import annotations
 
@@ -29,19 +29,16 @@ from cascade_rl.rl_stages.sandbox import (
     process_tree,
 )
 from cascade_rl.rl_stages.sandbox.outside import slot
-from cascade_rl.rl_stages.sandbox.outside.probe import attempts, probe
+from cascade_rl.rl_stages.sandbox.outside.probe import probe, strongest
 from cascade_rl.rl_stages.sandbox.walls import bubblewrap
 from cascade_rl.rl_stages.sandbox.walls.interpreter import driver
 
 SUM = Program(language="python", source="print(sum(map(int, input().split())))")
 
 
-@pytest.fixture(scope="module", params=[None, Tier.LANDLOCK], ids=["best", "landlock"])
-def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    if request.param is Tier.LANDLOCK is probe():
-        pytest.skip("it is the best tier here, and tested as that")
-    with Sandbox(2, request.param) as made:
-        yield made
+@pytest.fixture(scope="module")
+def sandbox(tier_sandbox: Sandbox) -> Sandbox:
+    return tier_sandbox
 
 
 def outputs(sandbox: Sandbox, source: str, *inputs: bytes) -> list[bytes]:
@@ -208,9 +205,9 @@ def test_a_lost_worker_is_replaced_once(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.sandbox
 def test_steps_down_without_bubblewrap_and_refuses_without_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    tried = list(attempts())
-    assert [tier for tier, _ in tried] == list(Tier)
-    assert "bwrap" in str(tried[0][1]) and tried[-1][1] is None
+    tier, reasons = strongest()
+    assert tier is Tier.LANDLOCK and list(reasons) == [Tier.NAMESPACES, Tier.NAMESPACES_WITHOUT_PROC]
+    assert "bwrap" in reasons[Tier.NAMESPACES]
     monkeypatch.setattr(slot, "WORKER", "cascade_rl.no_such_module")
     probe.cache_clear()
     with pytest.raises(SandboxUnavailable, match=r"(?s)untrusted code.*namespaces: .*landlock: .*Install bubblewrap"):

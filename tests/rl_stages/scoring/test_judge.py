@@ -1,5 +1,7 @@
 """A sample's text and verdict: the stop token is no text, and an answer that did not end is not looked at."""
 
+import random
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +17,13 @@ from cascade_rl.engine.core.rollouts import Outcome, Rollout
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict, Verifier
 from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
+from cascade_rl.rl_stages.lessons import swe_executed
 from cascade_rl.rl_stages.rewards.verifiers.programs.code_rows import parse_row
 from cascade_rl.rl_stages.run.ledger import Ledger
-from cascade_rl.rl_stages.sandbox import cores
+from cascade_rl.rl_stages.sandbox import Tier, cores
 from cascade_rl.rl_stages.scoring import judge as judge_module
 from cascade_rl.rl_stages.scoring.judge import Judge
+from cascade_rl.rl_stages.tasks.load_tasks import load_tasks
 
 MESSAGE = {"role": "user", "content": "What is 3 + 4?"}
 TOKENIZER = train_tokenizer([[MESSAGE]])
@@ -75,6 +79,19 @@ def test_programs_run_on_the_cores_of_other_nodes_too() -> None:
         _, verdict = verdict_on(judge, code, rollout("```\nprint(int(input()) + int(input()))\n```"))
         assert verdict.score == 1.0
         assert judge.verifiers["code"].concurrency == 2 * cores()
+
+
+@pytest.mark.sandbox
+def test_golden_patches_score_1_and_empty_ones_0_in_every_tier(tier: Tier) -> None:
+    """What showed 0.000 for every model on a machine without bubblewrap."""
+    lessons = {lesson.prompt: lesson for lesson in swe_executed.lessons()}
+    tasks = load_tasks("generate:swe_executed", split="heldout", seed=1)[:2]
+    golden = [str(lessons[task.messages[0]["content"]].right(random.Random(1))) for task in tasks]
+    empty = [re.sub(r"(SEARCH\n)(.*)(\n=+\n)(.*)", r"\1\2\3\2", answer) for answer in golden]
+    with Judge(TOKENIZER) as judge:
+        verdicts = judge([*tasks, *tasks], [[rollout(text)] for text in (*golden, *empty)])
+    assert [verdict.score for ((_, verdict),) in verdicts] == [1.0] * 2 + [0.0] * 2
+    assert {verdict.outcome for ((_, verdict),) in verdicts} == {Outcome.COMPLETED}
 
 
 def test_each_domain_has_its_own_verifier(judge: Judge) -> None:

@@ -9,16 +9,14 @@ look-alikes of standard input and output. There a program that reads these outpu
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cascade_rl.engine.cluster.node import Node
 from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.rewards.verifiers.programs.checkers import Checker
 from cascade_rl.rl_stages.rewards.verifiers.programs.code_answers import last_program
 from cascade_rl.rl_stages.rewards.verifiers.programs.code_rows import Problem, SpecialJudge
-from cascade_rl.rl_stages.rewards.verifiers.remembered import RememberedVerdicts
-from cascade_rl.rl_stages.sandbox import Program, ProgramRun, Sandbox, SandboxFailure, Status, TestRun, cores
+from cascade_rl.rl_stages.rewards.verifiers.sandboxed import SandboxedVerifier
+from cascade_rl.rl_stages.sandbox import Program, ProgramRun, SandboxFailure, Status, TestRun
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.core.task import Task
@@ -37,20 +35,12 @@ class JudgeFailed(RuntimeError):
     """A row's special judge neither accepted nor refused."""
 
 
-class CodeVerifier:
+class CodeVerifier(SandboxedVerifier):
     """Score 1 if every test passes, else 0. An answer without a program is a wrong format.
 
     The run ends at the first test that fails; `parts["tests_passed"]` is the share that passed before it. Equal
-    programs for one problem run once. Safe to call from several threads. Raises SandboxUnavailable if no isolation
-    works, CompilerUnavailable for C++ without a compiler.
-
-    others  further nodes, on all cores of which programs run; expected outputs do not leave this process
+    programs for one problem run once. Raises CompilerUnavailable for C++ without a compiler.
     """
-
-    def __init__(self, slots: int | None = None, others: Sequence[Node] = ()) -> None:
-        self._sandbox = Sandbox(slots or cores(), others=others)
-        self.concurrency = self._sandbox.slots
-        self._remembered = RememberedVerdicts()
 
     def __call__(self, task: Task, text: str) -> Verdict:
         source = last_program(final_answer(text) or "")
@@ -59,10 +49,6 @@ class CodeVerifier:
         problem: Problem = task.metadata["problem"]
         # Keyed by hash: all tests of thousands of problems are too much to keep, and ids repeat between sources.
         return self._remembered(hash((problem, source)), lambda: self._run(problem, source))
-
-    def close(self) -> None:
-        """Ends the sandbox's workers."""
-        self._sandbox.close()
 
     def _run(self, problem: Problem, source: str) -> Verdict:
         try:

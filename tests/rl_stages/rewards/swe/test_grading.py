@@ -24,7 +24,7 @@ from cascade_rl.rl_stages.swe_tasks.mutation import mutations
 from tests.rl_stages.rewards.swe.tiny_package import REPOSITORY, SOURCE
 
 PATH = "tiny/lists.py"
-MUTANTS = 20
+MUTANTS = 8  # in each tier
 
 
 @cache
@@ -52,16 +52,17 @@ def test_outcomes_by_node_id(sandbox):
     assert failed["tests/test_lists.py::TestCount::test_count"].message.startswith("assert ")
 
 
-def test_twenty_mutants_gold_scores_1_and_the_bug_and_the_empty_patch_0(sandbox):
+def test_of_mutants_gold_scores_1_and_the_bug_and_the_empty_patch_0(tier_sandbox):
     # Arguments of `min` can be swapped unseen.
     found = [mutation for mutation in mutations(SOURCE) if mutation.kind != "swapped arguments"]
-    chosen = random.Random(1).sample(found, MUTANTS)
+    chosen = random.Random(tier_sandbox.tier).sample(found, MUTANTS)
 
     def scores(mutation) -> tuple[float | None, ...]:
-        instance = instance_of(mutation.apply(SOURCE), sandbox)
+        instance = instance_of(mutation.apply(SOURCE), tier_sandbox)
         untouched = instance.repository.files
         commented = {PATH: untouched[PATH] + "# a comment\n"}
-        return tuple(grade(instance, files, sandbox).score for files in (instance.repaired, commented, untouched, {}))
+        patches = instance.repaired, commented, untouched, {}
+        return tuple(grade(instance, patch, tier_sandbox).score for patch in patches)
 
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(scores, chosen))
@@ -115,20 +116,20 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_what_a_patch_may_not_do_scores_0(attack, buggy, sandbox, monkeypatch):
+def test_what_a_patch_may_not_do_scores_0(attack, buggy, tier_sandbox, monkeypatch):
     from cascade_rl.rl_stages.rewards.swe import grading
 
     if attack == "no end":
         limits = replace(grading.TEST_LIMITS, cpu_seconds=3.0)
         monkeypatch.setattr(grading, "run_tests", lambda *given, node=None: run_tests(*given, limits, node))
     patch, why = ATTACKS[attack]
-    verdict = grade(buggy, {**buggy.repository.files, **patch}, sandbox)
+    verdict = grade(buggy, {**buggy.repository.files, **patch}, tier_sandbox)
     assert verdict.score == 0.0 and why in verdict.detail, verdict
 
 
-def test_an_attack_beside_the_repair_does_not_spoil_it(buggy, sandbox):
+def test_an_attack_beside_the_repair_does_not_spoil_it(buggy, tier_sandbox):
     files = {**buggy.repaired, "conftest.py": "1 / 0\n", "new.py": "1 / 0\n"}
-    assert grade(buggy, files, sandbox).score == 1.0
+    assert grade(buggy, files, tier_sandbox).score == 1.0
 
 
 def test_a_test_that_must_fail_is_held_to_it(buggy, sandbox):
@@ -145,15 +146,15 @@ def patches(instance: Instance) -> list[Mapping[str, str]]:
     return [instance.repaired, {PATH: instance.repository.files[PATH] + "# a comment\n"}]
 
 
-def test_a_box_that_runs_no_test_is_no_verdict_on_any_patch(buggy, sandbox, monkeypatch):
+def test_a_box_that_runs_no_test_is_no_verdict_on_any_patch(buggy, tier_sandbox, monkeypatch):
     instance = replace(buggy, id="fresh")
     with monkeypatch.context() as broken:
         broken.setattr(grading, "ENVIRONMENT", {**grading.ENVIRONMENT, **NOTHING_RUN})
-        verdicts = [grade(instance, patch, sandbox) for patch in patches(instance)]
+        verdicts = [grade(instance, patch, tier_sandbox) for patch in patches(instance)]
     assert [(verdict.outcome, verdict.score) for verdict in verdicts] == [(Outcome.INFRASTRUCTURE_FAILURE, None)] * 2
     for part in ("expected outcomes of fresh's tests", "found: a test that must fail did not", "Run `cascade doctor`"):
         assert part in verdicts[0].detail
-    assert [grade(instance, patch, sandbox).score for patch in patches(instance)] == [1.0, 0.0]
+    assert [grade(instance, patch, tier_sandbox).score for patch in patches(instance)] == [1.0, 0.0]
 
 
 def test_a_box_without_pytest_is_no_verdict_on_any_patch(buggy, sandbox, monkeypatch):

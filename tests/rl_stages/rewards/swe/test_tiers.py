@@ -8,6 +8,7 @@ from cascade_rl.rl_stages.sandbox import Tier
 from tests.rl_stages.sandbox.test_attacks import PLACES, Place, start
 
 
+@pytest.mark.sandbox
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place[1].name}-{place[0]}")
 def test_only_the_golden_patch_scores_1(place: Place) -> None:
     process = start("grades", place)

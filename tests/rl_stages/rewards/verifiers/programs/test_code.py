@@ -9,14 +9,14 @@ from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rewards.verifiers.programs.code import CodeVerifier
 from cascade_rl.rl_stages.rewards.verifiers.programs.code_rows import parse_row
-from cascade_rl.rl_stages.sandbox import CompilerUnavailable, Sandbox, SandboxFailure, Tier
+from cascade_rl.rl_stages.sandbox import CompilerUnavailable, Sandbox, SandboxFailure
 
 DOUBLES = {"inputs": ["1\n2\n", "5\n7\n", "30\n1\n"], "outputs": ["3\n", "12\n", "31\n"]}
 ADD = {"inputs": ["1\n2", "5\n7"], "outputs": ["3", "12"], "fn_name": "add"}
 
 
 @pytest.fixture(scope="module")
-def verifier():
+def verifier(tier):
     with closing(CodeVerifier(slots=2)) as shared:
         yield shared
 
@@ -95,7 +95,6 @@ print(*sorted({found.decode() for found in re.findall(b"(?:given|wanted)-[0-9]{9
 """
 
 
-@pytest.mark.parametrize("tier", [None, Tier.LANDLOCK])
 def test_a_program_finds_its_input_in_its_memory_and_never_what_is_expected(tier):
     tests = {"inputs": ["given-123456789"] * 2, "outputs": ["wanted-123456789", "wanted-987654321"]}
     runs = []

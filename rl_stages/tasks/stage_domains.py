@@ -1,0 +1,23 @@
+"""Which domains a stage scores by running untrusted code, and where a domain's rows are."""
+
+from collections.abc import Sequence
+from itertools import chain
+
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.source import GENERATE, parse_sources
+from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
+from cascade_rl.rl_stages.tasks.domains import domain_named
+
+
+def executed_domains(cascade: Cascade, stages: Sequence[Stage]) -> list[str]:
+    """The domains that these stages train on or evaluate, and whose answers are run."""
+    trained = chain.from_iterable(stage.trained_domains for stage in stages if isinstance(stage, OnPolicyStage))
+    names = dict.fromkeys((*cascade.evaluation.domains, *trained))
+    return [name for name in names if domain_named(name).exemplars]
+
+
+def sources_of(domain: str, stages: Sequence[Stage]) -> list[str]:
+    """Paths of the sources of the stages that train on the domain, or its generator if none does."""
+    trained = [stage for stage in stages if isinstance(stage, OnPolicyStage) and domain in stage.trained_domains]
+    paths = dict.fromkeys(source.path for stage in trained for source in parse_sources(stage.data))
+    return list(paths) or [f"{GENERATE}{domain}"]
