@@ -8,6 +8,7 @@ from functools import partial
 from typing import ClassVar, Self
 
 import torch.distributed as dist
+
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.backend.ranks import any_rank, from_rank0, is_rank0
 from cascade_rl.engine.models import export_hf, read_config

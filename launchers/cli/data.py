@@ -145,7 +145,9 @@ def _reason(message: str) -> str:
 def _check(options: argparse.Namespace) -> int:
     """Exit code 1 if a row is wrong, or if the launcher's chat template differs from the model's."""
     if not options.sources and not options.launcher:
-        raise UserError("expected rows to check, a launcher, or both; found neither. Name a SOURCE or --launcher FILE.py")
+        raise UserError(
+            "expected rows or a launcher to check; found neither. Name a SOURCE, --launcher FILE.py or both"
+        )
     wrong = _check_rows(options) if options.sources else 0
     differing = template_report.differing(options.launcher, options.model) if options.launcher else 0
     return int(wrong > 0 or differing > 0)

@@ -83,7 +83,7 @@ def load_tokenizer(folder: Path, chat_template: str | None) -> PreTrainedTokeniz
     if closed == opened:
         raise UserError(
             "expected a chat template that opens the assistant's turn where add_generation_prompt is true; found one "
-            f"that ends with {opened[-40:]!r} either way. Add that block, or name another template in base.chat_template"
+            f"that ends with {opened[-40:]!r} either way. Add that block, or name another one in base.chat_template"
         )
     return tokenizer
 
