@@ -144,9 +144,9 @@ def _reason(message: str) -> str:
 
 def _check(options: argparse.Namespace) -> int:
     """Exit code 1 if a row is wrong, or if the launcher's chat template differs from the model's."""
-    if not options.sources and not options.launcher:
+    if not options.launcher and (options.model or not options.sources):
         raise UserError(
-            "expected rows or a launcher to check; found neither. Name a SOURCE, --launcher FILE.py or both"
+            "expected --launcher FILE.py, or rows without --model; found neither. Name what is to be checked"
         )
     wrong = _check_rows(options) if options.sources else 0
     differing = template_report.differing(options.launcher, options.model) if options.launcher else 0

@@ -56,7 +56,8 @@ def test_what_cannot_be_compared_is_refused(model: Path) -> None:
     for arguments, message in (
         (["--launcher", launcher(model, None)], "expected a base.chat_template; found none"),
         (["--launcher", launcher(model.parent, "cascade2")], "--model: expected a Hugging Face folder"),
-        ([], "expected rows or a launcher to check; found neither"),
+        ([], "expected --launcher FILE.py, or rows without --model; found neither"),
+        (["rows.jsonl", "--model", str(model)], "expected --launcher FILE.py, or rows without --model"),
     ):
         with pytest.raises(UserError, match=message):
             data.run(["check", *arguments])
