@@ -21,15 +21,15 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from transformers import AutoTokenizer
 
 from cascade_rl.distillation.objectives import ExactLoss, SampledLoss, TopkLoss
+from cascade_rl.distillation.teacher_tokenizer import check_tokenizer
 from cascade_rl.distillation.teachers import Teachers
 from cascade_rl.engine.cluster.host_memory import available_bytes
-from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Rollout
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.rl_stages.agreement import require_agreement, require_replay
+from cascade_rl.rl_stages.config.base import is_folder
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rank_zero import RankZero
@@ -120,11 +120,8 @@ def reverse_kl(sequences: Sequence[TrainSequence], domains: Sequence[str]) -> di
 def _teachers(session: Session[MopdStage]) -> Teachers:
     folders = {domain: session.run.teacher(session.folder, domain) for domain in session.stage.teachers}
     for domain, folder in folders.items():
-        if AutoTokenizer.from_pretrained(folder).get_vocab() != session.tokenizer.get_vocab():
-            raise UserError(
-                f"{session.stage.name}.teachers.{domain}: expected the student's tokenizer, of {session.parent}, found "
-                f"another one in {folder}. A teacher scores the student's tokens: choose one with the same tokenizer"
-            )
+        where = f"{session.stage.name}.teachers.{domain}"
+        check_tokenizer(where, folder, session.tokenizer, foreign=is_folder(session.stage.teachers[domain]))
     budget = int(HOST_MEMORY_SHARE * available_bytes())
     keep_heads = session.stage.objective == "exact"
     teachers = Teachers(session.trainer, folders, keep_heads=keep_heads, memory_bytes=budget)

@@ -15,7 +15,7 @@ from cascade_rl.rl_stages.recipes.cascade1_stages import Size, cascade1
 CASCADE = cascade1(
     Size(
         name="cascade1_14b",
-        base=BaseModel(hf="models/Qwen3-14B-Base", published="qwen3_14b"),
+        base=BaseModel(hf="models/Qwen3-14B-Base", published="qwen3_14b", chat_template="cascade1"),
         recipe=THINKING_14B,
         answer_tokens=THINKING_14B["code_rl"]["sampling"].max_new_tokens,
         sft=((5e-5, 22_000), (5e-5, 41_000)),

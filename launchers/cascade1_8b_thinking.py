@@ -16,7 +16,7 @@ from cascade_rl.rl_stages.recipes.cascade1_stages import Size, cascade1
 CASCADE = cascade1(
     Size(
         name="cascade1_8b_thinking",
-        base=BaseModel(hf="models/Qwen3-8B-Base", published="qwen3_8b"),
+        base=BaseModel(hf="models/Qwen3-8B-Base", published="qwen3_8b", chat_template="cascade1"),
         recipe=THINKING_8B,
         answer_tokens=THINKING_8B["code_rl"]["sampling"].max_new_tokens,
         sft=((5e-5, 20_000), (2e-5, 32_000)),

@@ -233,7 +233,11 @@ B200 = by_stage(
 
 CASCADE = Cascade(
     name="cascade2_30b_a3b",
-    base=BaseModel(hf="models/NVIDIA-Nemotron-3-Nano-30B-A3B-Base-BF16", published="nemotron_3_nano_30b_a3b"),
+    base=BaseModel(
+        hf="models/NVIDIA-Nemotron-3-Nano-30B-A3B-Base-BF16",
+        published="nemotron_3_nano_30b_a3b",
+        chat_template="cascade2",
+    ),
     stages=STAGES,
     # Held-out prompts of the training pools. The paper's benchmarks have answers of up to 128K tokens.
     evaluation=Evaluation(

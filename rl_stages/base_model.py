@@ -9,9 +9,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from cascade_rl.engine.backend.ranks import is_rank0
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models import build_model, export_hf
+from cascade_rl.rl_stages.config.base import BaseModel
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
 from cascade_rl.rl_stages.config.sft_stage import SftStage
+from cascade_rl.rl_stages.data.chat_templates import template_text
 from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.tasks.demonstration import load_demonstrations
@@ -32,6 +34,11 @@ def ready(run: RunFolder, parallel: ParallelConfig) -> Path:
     return folder
 
 
+def chat_template(base: BaseModel) -> str | None:
+    """The text of the template that the launcher names; None for the template of the model folder."""
+    return None if base.chat_template is None else template_text(base.chat_template)
+
+
 def _make(cascade: Cascade, parallel: ParallelConfig, folder: Path) -> None:
     given = cascade.base.tokenizer
     tokenizer = AutoTokenizer.from_pretrained(given) if given else _train_tokenizer(cascade)
@@ -41,7 +48,7 @@ def _make(cascade: Cascade, parallel: ParallelConfig, folder: Path) -> None:
     if is_rank0():
         tokenizer.save_pretrained(source)
     dist.barrier()
-    export_hf(model, hf_config, folder, tokenizer_from=source)
+    export_hf(model, hf_config, folder, tokenizer_from=source, chat_template=chat_template(cascade.base))
 
 
 def _train_tokenizer(cascade: Cascade) -> PreTrainedTokenizerBase:

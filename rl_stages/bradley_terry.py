@@ -16,9 +16,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from cascade_rl.engine.backend.ranks import from_rank0, is_rank0
+from cascade_rl.engine.backend.ranks import from_rank0
 from cascade_rl.engine.core.train_sequence import TrainSequence
-from cascade_rl.engine.models import export_hf
 from cascade_rl.engine.train.losses import RewardLoss
 from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
 from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.shaping import scored_text
@@ -47,12 +46,10 @@ class RewardSession(TrainingSession[RewardModelStage]):
 
     scalar_head = True
 
-    def finish(self) -> None:
-        """Exports the model and, next to it, its scalar head."""
-        export_hf(self.trainer.module, self.hf_config, self.folder.export, tokenizer_from=self.parent)
+    def export(self) -> None:
+        """The model and, next to it, its scalar head."""
+        super().export()
         self.trainer.save_scalar_head(self.folder.export)
-        if is_rank0():
-            self.folder.finish()
 
     def pairs(self, split: Split) -> list[Pair]:
         heldout = self.cascade.evaluation.heldout_fraction

@@ -8,7 +8,6 @@ from functools import partial
 from typing import ClassVar, Self
 
 import torch.distributed as dist
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.backend.ranks import any_rank, from_rank0, is_rank0
@@ -18,6 +17,7 @@ from cascade_rl.engine.train.reference import Reference
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.rl_stages import base_model
 from cascade_rl.rl_stages.config.stage import Stage
+from cascade_rl.rl_stages.data.tokenizer import load_tokenizer
 from cascade_rl.rl_stages.run import stop_request, watchdog
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.sample_record import SampleRecord
@@ -41,7 +41,8 @@ class TrainingSession[S: Stage]:
         self.watchdog = watchdog.Watchdog(dist.get_rank(), watchdog.limit_s(), watchdog.say)
         self.parent = folder.parent.export if folder.parent else base_model.ready(run, self.layout.parallel)
         self.hf_config = read_config(self.parent)
-        self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.parent)
+        self.chat_template = base_model.chat_template(self.cascade.base)
+        self.tokenizer = load_tokenizer(self.parent, self.chat_template)
 
     def __enter__(self) -> Self:
         with self.exits:
@@ -108,9 +109,19 @@ class TrainingSession[S: Stage]:
 
     def finish(self) -> None:
         """Exports the weights for the next stage, and for vLLM and transformers."""
-        export_hf(self.trainer.module, self.hf_config, self.folder.export, tokenizer_from=self.parent)
+        self.export()
         if is_rank0():
             self.folder.finish()
+
+    def export(self) -> None:
+        """Collective."""
+        export_hf(
+            self.trainer.module,
+            self.hf_config,
+            self.folder.export,
+            tokenizer_from=self.parent,
+            chat_template=self.chat_template,
+        )
 
     def _build_trainer(self) -> Trainer:
         return Trainer(

@@ -17,6 +17,7 @@ from cascade_rl.engine.models.hf_config import HfConfig, export_dtype, read_conf
 from cascade_rl.engine.models.hf_image import HfImage, TensorSpec, read_checkpoint
 from cascade_rl.engine.models.name_map import NameMap, Shard
 
+CHAT_TEMPLATE = "chat_template.jinja"  # transformers and vLLM prefer it to the one in tokenizer_config.json
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -25,7 +26,7 @@ TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",
     "tokenizer.model",
-    "chat_template.jinja",
+    CHAT_TEMPLATE,
     "generation_config.json",
 )
 NAMED_PER_ERROR = 4
@@ -71,8 +72,15 @@ def image_tensors(hf: HfConfig) -> dict[str, TensorSpec]:
     return {name: (torch.float32 if tensor.float32 else dtype, tensor.shape) for name, tensor in tensors.items()}
 
 
-def export_hf(model: RankModel, hf: HfConfig, folder: str | Path, tokenizer_from: str | Path | None = None) -> None:
-    """Writes `folder`, loadable by transformers and vLLM: weights, config.json, tokenizer (a copy).
+def export_hf(
+    model: RankModel,
+    hf: HfConfig,
+    folder: str | Path,
+    tokenizer_from: str | Path | None = None,
+    chat_template: str | None = None,
+) -> None:
+    """Writes `folder`, loadable by transformers and vLLM: weights, config.json, tokenizer (a copy). `chat_template`, a
+    template's text, replaces the tokenizer's.
 
     All ranks call it. The folder appears complete or not at all; an existing one is replaced.
     """
@@ -88,6 +96,8 @@ def export_hf(model: RankModel, hf: HfConfig, folder: str | Path, tokenizer_from
         (partial / "config.json").write_text(json.dumps(hf, indent=2))
         if tokenizer_from is not None:
             copy_tokenizer(Path(tokenizer_from), partial)
+        if chat_template is not None:
+            (partial / CHAT_TEMPLATE).write_text(chat_template)
         shutil.rmtree(folder, ignore_errors=True)
         os.rename(partial, folder)
     torch.distributed.barrier()

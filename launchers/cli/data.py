@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.launchers.cli import template_report
 from cascade_rl.rl_stages.config.source import Source, parse_sources
 from cascade_rl.rl_stages.data.blend import Blend
 from cascade_rl.rl_stages.data.decontamination import WORDS, Decontaminator
@@ -34,7 +35,10 @@ def _parser() -> argparse.ArgumentParser:
     description = "Checks, filters, deduplicates, decontaminates and mixes rows of data."
     parser = argparse.ArgumentParser(prog="cascade data", description=description, allow_abbrev=False)
     kinds = parser.add_subparsers(title="commands", required=True, metavar="WHAT")
-    check = _kind(kinds, "check", "Check that every row is a valid task or demonstration (if not, exit code 1)")
+    valid = "Check that every row is a valid task or demonstration (if not, exit code 1)"
+    check = _kind(kinds, "check", valid, sources="*")
+    check.add_argument("--launcher", type=Path, metavar="FILE.py", help="also compare its chat template with a model's")
+    check.add_argument("--model", type=Path, metavar="FOLDER", help="that model (default: the launcher's base)")
     check.set_defaults(command=_check)
     keep = _kind(kinds, "filter", "Keep the rows whose pass_rate is in a range", out=True)
     keep.add_argument("--pass-rate", type=float, nargs=2, required=True, metavar=("LOW", "HIGH"), help="range to keep")
@@ -54,10 +58,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _kind(
-    kinds: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str, out: bool = False
+    kinds: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    text: str,
+    out: bool = False,
+    sources: str = "+",
 ) -> argparse.ArgumentParser:
     parser = kinds.add_parser(name, help=text, description=f"{text}.")
-    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="a file, a folder or hf:owner/name")
+    parser.add_argument("sources", nargs=sources, metavar="SOURCE", help="a file, a folder or hf:owner/name")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report to FILE")
     if out:
         parser.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="file to write")
@@ -135,12 +143,24 @@ def _reason(message: str) -> str:
 
 
 def _check(options: argparse.Namespace) -> int:
+    """Exit code 1 if a row is wrong, or if the launcher's chat template differs from the model's."""
+    if not options.launcher and (options.model or not options.sources):
+        raise UserError(
+            "expected --launcher FILE.py, or rows without --model; found neither. Name what is to be checked"
+        )
+    wrong = _check_rows(options) if options.sources else 0
+    differing = template_report.differing(options.launcher, options.model) if options.launcher else 0
+    return int(wrong > 0 or differing > 0)
+
+
+def _check_rows(options: argparse.Namespace) -> int:
+    """The number of wrong rows."""
     started = time.perf_counter()
     report = check(options.sources)
     seconds = time.perf_counter() - started
     rows = report.kept.total() + report.dropped.total()
     _tell(options, report, f"{rows:,} rows in {seconds:.1f} s ({rows / seconds:,.0f} rows/s)", "wrong")
-    return 1 if report.dropped else 0
+    return report.dropped.total()
 
 
 def _sift(options: argparse.Namespace, rule: PassRateFilter | Deduplicator | Decontaminator) -> int:

@@ -18,6 +18,7 @@ from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
 from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.source import GENERATE, Source
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
+from cascade_rl.rl_stages.data.chat_templates import template_text
 from cascade_rl.rl_stages.data.rows import HUB, data_files
 from cascade_rl.rl_stages.run.known_data import KnownData
 from cascade_rl.rl_stages.scoring.reward_makers import reward_makers
@@ -68,10 +69,13 @@ def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere:
 def check_settings(cascade: Cascade) -> None:
     """Raises UserError for faults of the settings themselves, whatever the machine and the data.
 
-    These are an unsupported model, a layout that does not divide it, an unknown domain, and a domain that the stage's
-    reward model does not score. Only config.json is read: that of `base.published` if the checkpoint is not here.
+    These are an unsupported model, a layout that does not divide it, a chat template that does not exist, an unknown
+    domain, and a domain that the stage's reward model does not score. Only config.json is read: that of
+    `base.published` if the checkpoint is not here.
     """
     hf_config = model_config(cascade)
+    if cascade.base.chat_template is not None:
+        template_text(cascade.base.chat_template)
     for domain in cascade.evaluation.domains:
         domain_named(domain)
     for stage in cascade.stages:

@@ -16,6 +16,7 @@ from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.room import Room
 from cascade_rl.rl_stages.config.source import parse_sources
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
+from cascade_rl.rl_stages.data.chat_templates import template_text
 from cascade_rl.rl_stages.run.known_data import KnownData
 from cascade_rl.rl_stages.tasks.load_tasks import read_tasks, split_of
 
@@ -36,10 +37,10 @@ def overlong_prompts(cascade: Cascade, known: KnownData, stages: Iterable[Stage]
     model = cascade.base.hf or cascade.base.tokenizer
     if model is None:
         return []
-    folder = Path(model)
-    heldout = cascade.evaluation.heldout_fraction
-    what = f"prompts of tokenizer {_fingerprint(folder)}, held out {heldout}"
-    recall = partial(known.recall, what, find=partial(_lengths, folder, heldout))
+    named, heldout = cascade.base.chat_template, cascade.evaluation.heldout_fraction
+    folder, template = Path(model), named and template_text(named)
+    what = f"prompts of tokenizer {_fingerprint(folder, template)}, held out {heldout}"
+    recall = partial(known.recall, what, find=partial(_lengths, folder, template, heldout))
     sampling = [stage for stage in stages or cascade.stages if isinstance(stage, OnPolicyStage)]
     return [line for stage in sampling for line in _of_stage(cascade, stage, recall)]
 
@@ -70,11 +71,11 @@ def _overlong(room: Room, where: str, found: Lengths) -> Iterator[str]:
             yield f"{told}. They will be left out"
 
 
-def _lengths(folder: Path, heldout_fraction: float, source: str) -> dict[str, Lengths]:
+def _lengths(folder: Path, template: str | None, heldout_fraction: float, source: str) -> dict[str, Lengths]:
     """By split. Renders and encodes every prompt of the source."""
     from cascade_rl.rl_stages.tasks.prompt_room import prompt_tokens
 
-    tokenizer = _tokenizer(folder)
+    tokenizer = _tokenizer(folder, template)
     print(f"measuring the prompts of {source}", flush=True)
     found: dict[str, dict[str, list[tuple[int, str]]]] = {"train": defaultdict(list), "heldout": defaultdict(list)}
     for task in read_tasks(source):
@@ -83,10 +84,10 @@ def _lengths(folder: Path, heldout_fraction: float, source: str) -> dict[str, Le
 
 
 @cache
-def _tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
-    from transformers import AutoTokenizer
+def _tokenizer(folder: Path, template: str | None) -> "PreTrainedTokenizerBase":
+    from cascade_rl.rl_stages.data.tokenizer import load_tokenizer
 
-    return AutoTokenizer.from_pretrained(folder)
+    return load_tokenizer(folder, template)
 
 
 def _summary(lengths: Iterable[tuple[int, str]]) -> dict[str, Any]:
@@ -94,8 +95,8 @@ def _summary(lengths: Iterable[tuple[int, str]]) -> dict[str, Any]:
     return {"tokens": [tokens for tokens, _ in ordered], "longest": ordered[0][1]}
 
 
-def _fingerprint(folder: Path) -> str:
-    digest = hashlib.blake2b(digest_size=8)
+def _fingerprint(folder: Path, template: str | None) -> str:
+    digest = hashlib.blake2b((template or "").encode(), digest_size=8)
     for name in TOKENIZER_FILES:
         if (folder / name).is_file():
             digest.update((folder / name).read_bytes())

@@ -62,13 +62,15 @@ def _play(small: Cascade, runs: Path, stage_command: Sequence[str], console: Con
 
 
 def _small_base(cascade: Cascade, inputs: Path, console: Console) -> BaseModel:
+    if cascade.base.hf is None:
+        return cascade.base  # a random model, which is as small as its launcher wants it
     published = model_config(cascade)
     longest = max(cascade.layout(stage).rollout.max_model_len for stage in cascade.stages)
     longest = max(longest, *(stage.token_budget for stage in cascade.stages))
     tokenizer, told = ready_tokenizer(cascade.base, inputs / "tokenizer")
     config = small_model(published, total(longest) + ROOM)
     console.print(f"model: {_described(config)}; tokenizer: {told}", soft_wrap=True)
-    return BaseModel(hf_config=config, tokenizer=str(tokenizer))
+    return BaseModel(hf_config=config, tokenizer=str(tokenizer), chat_template=cascade.base.chat_template)
 
 
 def _described(config: dict) -> str:

@@ -1,13 +1,12 @@
 """A model of the published family, small in every width, with all kinds of its layers and its whole vocabulary."""
 
 import json
-from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 
 from cascade_rl.engine.models import HfConfig
 from cascade_rl.rl_stages.config.base import BaseModel
-from cascade_rl.rl_stages.data import chat_templates
+from cascade_rl.rl_stages.data.chat_templates import template_text
 
 SMALL = {
     "hidden_size": 64,
@@ -33,6 +32,7 @@ MARKS = (
     "<tool_response>", "</tool_response>",
 )  # fmt: skip
 FIRST_RESERVED = 20
+DEFAULT_TEMPLATE = "nemotron3"  # for a base that is not here and names none
 
 
 def small_model(published: HfConfig, positions: int) -> HfConfig:
@@ -84,9 +84,5 @@ def ready_tokenizer(base: BaseModel, folder: Path) -> tuple[Path, str]:
     """The folder of the base's own tokenizer, or of one that stands in for it, and which one it is."""
     if base.hf and (Path(base.hf) / "tokenizer_config.json").is_file():
         return Path(base.hf), f"that of {base.hf}"
-    if base.tokenizer:
-        return Path(base.tokenizer), f"that of {base.tokenizer}"
-    template = resources.files(chat_templates) / (
-        "cascade1.jinja" if "qwen" in str(base.published) else "nemotron3.jinja"
-    )
-    return stand_in_tokenizer(template.read_text(), folder), "Tekken, 131,072 entries, stands in for that of the base"
+    template = template_text(base.chat_template or DEFAULT_TEMPLATE)
+    return stand_in_tokenizer(template, folder), "Tekken, 131,072 entries, stands in for that of the base"

@@ -18,12 +18,16 @@ class BaseModel(Node):
     tokenizer  folder of the tokenizer of a random model; None: the run trains one on the prompts of its stages
     published  file name in engine/models/published that equals the config.json of `hf`. A dry run and a plan read it
                where the checkpoint is not available
+
+    chat_template   name of a template in rl_stages/data/chat_templates, or path of a .jinja file. Every stage renders
+                    with it, and every export holds it. None is the template of the model folder
     """
 
     hf: str | None = None
     hf_config: Mapping[str, Any] | None = None
     published: str | None = None
     tokenizer: str | None = None
+    chat_template: str | None = None
 
     def __post_init__(self) -> None:
         given = [name for name in ("hf", "hf_config") if getattr(self, name) is not None]

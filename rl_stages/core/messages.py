@@ -51,7 +51,10 @@ def parse_messages(value: object, where: str) -> tuple[Message, ...]:
 
 
 def parse_tools(value: object, where: str) -> tuple[Tool, ...]:
-    """Tools, flat (NeMo-Gym) or nested (chat), in the nested form of chat templates. Raises UserError otherwise."""
+    """Tools, flat (NeMo-Gym) or nested (chat), in the nested form of chat templates. Raises UserError otherwise.
+
+    `strict` stays if it is not None: NeMo-Gym gives it to vLLM, and Nemotron-3's template shows it.
+    """
     tools = [] if value is None else value
     if not isinstance(tools, list):
         raise UserError(f"expected '{where}' to be a list of {TOOL_FORM}; found {shown(value)}")
@@ -200,10 +203,8 @@ def _tool(tool: object, where: str) -> Tool:
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     if not isinstance(function, dict) or not _is_function(function):
         raise UserError(f"expected '{where}' to be a list of {TOOL_FORM}; found {shown(tool)}")
-    return {
-        "type": "function",
-        "function": {name: item for name, item in function.items() if name not in ("type", "strict")},
-    }
+    unset = ("type",) if function.get("strict") is not None else ("type", "strict")
+    return {"type": "function", "function": {name: item for name, item in function.items() if name not in unset}}
 
 
 def _is_function(function: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -66,6 +67,25 @@ def utf8_alphabet() -> list[str]:
     leads = "".join(chr(point) for point in (*range(0x800), *range(0x800, 0xD800, 0x100), 0xE000, 0xFF00))
     planes = "".join(chr(point) for point in range(0x10000, 0x110000, 0x10000))
     return sorted({character for word, _ in splitter.pre_tokenize_str(leads + planes) for character in word})
+
+
+def load_tokenizer(folder: Path, chat_template: str | None) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model folder. `chat_template`, a template's text, replaces the folder's own unless it is None.
+
+    Raises UserError if there is no template, or if it does not open the assistant's turn.
+    """
+    from transformers import AutoTokenizer  # it imports torch
+
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+    if chat_template is not None:
+        tokenizer.chat_template = chat_template
+    closed, opened = (_render(tokenizer, _OPENING[:1], (), None, speak=speak) for speak in (False, True))
+    if closed == opened:
+        raise UserError(
+            "expected a chat template that opens the assistant's turn where add_generation_prompt is true; found one "
+            f"that ends with {opened[-40:]!r} either way. Add that block, or name another one in base.chat_template"
+        )
+    return tokenizer
 
 
 def encode_prompt(
@@ -169,7 +189,7 @@ def _render(
 ) -> str:
     """The template's text, with or without the start of an assistant answer."""
     if tokenizer.chat_template is None:
-        raise UserError("expected a tokenizer with a chat template; found none: add one to tokenizer_config.json")
+        raise UserError("expected a tokenizer with a chat template; found none: name one in base.chat_template")
     mode = {} if thinking is None else {"enable_thinking": thinking}
     render = partial(tokenizer.apply_chat_template, list(messages), tokenize=False, add_generation_prompt=speak, **mode)
     text = str(render(tools=list(tools)) if tools else render())

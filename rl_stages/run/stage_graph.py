@@ -60,7 +60,10 @@ class Identity:
 
 
 def base_hash(cascade: Cascade) -> str:
-    return digest([differences(cascade.base), cascade.seed])
+    """A chat template that is a file counts by its content: it changes every prompt."""
+    template = cascade.base.chat_template or ""
+    content = [_data_hash(template)] if template.endswith(".jinja") else []
+    return digest([differences(cascade.base), cascade.seed, *content])
 
 
 def identities(cascade: Cascade, known: KnownData | None = None) -> dict[str, Identity]:

@@ -143,6 +143,7 @@ def test_a_bfloat16_export_keeps_the_router_bias_in_float32(checkpoints: dict, t
 def test_an_export_is_a_folder_that_transformers_loads(checkpoints: dict, tmp_path: Path) -> None:
     folder, expected = checkpoints["qwen3_moe"]
     (folder / "tokenizer.json").write_text("{}")
+    (folder / "chat_template.jinja").write_text("of the folder")
     export = tmp_path / "runs" / "export"
     (export.parent / "export.partial").mkdir(parents=True)  # of a run that was killed
 
@@ -151,14 +152,16 @@ def test_an_export_is_a_folder_that_transformers_loads(checkpoints: dict, tmp_pa
         hf = read_config(folder)
         model = build_model(hf, ONE, seed=5)
         load_hf(model, folder)
-        for _ in range(2):  # the second replaces the first
-            export_hf(model, hf, export, tokenizer_from=folder)
+        export_hf(model, hf, export, tokenizer_from=folder)
+        assert (export / "chat_template.jinja").read_text() == "of the folder"
+        export_hf(model, hf, export, tokenizer_from=folder, chat_template="of the launcher")  # replaces the first
 
     run_ranks(1, convert)
     with torch.no_grad():
         logits = AutoModelForCausalLM.from_pretrained(export)(_tokens()).logits[0]
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-6)
     assert {path.name for path in export.iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
+    assert (export / "chat_template.jinja").read_text() == "of the launcher"
     assert [path.name for path in export.parent.iterdir()] == ["export"]
 
 

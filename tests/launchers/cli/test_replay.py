@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cascade_rl.distillation import mopd
+from cascade_rl.distillation import mopd, teacher_tokenizer
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome, Request, Rollout, Sampling
@@ -124,7 +124,7 @@ class WithoutEngine(Session):
         self.folder.record_step(step, metrics, {}, tokens)
 
 
-TOKENIZER = SimpleNamespace(get_vocab=lambda: {"a": 0})
+TOKENIZER = SimpleNamespace(get_vocab=lambda: {"a": 0}, chat_template=None)
 
 
 def _sequence(name: str) -> TrainSequence:
@@ -143,7 +143,7 @@ def _prompt(sequence: TrainSequence) -> int:
 
 
 def _take_steps(root: Path) -> None:
-    mopd.AutoTokenizer = SimpleNamespace(from_pretrained=lambda _: TOKENIZER)  # type: ignore[misc,assignment]
+    teacher_tokenizer.AutoTokenizer = SimpleNamespace(from_pretrained=lambda _: TOKENIZER)  # type: ignore[misc,assignment]
     run = RunFolder.open(root)
     initialize_distributed(ParallelConfig(), run.cascade.seed)
     for stage in run.cascade.stages[1:]:

@@ -57,6 +57,10 @@ def folder(tmp_path: Path) -> Path:
         (["sft.data=generate:math@2"], "expected generate:math@<fraction that is right, in [0, 1]>; found '2'"),
         (["evaluation.domains=math,chess"], "found 'chess'"),
         (["base.hf_config=null", "base.hf=gpt2"], "LlamaForCausalLM; config.json has GPT2LMHeadModel"),
+        (
+            ["base.chat_template=nemotron4"],
+            "expected one of nemotron3, cascade2, cascade1 or the path of a .jinja file",
+        ),
         (["nproc=3", "parallel.tensor=3"], "tensor parallel size must divide the 4 query heads of "),
         (["parallel.expert=2"], "expert parallel size must be 1 in a model without experts; found 2"),
         (["nproc=3", "parallel.pipeline=2"], "nproc: expected a multiple of 2"),

@@ -80,8 +80,11 @@ def test_what_is_no_message_is_refused_with_its_place(items: object, message: st
 def test_tools_flat_and_nested_are_one_form() -> None:
     function = {"name": "pay", "parameters": {"type": "object"}}
     nested = {"type": "function", "function": function}
-    assert parse_tools([{"type": "function", "strict": True, **function}], "tools") == (nested,)
+    for unset in ({}, {"strict": None}):
+        assert parse_tools([{"type": "function", **unset, **function}], "tools") == (nested,)
     assert parse_tools([nested], "tools") == (nested,)
+    (kept,) = parse_tools([{"type": "function", "strict": False, **function}], "tools")
+    assert kept["function"]["strict"] is False
     for bad in ({}, [{}], [{"name": 3}], [{"name": "pay", "parameters": {"properties": []}}]):
         with pytest.raises(UserError, match="expected 'tools' to be a list of"):
             parse_tools(bad, "tools")

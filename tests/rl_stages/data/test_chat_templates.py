@@ -1,13 +1,22 @@
-"""The papers' chat templates, and which tokens of a conversation are learned under each."""
+"""The published chat templates, and which tokens of a conversation are learned under each."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.core.messages import parse_messages, parse_tools
-from cascade_rl.rl_stages.data import chat_templates
+from cascade_rl.rl_stages.data.chat_templates import NAMED, template_text
+from cascade_rl.rl_stages.data.template_samples import ARGUMENTS, SAMPLES, Sample
+from cascade_rl.rl_stages.data.template_samples import TOOLS as SAMPLE_TOOLS
 from cascade_rl.rl_stages.data.tokenizer import encode_demonstration, encode_prompt, encode_reply, train_tokenizer
+from cascade_rl.rl_stages.rewards.verifiers.structured.tool_text import split_calls
+
+# The lines that the published templates render. nemotron3 holds what NVIDIA's renders, cascade2 the same after the
+# system turn of the release. In cascade1, flags and system turn are the model cards', the rest is what Qwen3's renders.
+GOLDEN = Path(__file__).with_name("golden_templates")
 
 TOOLS = parse_tools(
     [
@@ -36,34 +45,10 @@ CHAT = parse_messages(
     ],
     "row",
 )
-SHOWN_TOOLS = """# Tools
-
-These functions can be called:
-
-<tools>
-<function>
-<name>pay</name>
-<description>Pays.</description>
-<parameters>
-<parameter>
-<name>to</name>
-<type>string</type>
-<description>who</description>
-</parameter>
-<parameter>
-<name>n</name>
-<type>integer</type>
-<minimum>1</minimum>
-</parameter>
-<required>["to"]</required>
-</parameters>
-</function>
-</tools>"""
 CALL = (
     "<tool_call>\n<function=pay>\n<parameter=to>\nAnn\n</parameter>\n<parameter=n>\n1\n</parameter>\n"
     "</function>\n</tool_call>\n"
 )
-JSON_CALL = '<tool_call>\n{"name": "pay", "arguments": {"to": "Ann", "n": 1}}\n</tool_call>'
 RESULT = "<|im_start|>user\n<tool_response>\ndone\n</tool_response>\n<|im_end|>\n"
 
 
@@ -73,7 +58,7 @@ def tokenizer() -> Any:
 
 
 def with_template(tokenizer: Any, name: str) -> Any:
-    tokenizer.chat_template = getattr(chat_templates, name)
+    tokenizer.chat_template = NAMED[name]
     return tokenizer
 
 
@@ -94,45 +79,57 @@ def learned(tokenizer: Any, **settings: Any) -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize(("thinking", "opened"), [(True, "<think>\n"), (False, "<think></think>"), (None, "<think>\n")])
-def test_nemotron3_opens_the_turn_in_its_mode(tokenizer: Any, thinking: bool | None, opened: str) -> None:
-    text = prompt(with_template(tokenizer, "NEMOTRON3"), CHAT[:1], thinking=thinking)
-    assert (
-        text == f"<|im_start|>system\n<|im_end|>\n<|im_start|>user\nPay Ann.<|im_end|>\n<|im_start|>assistant\n{opened}"
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
+@pytest.mark.parametrize("name", NAMED)
+def test_a_conversation_is_rendered_as_published(tokenizer: Any, name: str, sample: Sample) -> None:
+    settings = {"add_generation_prompt": True, **sample.settings}
+    rendered = with_template(tokenizer, name).apply_chat_template(
+        list(sample.messages), list(sample.tools) or None, tokenize=False, **settings
     )
+    golden = json.loads((GOLDEN / f"{name}.json").read_text())
+    assert rendered.split("\n") == golden[sample.name]
 
 
-def test_nemotron3_shows_tools_calls_and_results_and_drops_reasoning_before_the_last_user_turn(tokenizer: Any) -> None:
-    with_template(tokenizer, "NEMOTRON3")
-    assert prompt(tokenizer, CHAT[:5], TOOLS).partition("\n\nA call is")[0] == f"<|im_start|>system\n{SHOWN_TOOLS}"
-    kept = (
-        f"<|im_start|>assistant\n<think>\nI pay.\n</think>\n{CALL}<|im_end|>\n{RESULT}<|im_start|>assistant\n<think>\n"
-    )
-    assert prompt(tokenizer, CHAT[:3], TOOLS).endswith(kept)
-    dropped = f"<think></think>{CALL}<|im_end|>\n{RESULT}<|im_start|>assistant\n<think></think>Paid.<|im_end|>\n"
-    assert prompt(tokenizer, CHAT[:5], TOOLS).endswith(
-        f"<|im_start|>assistant\n{dropped}<|im_start|>user\nThanks.<|im_end|>\n<|im_start|>assistant\n<think>\n"
-    )
+def test_a_template_has_a_name_or_a_file(tmp_path: Path) -> None:
+    own = tmp_path / "own.jinja"
+    own.write_text("{{ messages }}")
+    assert template_text(str(own)) == "{{ messages }}"
+    for wrong in ("nemotron4", str(tmp_path / "none.jinja"), str(tmp_path)):
+        with pytest.raises(UserError, match="one of nemotron3, cascade2, cascade1 or the path of a"):
+            template_text(wrong)
 
 
-def test_nemotron3_keeps_reasoning_and_names_a_budget_when_asked(tokenizer: Any) -> None:
-    text = with_template(tokenizer, "NEMOTRON3").apply_chat_template(
-        list(CHAT[:5]), tokenize=False, truncate_history_thinking=False, reasoning_budget=50
-    )
-    assert "<think>\nI pay.\n</think>\n<tool_call>" in text
-    assert text.endswith("Thanks.\n\n{thinking token budget: 50}<|im_end|>\n")
+@pytest.mark.parametrize("name", NAMED)
+def test_the_verifiers_read_the_calls_that_a_template_shows(tokenizer: Any, name: str) -> None:
+    """And these calls, rendered again, are the same text."""
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in SAMPLE_TOOLS}
+    other = {"to": ["None"], "urgent": False, "copies": None, "about": {}, "note": None}
+    given = [*ARGUMENTS.items(), ("send_mail", other), ("send_mail", {"note": "5", "urgent": True})]
+
+    def shown(calls: list[tuple[str, Any]]) -> str:
+        turn = {"role": "assistant", "content": "", "tool_calls": [called(*call) for call in calls]}
+        text = with_template(tokenizer, name).apply_chat_template([CHAT[0], turn], SAMPLE_TOOLS, tokenize=False)
+        return str(text).rpartition("<|im_start|>assistant\n")[2]
+
+    _, calls = split_calls(shown(given), schemas)
+    assert [(call.name, call.arguments) for call in calls] == given
+    assert shown([(call.name, call.arguments) for call in calls]) == shown(given)
+
+
+def called(name: str, arguments: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def test_adjacent_results_share_a_turn(tokenizer: Any) -> None:
     reply = [{"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}]
-    for name, opened in (("NEMOTRON3", "<think>\n"), ("CASCADE1", "")):
+    for name, end, opened in (("nemotron3", "\n", "<think>\n"), ("cascade1", "", "")):
         assert tokenizer.decode(encode_reply(with_template(tokenizer, name), reply)) == (
-            "\n<|im_start|>user\n<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>\n<|im_end|>\n"
-            f"<|im_start|>assistant\n{opened}"
+            "\n<|im_start|>user\n<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>"
+            f"{end}<|im_end|>\n<|im_start|>assistant\n{opened}"
         )
 
 
-@pytest.mark.parametrize("name", ["NEMOTRON3", "CASCADE2", "CASCADE1"])
+@pytest.mark.parametrize("name", ["nemotron3", "cascade2", "cascade1"])
 def test_a_loop_that_appends_replies_sees_what_the_template_shows(tokenizer: Any, name: str) -> None:
     """Up to the next user turn, where the template drops what the loop keeps."""
     with_template(tokenizer, name)
@@ -143,44 +140,23 @@ def test_a_loop_that_appends_replies_sees_what_the_template_shows(tokenizer: Any
     assert loop == encode_prompt(tokenizer, CHAT[:3], TOOLS, True) == ids[: len(loop)]
 
 
-def test_cascade2_says_who_it_is_where_nobody_else_does(tokenizer: Any) -> None:
-    with_template(tokenizer, "CASCADE2")
-    assert prompt(tokenizer, CHAT[:1]).startswith(
-        "<|im_start|>system\nYou are a helpful and harmless assistant.\n\nNo tools may be used.<|im_end|>\n"
-    )
-    assert "No tools" not in prompt(tokenizer, CHAT[:1], TOOLS)
-    own = ({"role": "system", "content": "Be brief."}, *CHAT[:1])
-    assert prompt(tokenizer, own).startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n")
-
-
-def test_cascade1_flags_each_user_turn_and_has_no_empty_think_block(tokenizer: Any) -> None:
-    with_template(tokenizer, "CASCADE1")
-    text = prompt(tokenizer, CHAT[:5], TOOLS, thinking=False)
-    assert text.endswith(
-        f"<|im_start|>user\nPay Ann. /no_think<|im_end|>\n<|im_start|>assistant\n{JSON_CALL}<|im_end|>\n{RESULT}"
-        "<|im_start|>assistant\nPaid.<|im_end|>\n<|im_start|>user\nThanks. /no_think<|im_end|>\n<|im_start|>assistant\n"
-    )
-    assert '<tools>\n{"name": "pay"' in text
-    assert prompt(tokenizer, CHAT[:1]) == "<|im_start|>user\nPay Ann. /think<|im_end|>\n<|im_start|>assistant\n"
-
-
 def test_every_turn_is_learned_once_in_the_form_in_which_it_is_sampled(tokenizer: Any) -> None:
     """The first two turns share a context; the third does not see their reasoning, so it has a sequence of its own."""
-    tools = prompt(with_template(tokenizer, "NEMOTRON3"), CHAT[:1], TOOLS).removesuffix("<think>\n")
+    tools = prompt(with_template(tokenizer, "nemotron3"), CHAT[:1], TOOLS).removesuffix("<think>\n")
     first, second = learned(tokenizer)
     assert first == (
         f"{tools}<think>\n⟦I pay.\n</think>\n{CALL}<|im_end|>⟧\n{RESULT}"
         "<|im_start|>assistant\n<think>\n⟦It is done.\n</think>\nPaid.<|im_end|>⟧"
     )
     assert second == (
-        f"{tools}<think></think>{CALL}<|im_end|>\n{RESULT}<|im_start|>assistant\n<think></think>Paid.<|im_end|>\n"
+        f"{tools}<think></think>\n{CALL}<|im_end|>\n{RESULT}<|im_start|>assistant\n<think></think>\nPaid.<|im_end|>\n"
         "<|im_start|>user\nThanks.<|im_end|>\n<|im_start|>assistant\n<think></think>⟦Welcome.<|im_end|>⟧"
     )
     assert learned(tokenizer, turns="last") == [second]
 
 
 def test_turns_without_reasoning_share_one_sequence(tokenizer: Any) -> None:
-    with_template(tokenizer, "NEMOTRON3")
+    with_template(tokenizer, "nemotron3")
     plain = parse_messages(
         [{"role": role, "content": text} for role, text in (("user", "a"), ("assistant", "b")) * 3], "row"
     )
@@ -188,7 +164,7 @@ def test_turns_without_reasoning_share_one_sequence(tokenizer: Any) -> None:
     assert tokenizer.decode([token for token, learn in zip(ids, mask, strict=True) if learn]) == "b<|im_end|>" * 3
 
 
-@pytest.mark.parametrize("name", ["NEMOTRON3", "CASCADE2", "CASCADE1"])
+@pytest.mark.parametrize("name", ["nemotron3", "cascade2", "cascade1"])
 @pytest.mark.parametrize("end", [2, 4, 6])
 def test_the_ids_before_a_learned_turn_are_those_that_the_sampler_sees(tokenizer: Any, name: str, end: int) -> None:
     with_template(tokenizer, name)

@@ -2,7 +2,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.rl_stages.data.tokenizer import encode_demonstration, encode_prompt, train_tokenizer
+from cascade_rl.rl_stages.data.chat_templates import NAMED
+from cascade_rl.rl_stages.data.tokenizer import encode_demonstration, encode_prompt, load_tokenizer, train_tokenizer
 from cascade_rl.rl_stages.tasks.demonstration import load_demonstrations
 from cascade_rl.rl_stages.tasks.domains import DOMAINS
 
@@ -80,6 +81,17 @@ def test_a_tokenizer_without_a_template_is_refused(tokenizer, tmp_path):
     bare.chat_template = None
     with pytest.raises(UserError, match="chat template"):
         encode_prompt(bare, CHAT[:1])
+
+
+def test_a_folder_is_read_with_the_named_template_or_its_own(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    assert load_tokenizer(tmp_path, None).chat_template == tokenizer.chat_template
+    assert load_tokenizer(tmp_path, NAMED["cascade2"]).chat_template == NAMED["cascade2"]
+    with pytest.raises(UserError, match=r"opens the assistant's turn .* found one that ends with '\?' either way"):
+        load_tokenizer(tmp_path, "{% for m in messages %}{{ m.content }}{% endfor %}")
+    (tmp_path / "chat_template.jinja").unlink()
+    with pytest.raises(UserError, match=r"found none: name one in base\.chat_template"):
+        load_tokenizer(tmp_path, None)
 
 
 def test_the_template_is_asked_for_a_mode_or_refused(tokenizer, tmp_path):

@@ -85,11 +85,12 @@ def drawn(request: Request, text: str) -> Rollout:
 
 
 class ScriptedEnvironment:
-    """`answer(text of the turn)` is shown, or raised, or, where it is a float, the score at the end."""
+    """`answer(text of the turn)` is shown, as one output or several, or raised, or, where it is a float, the score at
+    the end."""
 
     concurrency, step_seconds = 2, 5.0
 
-    def __init__(self, answer: Callable[[str], str | float]) -> None:
+    def __init__(self, answer: Callable[[str], str | tuple[str, ...] | float]) -> None:
         self.answer = answer
         self.open = 0
         self.lock = threading.Lock()
@@ -109,7 +110,9 @@ class ScriptedEpisode:
 
     def step(self, text: str) -> Observation | End:
         answer = self.environment.answer(text)
-        return End(Verdict.scored(answer)) if isinstance(answer, float) else Observation.of_tools(answer)
+        if isinstance(answer, float):
+            return End(Verdict.scored(answer))
+        return Observation.of_tools(*([answer] if isinstance(answer, str) else answer))
 
     def close(self) -> None:
         with self.environment.lock:

@@ -66,6 +66,24 @@ def test_the_bytes_of_the_data_are_part_of_the_hash(tmp_path: Path) -> None:
     assert [name for name, digest in content_hashes(on_file).items() if digest != before[name]] == ["rl"]
 
 
+def test_the_name_or_the_bytes_of_the_chat_template_are_part_of_the_hash(tmp_path: Path) -> None:
+    own = tmp_path / "own.jinja"
+
+    def hashes(template: str, content: str = "") -> str:
+        own.write_text(content)
+        return content_hashes(override(CASCADE, [f"base.chat_template={template}"]))["sft"]
+
+    found = [
+        content_hashes(CASCADE)["sft"],
+        hashes("cascade1"),
+        hashes("cascade2"),
+        hashes(str(own)),
+        hashes(str(own), "x"),
+    ]
+    assert len(set(found)) == 5
+    assert hashes("cascade1") == found[1] and hashes(str(own)) == found[3]
+
+
 def test_a_parent_must_come_before() -> None:
     with pytest.raises(UserError, match=r"rl\.parent: expected an earlier stage or base \(base, sft\), found 'mopd'"):
         replace(CASCADE, stages=(SFT, replace(RL, parent="mopd")))

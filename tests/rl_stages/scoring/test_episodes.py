@@ -13,6 +13,7 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome, Rollout, Sampling
 from cascade_rl.rl_stages.core.episode_rollout import EpisodeRollout
 from cascade_rl.rl_stages.core.verdict import Verdict
+from cascade_rl.rl_stages.data.chat_templates import NAMED
 from cascade_rl.rl_stages.data.tokenizer import encode_prompt
 from cascade_rl.rl_stages.scoring.judge import Judge
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes, record
@@ -70,6 +71,36 @@ def test_an_episode_is_the_conversation_as_the_template_renders_it(start: Start)
     said = [*TOKENIZER.encode("look at cups"), *TOKENIZER.encode("look at books"), *TOKENIZER.encode("end")]
     assert [i for i in rollout.token_ids[rollout.generated] if i != TOKENIZER.eos_token_id] == said
     assert rollout.length == len(said) + 3
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_an_episode_of_calls_is_what_a_published_template_renders(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    """The outputs of a turn's calls share a turn, and reasoning stays, since no user turn follows."""
+    monkeypatch.setattr(TOKENIZER, "chat_template", NAMED[name])
+    call = {"type": "function", "function": {"name": "look", "arguments": {"at": "cups", "all": True}}}
+    asked = {"role": "assistant", "content": "", "reasoning_content": "I look.", "tool_calls": [call, call]}
+    shown = [("two cups", "books"), ("none",)]
+    outputs = [[{"role": "tool", "content": content} for content in contents] for contents in shown]
+    answer = {"role": "assistant", "content": "None.", "reasoning_content": "So."}
+    whole = [QUESTION, asked, *outputs[0], asked, *outputs[1], answer]
+
+    def rendered(end: int, **settings: bool) -> str:
+        return str(TOKENIZER.apply_chat_template(whole[:end], tokenize=False, **settings)).removesuffix("\n")
+
+    said = [
+        rendered(end + 1)
+        .removeprefix(rendered(end, add_generation_prompt=True))
+        .lstrip("\n")
+        .removesuffix("<|im_end|>")
+        for end in (1, 4, 6)
+    ]
+    world = iter([*shown, 1.0])
+    environment = ScriptedEnvironment(lambda _: next(world))
+    play = Play(monkeypatch, tmp_path, environment, lambda _, turn: said[turn - 1], limit=2000)  # after a system turn
+    rollout = play("a", replace(SAMPLING, max_new_tokens=1000))["a"]
+    assert [*rollout.prompt_ids, *rollout.token_ids] == TOKENIZER.encode(rendered(7))
 
 
 def test_raw_ids_stay_as_sampled_where_encoding_would_give_others(start: Start) -> None:

@@ -18,6 +18,7 @@ Parameters = Mapping[str, Any]
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _FUNCTION = re.compile(r"<function=([^<>\n]+)>(.*)</function>", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^<>\n]+)>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
+_WORDS = {"True": True, "False": False, "None": None}  # as the templates of Nemotron-3 show them
 _TAG = re.compile(r"</?tool_call>")
 
 
@@ -68,14 +69,25 @@ def _parameters(text: str, schema: Parameters) -> dict[str, Any]:
     return arguments
 
 
-def _value(text: str, schema: Mapping[str, Any]) -> Any:
-    """The text unchanged if the schema's type is "string"; else its JSON value, if it has one."""
-    if schema.get("type") == "string":
+def _value(text: str, schema: object) -> Any:
+    """The text unchanged if the schema accepts only text; else its value in JSON, or in Python's words."""
+    types, word = _types(schema), text.strip()
+    if types == {"string"} or (types == {"string", "null"} and word not in ("null", "None")):
         return text
+    if word in _WORDS:
+        return _WORDS[word]
     try:
-        return parse_document("json", text.strip())
+        return parse_document("json", word)
     except Malformed:
         return text
+
+
+def _types(schema: object) -> set[str]:
+    """The JSON types that a schema names, itself or in `anyOf`."""
+    if not isinstance(schema, Mapping):
+        return set()
+    named = schema.get("type") or ()
+    return {named} if isinstance(named, str) else set(named).union(*map(_types, schema.get("anyOf") or ()))
 
 
 def parameters_by_tool(tools: object) -> dict[str, Parameters]:

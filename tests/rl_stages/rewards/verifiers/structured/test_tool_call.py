@@ -125,6 +125,28 @@ def test_values_of_the_xml_form_are_text_where_the_schema_says_so():
         split_calls("<tool_call><function=pay></tool_call>", {})
 
 
+@pytest.mark.parametrize(
+    ("schema", "shown", "value"),
+    [
+        ({"type": "boolean"}, "True", True),
+        ({"type": "boolean"}, "false", False),
+        ({"type": "object"}, "None", None),
+        ({"type": "string"}, "None", "None"),
+        ({"type": ["string", "null"]}, "5", "5"),
+        ({"type": ["string", "null"]}, "None", None),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "true", "true"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "5", 5),
+        (True, "5", 5),
+    ],
+)
+def test_a_value_is_read_as_the_templates_show_it(schema, shown, value):
+    """Nemotron-3's template shows booleans and null in Python's words."""
+    text = f"<tool_call>\n<function=f>\n<parameter=x>\n{shown}\n</parameter>\n</function>\n</tool_call>"
+    _, calls = split_calls(text, {"f": {"properties": {"x": schema}}})
+    assert calls == [ToolCall("f", {"x": value})]
+    assert type(calls[0].arguments["x"]) is type(value)
+
+
 def test_matching_moves_a_partner_that_another_call_needs():
     close, far = ToolCall("note", {"to": "a b c d e"}), ToolCall("note", {"to": "a b v x y"})
     either = ToolCall("note", {"to": "a b c d x"})
