@@ -40,13 +40,11 @@ def run(options: argparse.Namespace) -> int:
 def _second(noise: int | None, tokenizer: Path | None) -> "Localisation":
     from cascade_rl.rl_stages.swe_tasks.localisation import GoldenAndNoise, retrieved_files
 
-    if (noise is None) != (tokenizer is None):
-        raise UserError("expected --noise N and --tokenizer FOLDER together, or neither; found one of them")
-    if noise is None:
+    if noise is None and tokenizer is None:
         return retrieved_files
-    from transformers import AutoTokenizer
+    if noise is None or tokenizer is None:
+        raise UserError("expected --noise N and --tokenizer FOLDER together, or neither; found one of them")
+    from cascade_rl.rl_stages.data.prompt_length import token_counter
 
-    from cascade_rl.rl_stages.data.tokenizer import encode_prompt
-
-    known = AutoTokenizer.from_pretrained(tokenizer)
-    return GoldenAndNoise(noise, lambda prompt: len(encode_prompt(known, [{"role": "user", "content": prompt}])))
+    count = token_counter(tokenizer)
+    return GoldenAndNoise(noise, lambda prompt: count([{"role": "user", "content": prompt}], ()))
