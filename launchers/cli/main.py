@@ -94,7 +94,7 @@ def _add_model_commands(commands: Commands) -> None:
 
 
 def _add_data_commands(commands: Commands) -> None:
-    commands.add_parser("data", help="Check, filter, deduplicate, decontaminate and mix data")
+    commands.add_parser("data", help="Convert, check, rate, filter, deduplicate, decontaminate and mix data")
     mutate = "Make repair tasks by mutating an installed package"
     swe_tasks = _command(commands, "swe-tasks", _swe_tasks, mutate, "Exit code 1 if the package gives fewer than N.")
     swe_tasks.add_argument("package", help="installed pure-Python distribution that contains its tests")
@@ -103,8 +103,9 @@ def _add_data_commands(commands: Commands) -> None:
     swe_tasks.add_argument("--count", type=int, default=100, metavar="N", help="number of tasks (default: 100)")
     swe_tasks.add_argument("--seed", type=int, default=1, help="seed of the order of the mutants (default: 1)")
     published = "Convert rows of SWE-bench, SWE-Gym, R2E-Gym or SWE-smith"
-    swe_import.add_arguments(_command(commands, "swe-import", swe_import.run, published, "Exit code 1 if none could."))
-    _add_swe_domain(commands.choices["swe-import"])
+    imports = _command(commands, "swe-import", swe_import.run, published, "Exit code 1 if none could be converted.")
+    swe_import.add_arguments(imports)
+    _add_swe_domain(imports)
 
 
 def _add_swe_domain(parser: argparse.ArgumentParser) -> None:

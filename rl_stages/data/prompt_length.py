@@ -9,7 +9,6 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.core.messages import Message, Tool, parse_tools
 from cascade_rl.rl_stages.data.row_text import row_messages
 from cascade_rl.rl_stages.data.rows import Row
-from cascade_rl.rl_stages.data.tokenizer import encode_prompt
 
 Count = Callable[[Sequence[Message], Sequence[Tool]], int]
 
@@ -18,6 +17,8 @@ def token_counter(folder: Path) -> Count:
     """Counts the tokens of a prompt and its tools in the chat template of the model in `folder`. UserError if it has no
     tokenizer."""
     from transformers import AutoTokenizer
+
+    from cascade_rl.rl_stages.data.tokenizer import encode_prompt  # imports transformers too
 
     if not (folder / "tokenizer_config.json").is_file():
         raise UserError(f"expected a model folder with a tokenizer; no such file: {folder / 'tokenizer_config.json'}")

@@ -45,7 +45,9 @@ class Report:
     def refuse(self, where: str, error: UserError) -> None:
         """Drops the row at `where`. Rows with the same fault share a reason: what was expected, without positions."""
         message = str(error).removeprefix(f"{where}: ")
-        self.drop(re.sub(r"\[\d+\]", "[]", message.partition("; found")[0]), f"{where}: {message}")
+        expected, semicolon, found = message.partition("; found")
+        reason = re.sub(r"\[\d+\]", "[]", expected)
+        self.drop(reason, f"{where}: found{found}" if semicolon else f"{where}: {message}")
 
 
 def sift(rows: Iterable[tuple[str, Row]], rule: Rule, out: Path) -> Report:
