@@ -5,9 +5,10 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.cli import data_pass_rate
@@ -127,9 +128,15 @@ def _places(sources: Sequence[Source], sizes: Sequence[int], count: int | None, 
 
 
 def _check(options: argparse.Namespace) -> int:
+    return int(_check_rows(options) > 0)
+
+
+def _check_rows(options: argparse.Namespace) -> int:
+    """The number of rows left out; 0 if the usable ones are written."""
     started = time.perf_counter()
     lengths = _lengths(options)
-    with replacing(options.keep) if options.keep else nullcontext() as file:
+    keeping: AbstractContextManager[IO[bytes] | None] = replacing(options.keep) if options.keep else nullcontext()
+    with keeping as file:
         reports = {source: check_rows(scan_rows(source), lengths, file) for source in options.sources}
     rows = sum(report.rows for report in reports.values())
     seconds = time.perf_counter() - started
@@ -139,7 +146,7 @@ def _check(options: argparse.Namespace) -> int:
     print(f"{rows:,} rows in {seconds:.1f} s ({rows / seconds:,.0f} rows/s)")
     if options.json:
         write_json(options.json, {source: report.plain() for source, report in reports.items()})
-    return 1 if any(report.dropped for report in reports.values()) and not options.keep else 0
+    return 0 if options.keep else sum(report.dropped.total() for report in reports.values())
 
 
 def _convert(options: argparse.Namespace) -> int:

@@ -34,7 +34,7 @@ LINE_SECONDS = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    number = {"type": int, "metavar": "N"}
+    number: dict[str, Any] = {"type": int, "metavar": "N"}
     parser.add_argument("--model", type=Path, required=True, metavar="FOLDER", help="Hugging Face model folder")
     parser.add_argument("--answers", **number, required=True, help="answers to each task")
     parser.add_argument("--max-new-tokens", **number, required=True, help="tokens of an answer")
