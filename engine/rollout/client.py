@@ -146,11 +146,11 @@ class RolloutEngine:
     # Weights.
 
     def update_weights(self, image_path: str | Path, version: int) -> None:
-        """Load all weights from a safetensors file in Hugging Face names, also while requests run.
+        """Load all weights from a safetensors file in Hugging Face names, or from those of an index.
 
-        All engines load at once. Running requests continue with the new weights, their caches recomputed. After a
-        `restart` only engines without these weights load them, and receive their pending requests again. Raises
-        ValueError when `version` is not newer than the engines'.
+        It may be called while requests run. All engines load at once. Running requests continue with the new weights,
+        their caches recomputed. After a `restart` only engines without these weights load them, and receive their
+        pending requests again. Raises ValueError when `version` is not newer than the engines'.
         """
         behind = self._servers.behind(version)
         self._servers.ask(dict.fromkeys(behind, UpdateWeights(str(image_path), version)))

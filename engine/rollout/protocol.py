@@ -51,7 +51,7 @@ class Submit:
 
 @dataclass(frozen=True)
 class UpdateWeights:
-    """Load every weight from a safetensors file in Hugging Face names."""
+    """Load every weight from a safetensors file in Hugging Face names, or from the files of an index (.json)."""
 
     image_path: str
     version: int

@@ -2,28 +2,31 @@
 
 import argparse
 import json
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.launchers.cli import template_report
+from cascade_rl.launchers.cli import data_pass_rate, template_report
+from cascade_rl.launchers.report.left_out import show
 from cascade_rl.rl_stages.config.source import Source, parse_sources
 from cascade_rl.rl_stages.data.blend import Blend
 from cascade_rl.rl_stages.data.decontamination import WORDS, Decontaminator
 from cascade_rl.rl_stages.data.dedup import Deduplicator
-from cascade_rl.rl_stages.data.difficulty import PassRateFilter
+from cascade_rl.rl_stages.data.difficulty import PAPER_FILTERS, PassRateFilter
+from cascade_rl.rl_stages.data.prompt_length import PromptLength
+from cascade_rl.rl_stages.data.released import converted
 from cascade_rl.rl_stages.data.row_index import RowIndex
 from cascade_rl.rl_stages.data.row_text import asked
 from cascade_rl.rl_stages.data.rows import Row, read_rows, scan_rows
-from cascade_rl.rl_stages.data.sift import Report, replacing, sift
+from cascade_rl.rl_stages.data.sift import Report, Rule, replacing, sift
 from cascade_rl.rl_stages.run.durable_file import write_json
-from cascade_rl.rl_stages.tasks.demonstration import parse_demonstration
-from cascade_rl.rl_stages.tasks.load_tasks import parse_task, require_rows, split_of
-
-SHOWN = 110  # characters of an example in the table
+from cascade_rl.rl_stages.tasks.check_rows import check_rows
+from cascade_rl.rl_stages.tasks.load_tasks import require_rows
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -32,17 +35,27 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    description = "Checks, filters, deduplicates, decontaminates and mixes rows of data."
+    description = "Converts, checks, filters, deduplicates, decontaminates and mixes rows of data."
     parser = argparse.ArgumentParser(prog="cascade data", description=description, allow_abbrev=False)
     kinds = parser.add_subparsers(title="commands", required=True, metavar="WHAT")
-    valid = "Check that every row is a valid task or demonstration (if not, exit code 1)"
+    convert = _kind(kinds, "convert", "Make tasks of the RL data sets that Cascade 1 released", out=True)
+    convert.set_defaults(command=_convert)
+    rates = _kind(kinds, "pass-rate", "Sample answers with a model and write each task's pass rate", out=True)
+    data_pass_rate.add_arguments(rates)
+    rates.set_defaults(command=lambda options: data_pass_rate.run(options, partial(_tell, options)))
+    valid = "Check that every row is a valid task, demonstration or pair (if not, exit code 1)"
     check = _kind(kinds, "check", valid, sources="*")
+    check.add_argument("--keep", type=Path, metavar="FILE.jsonl", help="write the valid rows (then exit code 0)")
     check.add_argument("--launcher", type=Path, metavar="FILE.py", help="also compare its chat template with a model's")
     check.add_argument("--model", type=Path, metavar="FOLDER", help="that model (default: the launcher's base)")
+    _add_lengths(check)
     check.set_defaults(command=_check)
-    keep = _kind(kinds, "filter", "Keep the rows whose pass_rate is in a range", out=True)
-    keep.add_argument("--pass-rate", type=float, nargs=2, required=True, metavar=("LOW", "HIGH"), help="range to keep")
-    keep.set_defaults(command=lambda options: _sift(options, PassRateFilter(*options.pass_rate)))
+    keep = _kind(kinds, "filter", "Keep the rows of a difficulty or a length", out=True)
+    rule = keep.add_mutually_exclusive_group(required=True)
+    rule.add_argument("--pass-rate", type=float, nargs=2, metavar=("LOW", "HIGH"), help="keep these pass rates")
+    rule.add_argument("--paper", choices=PAPER_FILTERS, help="keep what a paper keeps, by the scores of its answers")
+    _add_lengths(keep, rule)
+    keep.set_defaults(command=lambda options: _sift(options, _rule(options)))
     dedup = _kind(kinds, "dedup", "Drop rows that repeat an earlier one", out=True)
     dedup.set_defaults(command=lambda options: _sift(options, Deduplicator()))
     clean = _kind(kinds, "decontaminate", "Drop rows that share nine consecutive words with a benchmark", out=True)
@@ -72,19 +85,11 @@ def _kind(
     return parser
 
 
-def check(sources: Sequence[str]) -> Report:
-    """Checks every row: as a demonstration if it has `messages`, otherwise as a task. Wrong rows count as dropped."""
-    report = Report()
-    for source in sources:
-        for where, row in scan_rows(source):
-            try:
-                if isinstance(row, UserError):
-                    raise row
-                report.kept[_label(row, where)] += 1
-            except UserError as error:
-                message = str(error).removeprefix(f"{where}: ")
-                report.drop(_reason(message), f"{where}: {message}")
-    return report
+def _add_lengths(parser: argparse.ArgumentParser, rule: "argparse._MutuallyExclusiveGroup | None" = None) -> None:
+    tokens = "keep prompts of LEAST to MOST tokens; needs --tokenizer"
+    (rule or parser).add_argument("--prompt-tokens", type=int, nargs=2, metavar=("LEAST", "MOST"), help=tokens)
+    counts = "model folder whose chat template and tokenizer count them"
+    parser.add_argument("--tokenizer", type=Path, metavar="FOLDER", help=counts)
 
 
 def mix(sources: Sequence[str], count: int | None, seed: int) -> Iterator[tuple[str, Row]]:
@@ -129,19 +134,6 @@ def _places(sources: Sequence[Source], sizes: Sequence[int], count: int | None, 
         taken[owner] += 1
 
 
-def _label(row: Row, where: str) -> str:
-    if "messages" in row:
-        parse_demonstration(row, where)
-        return "demonstrations"
-    task = parse_task(row, where, where)
-    return f"{task.domain} {split_of(task.messages)}"
-
-
-def _reason(message: str) -> str:
-    """The expected part of a message, without list positions: rows with the same fault share it."""
-    return re.sub(r"\[\d+\]", "[]", message.partition("; found")[0])
-
-
 def _check(options: argparse.Namespace) -> int:
     """Exit code 1 if a row is wrong, or if the launcher's chat template differs from the model's."""
     if not options.launcher and (options.model or not options.sources):
@@ -154,16 +146,45 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _check_rows(options: argparse.Namespace) -> int:
-    """The number of wrong rows."""
+    """The number of rows left out; 0 if the usable ones are written."""
     started = time.perf_counter()
-    report = check(options.sources)
+    lengths = _lengths(options)
+    keeping: AbstractContextManager[IO[bytes] | None] = replacing(options.keep) if options.keep else nullcontext()
+    with keeping as file:
+        reports = {source: check_rows(scan_rows(source), lengths, file) for source in options.sources}
+    rows = sum(report.rows for report in reports.values())
     seconds = time.perf_counter() - started
-    rows = report.kept.total() + report.dropped.total()
-    _tell(options, report, f"{rows:,} rows in {seconds:.1f} s ({rows / seconds:,.0f} rows/s)", "wrong")
-    return report.dropped.total()
+    for source, report in reports.items():
+        title = f"{source}: {report.rows:,} rows, {report.kept.total():,} usable, {report.dropped.total():,} left out"
+        show(report, title, "left out")
+    print(f"{rows:,} rows in {seconds:.1f} s ({rows / seconds:,.0f} rows/s)")
+    if options.json:
+        write_json(options.json, {source: report.plain() for source, report in reports.items()})
+    return 0 if options.keep else sum(report.dropped.total() for report in reports.values())
 
 
-def _sift(options: argparse.Namespace, rule: PassRateFilter | Deduplicator | Decontaminator) -> int:
+def _convert(options: argparse.Namespace) -> int:
+    rows = (found for source in options.sources for found in converted(source))
+    with replacing(options.out) as file:
+        report = check_rows(rows, None, file)
+    kept, dropped = report.kept.total(), report.dropped.total()
+    _tell(options, report, f"{options.out}: {kept:,} rows written, {dropped:,} left out", "left out")
+    return 0 if kept else 1
+
+
+def _lengths(options: argparse.Namespace) -> PromptLength | None:
+    if (options.prompt_tokens is None) != (options.tokenizer is None):
+        raise UserError("expected --prompt-tokens and --tokenizer together, or neither; found one of them")
+    return PromptLength(options.tokenizer, *options.prompt_tokens) if options.tokenizer else None
+
+
+def _rule(options: argparse.Namespace) -> Rule:
+    if options.paper:
+        return PAPER_FILTERS[options.paper]
+    return _lengths(options) or PassRateFilter(*options.pass_rate)
+
+
+def _sift(options: argparse.Namespace, rule: Rule) -> int:
     rows = (found for source in options.sources for found in read_rows(source))
     report = sift(rows, rule, options.out)
     kept, dropped = report.kept.total(), report.dropped.total()
@@ -198,19 +219,6 @@ def _mix(options: argparse.Namespace) -> int:
 
 
 def _tell(options: argparse.Namespace, report: Report, title: str, wrong: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("kept", "rows")
-    table.columns[1].justify = "right"
-    for name, count in sorted(report.kept.items()):
-        table.add_row(name, f"{count:,}")
-    for reason, count in report.dropped.most_common():
-        table.add_row(f"{wrong}: {reason}", f"{count:,}", style="red")
-        for example in report.examples[reason]:
-            table.add_row(f"  {example[:SHOWN]}", "", style="dim")
-    console = Console(highlight=False, markup=False)
-    console.print(title)
-    console.print(table)
+    show(report, title, wrong)
     if options.json:
-        write_json(options.json, {"kept": report.kept, "dropped": report.dropped, "examples": report.examples})
+        write_json(options.json, report.plain())

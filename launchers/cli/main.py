@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.launchers.cli import dry_run, parity
+from cascade_rl.launchers.cli import dry_run, parity, swe_import
 from cascade_rl.launchers.cli.launch import run_file
 from cascade_rl.launchers.cli.version import version_line
 from cascade_rl.launchers.stage.exit_status import exit_status
@@ -94,7 +94,7 @@ def _add_model_commands(commands: Commands) -> None:
 
 
 def _add_data_commands(commands: Commands) -> None:
-    commands.add_parser("data", help="Check, filter, deduplicate, decontaminate and mix data")
+    commands.add_parser("data", help="Convert, check, rate, filter, deduplicate, decontaminate and mix data")
     mutate = "Make repair tasks by mutating an installed package"
     swe_tasks = _command(commands, "swe-tasks", _swe_tasks, mutate, "Exit code 1 if the package gives fewer than N.")
     swe_tasks.add_argument("package", help="installed pure-Python distribution that contains its tests")
@@ -103,11 +103,9 @@ def _add_data_commands(commands: Commands) -> None:
     swe_tasks.add_argument("--count", type=int, default=100, metavar="N", help="number of tasks (default: 100)")
     swe_tasks.add_argument("--seed", type=int, default=1, help="seed of the order of the mutants (default: 1)")
     published = "Convert rows of SWE-bench, SWE-Gym, R2E-Gym or SWE-smith"
-    swe_import = _command(commands, "swe-import", _swe_import, published)
-    swe_import.add_argument("rows", type=Path, help=".jsonl file of published rows")
-    swe_import.add_argument("checkouts", type=Path, help="folder with a checkout of each row, CHECKOUTS/INSTANCE_ID")
-    swe_import.add_argument("out", type=Path, help=".jsonl file to write")
-    _add_swe_domain(swe_import)
+    imports = _command(commands, "swe-import", swe_import.run, published, "Exit code 1 if none could be converted.")
+    swe_import.add_arguments(imports)
+    _add_swe_domain(imports)
 
 
 def _add_swe_domain(parser: argparse.ArgumentParser) -> None:
@@ -243,16 +241,6 @@ def _swe_tasks(options: argparse.Namespace) -> int:
     report = make_tasks.write_tasks(options.package, options.out, options.domain, options.count, options.seed)
     print(report.text())
     return 0 if report.fates["kept"] == options.count else 1
-
-
-def _swe_import(options: argparse.Namespace) -> int:
-    from cascade_rl.rl_stages.run.durable_file import write_atomically
-    from cascade_rl.rl_stages.swe_tasks.import_rows import import_rows
-
-    rows = list(import_rows(options.rows, options.checkouts, options.domain))
-    write_atomically(options.out, "".join(json.dumps(row) + "\n" for row in rows))
-    print(f"{options.out}: {len(rows)} rows of {options.domain}")
-    return 0
 
 
 def _upcycle(options: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """Checks all inputs of a launch before anything is written or started. Torch-free."""
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -19,7 +19,7 @@ from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.source import GENERATE, Source
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 from cascade_rl.rl_stages.data.chat_templates import template_text
-from cascade_rl.rl_stages.data.rows import HUB, data_files
+from cascade_rl.rl_stages.data.rows import HUB, RowError, data_files
 from cascade_rl.rl_stages.run.known_data import KnownData
 from cascade_rl.rl_stages.scoring.reward_makers import reward_makers
 from cascade_rl.rl_stages.tasks import demonstration, pairs
@@ -52,13 +52,13 @@ def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere:
             check_build(cascade.layout(stage).rollout)
         if isinstance(stage, SftStage):
             for source in stage.data:
-                known.recall("demonstrations", source, demonstration.count_demonstrations)
+                known.recall("demonstrations", source, _rows_of(demonstration.count_demonstrations))
         if isinstance(stage, RewardModelStage):
             for source in stage.data:
-                known.recall("pairs", source, _count_pairs)
+                known.recall("pairs", source, _rows_of(_count_pairs))
         if isinstance(stage, OnPolicyStage):
             heldout = cascade.evaluation.heldout_fraction
-            find = partial(_trained, heldout)
+            find = _rows_of(partial(_trained, heldout))
             domains = (known.recall(f"tasks, {heldout} held out", source, find) for source in stage.data)
             _check_trained_domains(stage, set(chain.from_iterable(domains)))
         if isinstance(stage, MopdStage):
@@ -128,6 +128,22 @@ def _missing_data(stage: Stage, path: str) -> Iterator[str]:
         data_files(path)
     except UserError as error:
         yield f"{stage.name}.data: {error}"
+
+
+def _rows_of[T](find: Callable[[str], T]) -> Callable[[str], T]:
+    """As `find`; the error of a malformed row also says which command writes the others."""
+
+    def found(source: str) -> T:
+        try:
+            return find(source)
+        except RowError as error:
+            path = Source.parse(source).path
+            raise UserError(
+                f"{error}\n`cascade data check {path} --keep FILE.jsonl` names the rows that cannot be used and writes "
+                "the others"
+            ) from None
+
+    return found
 
 
 def _count_pairs(source: str) -> int:

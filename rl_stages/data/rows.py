@@ -28,6 +28,10 @@ FORMS = (
 )
 
 
+class RowError(UserError):
+    """A malformed row. The message begins with its location."""
+
+
 def read_rows(source: str) -> Iterator[tuple[str, Row]]:
     """Each row with its location: `file:line`, or `file:number` in a columnar file, from 1. Empty lines are skipped.
 
@@ -95,9 +99,9 @@ def parse_line(line: bytes, where: str) -> Row:
         if b"\\u" in line:
             json.dumps(row, ensure_ascii=False).encode()  # fails on a lone surrogate
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: expected one JSON object a line; found text that is not JSON ({error})") from None
+        raise RowError(f"{where}: expected one JSON object a line; found text that is not JSON ({error})") from None
     if not isinstance(row, dict):
-        raise UserError(f"{where}: expected one JSON object a line; found a {type(row).__name__}")
+        raise RowError(f"{where}: expected one JSON object a line; found a {type(row).__name__}")
     return row
 
 
@@ -139,7 +143,7 @@ def _plain_or_error(row: Row, where: str) -> Row | UserError:
     try:
         json.dumps(row, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
-        return UserError(f"{where}: expected a row that JSON can represent; found one that it cannot ({error})")
+        return RowError(f"{where}: expected a row that JSON can represent; found one that it cannot ({error})")
     return row
 
 

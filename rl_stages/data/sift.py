@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.data.rows import Row
@@ -27,11 +28,26 @@ class Report:
     dropped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
 
+    @property
+    def rows(self) -> int:
+        return self.kept.total() + self.dropped.total()
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"kept": self.kept, "dropped": self.dropped, "examples": self.examples}
+
     def drop(self, reason: str, example: str) -> None:
         self.dropped[reason] += 1
         kept = self.examples.setdefault(reason, [])
         if len(kept) < EXAMPLES:
             kept.append(example)
+
+    def refuse(self, where: str, error: UserError) -> None:
+        """Drops the row at `where`. Rows with the same fault share a reason: what was expected, without positions."""
+        message = str(error).removeprefix(f"{where}: ")
+        expected, semicolon, found = message.partition("; found")
+        reason = re.sub(r"\[\d+\]", "[]", expected)
+        self.drop(reason, f"{where}: found{found}" if semicolon else f"{where}: {message}")
 
 
 def sift(rows: Iterable[tuple[str, Row]], rule: Rule, out: Path) -> Report:

@@ -1,8 +1,7 @@
 """Converts rows of SWE-bench and SWE-Gym, R2E-Gym and SWE-smith to our rows.
 
 Their repositories come as Docker images or as commits to clone. Here a local folder replaces them:
-`<environments>/<instance_id>` holds the checkout at the base commit, whose tests run under this Python. A row without
-such a folder is an error that names the row.
+`<environments>/<instance_id>` holds the checkout at the base commit, whose tests run under this Python.
 """
 
 from __future__ import annotations
@@ -14,31 +13,46 @@ from pathlib import Path
 from typing import Any
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.data.rows import scan_rows
+from cascade_rl.rl_stages.data.sift import Report
 from cascade_rl.rl_stages.rewards.swe.repository import Files, Repository, is_test, read_folder
-from cascade_rl.rl_stages.rewards.swe.unified_diff import apply_unified_diff, unified_diff
+from cascade_rl.rl_stages.rewards.swe.unified_diff import DiffError, apply_unified_diff, unified_diff
+from cascade_rl.rl_stages.swe_tasks.localisation import Localisation, retrieved_files
 from cascade_rl.rl_stages.swe_tasks.task_rows import task_rows
 
 Row = dict[str, Any]
 
 
-def import_rows(source: Path, environments: Path, domain: str) -> Iterator[Row]:
-    """The rows of `domain` for each line of a JSONL file. A UserError begins with "file:line: "."""
-    with source.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield from _import_line(line, f"{source}:{number}", environments, domain)
+def import_rows(
+    source: str, environments: Path, domain: str, report: Report, second: Localisation = retrieved_files
+) -> Iterator[Row]:
+    """The rows of `domain` for each row of a source. One that cannot be imported is left out and named in `report`.
+
+    second  the files of an agentless instance's second prompt
+    """
+    for where, row in scan_rows(source):
+        try:
+            made = _imported(row, environments, domain, second)
+        except UserError as error:
+            report.refuse(where, error)
+            continue
+        report.kept[f"{source}, as {domain}"] += len(made)
+        yield from made
 
 
-def _import_line(line: str, where: str, environments: Path, domain: str) -> list[Row]:
+def _imported(row: Mapping[str, Any] | UserError, environments: Path, domain: str, second: Localisation) -> list[Row]:
+    if isinstance(row, UserError):
+        raise row
     try:
-        row = json.loads(line)
-        if not isinstance(row, dict):
-            raise UserError(f"expected a JSON object; found a {type(row).__name__}")
-        return list(task_rows(domain, import_row(row, environments)))
-    except RecursionError:
-        raise UserError(f"{where}: expected a JSON object; found one that is nested too deeply") from None
-    except (UserError, ValueError, SyntaxError) as error:
-        raise UserError(f"{where}: {error}") from None
+        return list(task_rows(domain, import_row(row, environments), second))
+    except UserError:
+        raise
+    except DiffError as error:
+        raise UserError(f"expected patches that apply to the checkout; found one that does not: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"expected JSON in the text fields; found something else: {error}") from None
+    except SyntaxError as error:
+        raise UserError(f"expected test files that this Python can parse; found one that it cannot: {error}") from None
 
 
 def import_row(row: Mapping[str, Any], environments: Path) -> Row:
@@ -94,7 +108,7 @@ def _r2e_gym(row: Mapping[str, Any], environments: Path) -> Row:
         raise UserError(f"expected 'expected_output_json' to be {{test: outcome}}; found {str(expected)[:80]!r}")
     nodes = node_ids(repository.tests)
     if unknown := sorted(test for test in expected if test.partition("[")[0] not in nodes):
-        raise UserError(f"{name}: expected the test {unknown[0]!r} in the checkout; found none of that name")
+        raise UserError(f"expected every test in the checkout; found none named {unknown[0]!r} in that of {name}")
     outcomes = {_node(nodes, test): outcome for test, outcome in expected.items()}
     return {
         **_common(row, name, repository),
@@ -144,7 +158,8 @@ def _checkout(row: Mapping[str, Any], name: str, environments: Path) -> Files:
         image = row.get("docker_image") or row.get("image_name")
         needs = f"the Docker image {image!r}" if image else f"the commit {row.get('base_commit')!r}"
         raise UserError(
-            f"{name} needs {needs}, which is not run here. Expected its checkout instead; no such folder: {folder}"
+            f"expected a checkout in CHECKOUTS/INSTANCE_ID; found no folder {folder}. {name} needs {needs}, which is "
+            "not run here: put a checkout there"
         )
     return read_folder(folder)
 

@@ -8,21 +8,19 @@ from typing import Any
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.environments.swe_agent import SCHEMAS
 from cascade_rl.rl_stages.rewards.swe.instance import Instance, parse_instance
-from cascade_rl.rl_stages.rewards.swe.repository import can_be_patched
+from cascade_rl.rl_stages.swe_tasks.localisation import Localisation, golden_files, retrieved_files
 from cascade_rl.rl_stages.swe_tasks.repair_prompt import agent_prompt, repair_prompt
-from cascade_rl.rl_stages.swe_tasks.retrieval import retrieved
 
 Row = dict[str, Any]
 DOMAINS = ("swe_executed", "swe_agentless", "swe_agentic")
 TOOLS = [{"type": "function", "name": name, "parameters": dict(schema)} for name, schema in SCHEMAS.items()]
 
 
-def task_rows(domain: str, fields: Row) -> Iterator[Row]:
+def task_rows(domain: str, fields: Row, second: Localisation = retrieved_files) -> Iterator[Row]:
     """NeMo-Gym rows of an executed SWE row's fields (rewards/swe/instance.py).
 
     swe_executed   a row with the golden localisation, the files that the golden patch changes
-    swe_agentless  a row with the golden localisation, and one with the retrieved files if they contain the golden
-                   ones: without these no answer could be right
+    swe_agentless  a row with the golden localisation, and one with the files of `second`, if it has any
     swe_agentic    a row with only the issue, and the tools
 
     UserError on another domain, and on a golden patch that changes anything but existing source files.
@@ -31,25 +29,15 @@ def task_rows(domain: str, fields: Row) -> Iterator[Row]:
         raise UserError(f"expected a domain among {', '.join(DOMAINS)}; found {domain!r}")
     fields = parse_instance(fields)
     instance = Instance.of(fields)
-    files, golden = instance.repository.files, golden_files(instance)
+    golden = golden_files(instance)
     if domain == "swe_agentic":
         yield _row(domain, agent_prompt(instance.problem_statement), fields, tools=TOOLS)
     elif domain == "swe_executed":
         yield _row(domain, repair_prompt(instance.problem_statement, golden), fields)
     else:
-        found = retrieved(instance.problem_statement, files)
-        for shown in (golden, found) if golden.keys() < found.keys() else (golden,):
+        for shown in filter(None, (golden, second(instance))):
             repair = {"instance_id": instance.id, "files": shown, "gold_patch": instance.gold_patch}
             yield _row(domain, repair_prompt(instance.problem_statement, shown), repair)
-
-
-def golden_files(instance: Instance) -> dict[str, str]:
-    """The files that the golden patch changes, before the change."""
-    files, repaired = instance.repository.files, instance.repaired
-    paths = sorted(path for path in files.keys() | repaired.keys() if files.get(path) != repaired.get(path))
-    if outside := [path for path in paths if path not in files or path not in repaired or not can_be_patched(path)]:
-        raise UserError(f"expected a golden patch of existing source files only; found one of {outside[0]}")
-    return {path: files[path] for path in paths}
 
 
 def _row(domain: str, prompt: str, fields: Row, **parameters: Any) -> Row:

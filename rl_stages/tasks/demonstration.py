@@ -19,7 +19,7 @@ from cascade_rl.rl_stages.config.base import HELDOUT_FRACTION
 from cascade_rl.rl_stages.config.source import GENERATE, Source
 from cascade_rl.rl_stages.core.messages import Message, Tool, parse_messages, parse_tools
 from cascade_rl.rl_stages.data.row_index import RowIndex
-from cascade_rl.rl_stages.data.rows import Row, read_rows
+from cascade_rl.rl_stages.data.rows import Row, RowError, read_rows
 from cascade_rl.rl_stages.lessons.lesson import Lesson
 from cascade_rl.rl_stages.tasks.domains import lessons_of
 from cascade_rl.rl_stages.tasks.load_tasks import require_rows, split_of
@@ -117,7 +117,7 @@ class GeneratedDemonstrations:
 
 
 def parse_demonstration(row: Row, where: str) -> Demonstration:
-    """Raises UserError, prefixed with `where`, for a malformed row."""
+    """Raises RowError."""
     try:
         messages = parse_messages(row.get("messages"), "messages")
         if messages[-1]["role"] != "assistant":
@@ -126,7 +126,7 @@ def parse_demonstration(row: Row, where: str) -> Demonstration:
             )
         return Demonstration(messages, parse_tools(row.get("tools"), "tools"), where)
     except UserError as error:
-        raise UserError(f"{where}: {error}") from None
+        raise RowError(f"{where}: {error}") from None
 
 
 def _lessons_and_accuracy(source: str) -> tuple[Iterator[Lesson], float]:

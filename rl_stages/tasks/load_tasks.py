@@ -20,7 +20,7 @@ from cascade_rl.rl_stages.config.source import GENERATE, Source
 from cascade_rl.rl_stages.core.messages import Message, parse_messages, parse_tools, shown
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.row_index import RowIndex
-from cascade_rl.rl_stages.data.rows import Row, read_rows
+from cascade_rl.rl_stages.data.rows import Row, RowError, read_rows
 from cascade_rl.rl_stages.tasks.domains import domain_named, lessons_of
 
 Split = Literal["train", "heldout"]
@@ -118,7 +118,7 @@ def split_of(messages: Iterable[Message], heldout_fraction: float = HELDOUT_FRAC
 
 
 def parse_task(row: Row, where: str, task_id: str) -> Task:
-    """A task from a NeMo-Gym row. Raises UserError, prefixed with `where`."""
+    """A task from a NeMo-Gym row. Raises RowError."""
     try:
         agent = row.get("agent_ref")
         if not isinstance(agent, dict) or not isinstance(agent.get("name"), str):
@@ -135,9 +135,9 @@ def parse_task(row: Row, where: str, task_id: str) -> Task:
         tools = parse_tools(params.get("tools"), "responses_create_params.tools")
         return Task(task_id, domain.name, messages, domain.parse_row(row), tools)
     except UserError as error:
-        raise UserError(f"{where}: {error}") from None
+        raise RowError(f"{where}: {error}") from None
     except RecursionError:
-        raise UserError(f"{where}: expected a row with less nesting; found one that is nested too deeply") from None
+        raise RowError(f"{where}: expected a row with less nesting; found one that is nested too deeply") from None
 
 
 def require_rows(source: Source, found: int) -> None:

@@ -22,7 +22,7 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.config.base import HELDOUT_FRACTION
 from cascade_rl.rl_stages.config.source import GENERATE, Source
 from cascade_rl.rl_stages.core.messages import Message, parse_messages
-from cascade_rl.rl_stages.data.rows import read_rows
+from cascade_rl.rl_stages.data.rows import RowError, read_rows
 from cascade_rl.rl_stages.tasks.domains import lessons_of, rules_of
 from cascade_rl.rl_stages.tasks.load_tasks import Split, parse_task, split_of
 
@@ -58,8 +58,13 @@ def load_pairs(source: str, *, split: Split, seed: int, heldout_fraction: float 
     return pairs
 
 
+def is_pair(row: Row) -> bool:
+    """Whether the row has one of the formats of preference pairs."""
+    return "chosen" in row or any(preference in row for *_, preference in HELPSTEER)
+
+
 def parse_pair(row: Row, where: str) -> Pair | None:
-    """The pair of a row; None if it has no preference. Raises UserError, prefixed with `where`."""
+    """The pair of a row; None if it has no preference. Raises RowError."""
     for names in HELPSTEER:
         if names[1] in row:
             return _helpsteer(row, where, *names)
@@ -100,21 +105,24 @@ def _helpsteer(row: Row, where: str, prompt: str, first: str, second: str, prefe
     responses = [_text(row, name, where) for name in (first, second)]
     strength = row.get(preference)
     if type(strength) is not int or not -3 <= strength <= 3:
-        raise UserError(f"{where}: expected {preference!r} to be a whole number from -3 to 3; found {strength!r}")
+        raise RowError(f"{where}: expected {preference!r} to be a whole number from -3 to 3; found {strength!r}")
     if strength == 0:
         return None
     return Pair(messages, *(responses if strength < 0 else responses[::-1]))
 
 
 def _prompt(row: Row, name: str, where: str) -> tuple[Message, ...]:
-    messages = parse_messages(row.get(name), f"{where}: {name}")
+    try:
+        messages = parse_messages(row.get(name), f"{where}: {name}")
+    except UserError as error:
+        raise RowError(str(error)) from None
     if messages[-1]["role"] != "user":
-        raise UserError(f"{where}: expected {name!r} to end with the user; found {messages[-1]['role']!r}")
+        raise RowError(f"{where}: expected {name!r} to end with the user; found {messages[-1]['role']!r}")
     return messages
 
 
 def _text(row: Row, name: str, where: str) -> str:
     text = row.get(name)
     if not isinstance(text, str) or not text.strip():
-        raise UserError(f"{where}: expected {name!r} to be non-empty text; found {text!r}")
+        raise RowError(f"{where}: expected {name!r} to be non-empty text; found {text!r}")
     return text

@@ -4,11 +4,14 @@ With a trainer, this is the worker's end of a planned refit (`engine/refit/trans
 that hold them, and are written into the layer in the layout in which vLLM loads it. vLLM's layerwise reload packs each
 complete layer and copies it in place.
 
-Without a trainer (`cascade parity`) the weights come from a safetensors file with Hugging Face names.
+Without a trainer (`cascade parity`) the weights come from safetensors files with Hugging Face names.
 """
 
+import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from safetensors import safe_open
@@ -86,8 +89,7 @@ class CascadeTransferEngine(WeightTransferEngine[JoinInfo, UpdateInfo]):
         if update_info.image_path is None:
             self._receiver.receive(update_info.version, LayerwiseParameters(self.model), update_info.check)
             return
-        with safe_open(update_info.image_path, framework="pt") as image:
-            self.model.load_weights((name, image.get_tensor(name)) for name in image.keys())  # noqa: SIM118
+        self.model.load_weights(_tensors(Path(update_info.image_path)))
 
     def finish_weight_update(self) -> None:
         if stale := _stale_layers(self.model, self.model_config.hf_text_config.tie_word_embeddings):
@@ -97,6 +99,14 @@ class CascadeTransferEngine(WeightTransferEngine[JoinInfo, UpdateInfo]):
 
     def shutdown(self) -> None:
         pass
+
+
+def _tensors(image: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a safetensors file, or of all files that an index (.json) names."""
+    index = json.loads(image.read_text())["weight_map"].values() if image.suffix == ".json" else (image.name,)
+    for name in sorted(set(index)):
+        with safe_open(image.with_name(name), framework="pt") as file:
+            yield from ((tensor, file.get_tensor(tensor)) for tensor in file.keys())  # noqa: SIM118
 
 
 def _stale_layers(model: torch.nn.Module, tied: bool) -> list[str]:

@@ -66,7 +66,7 @@ def parse_instance(row: Mapping[str, Any]) -> dict[str, Any]:
     try:
         assert instance.repaired is not None
     except DiffError as error:
-        raise UserError(f"gold_patch: {error}") from None
+        raise UserError(f"expected 'gold_patch' to apply to the files; found one that does not: {error}") from None
     return fields
 
 

@@ -41,7 +41,7 @@ def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
     try:
         repaired = apply_unified_diff(files, diff)
     except DiffError as error:
-        raise UserError(f"gold_patch: {error}") from None
+        raise UserError(f"expected 'gold_patch' to apply to the files; found one that does not: {error}") from None
     if repaired == files:
         raise UserError("expected 'gold_patch' to change 'files'; found no change")
     return {"files": files, "gold_patch": diff}

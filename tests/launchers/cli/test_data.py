@@ -8,6 +8,7 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.cli import data
+from cascade_rl.rl_stages.data.tokenizer import encode_prompt, train_tokenizer
 
 
 def row(prompt: str, **fields: Any) -> dict[str, Any]:
@@ -27,20 +28,60 @@ def run(folder: Path, *arguments: str, out: bool = True) -> tuple[dict[str, Any]
     return json.loads(report.read_text()), list(map(json.loads, written.read_text().splitlines())) if out else []
 
 
-def test_check_counts_every_row_and_goes_on_behind_a_wrong_one(tmp_path: Path, capsys: Any) -> None:
-    chat = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
-    wrong = [row("b", expected_answer=None), row("c", expected_answer=3.5), "{", {"messages": []}]
-    source = write(tmp_path / "rows.jsonl", [row("a"), *wrong, chat, row("d")])
-    assert data.run(["check", source]) == 1
-    report = data.check([source])
-    assert report.kept.total() == 3 and report.kept["demonstrations"] == 1
-    assert report.dropped.total() == 4
-    assert report.dropped["expected one JSON object a line"] == 1
-    assert [example.partition(": ")[0] for examples in report.examples.values() for example in examples] == [
-        f"{source}:{line}" for line in (2, 3, 4, 5)
-    ]
-    assert "7 rows in" in capsys.readouterr().out
-    assert data.run(["check", write(tmp_path / "good.jsonl", [chat, row("a")])]) == 0
+CHAT = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+
+
+def test_check_says_of_each_source_what_it_leaves_out_and_writes_the_rest(tmp_path: Path, capsys: Any) -> None:
+    bad = write(tmp_path / "bad.jsonl", [row("a"), row("b", expected_answer=None), CHAT, "{", row("d")])
+    good = write(tmp_path / "good.jsonl", [CHAT, row("e")])
+    assert data.run(["check", good]) == 0
+    assert data.run(["check", bad, good]) == 1
+    told = capsys.readouterr().out
+    assert "bad.jsonl: 5 rows, 3 usable, 2 left out" in told and "good.jsonl: 2 rows, 2 usable, 0 left out" in told
+    kept = tmp_path / "kept.jsonl"
+    assert data.run(["check", bad, good, "--keep", str(kept), "--json", str(tmp_path / "report.json")]) == 0
+    assert list(map(json.loads, kept.read_text().splitlines())) == [row("a"), CHAT, row("d"), CHAT, row("e")]
+    assert data.run(["check", str(kept)]) == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report.keys() == {bad, good}
+    assert report[bad]["dropped"]["expected one JSON object a line"] == 1
+    assert report[bad]["examples"]["expected one JSON object a line"][0].startswith(f"{bad}:4: ")
+
+
+def test_lengths_are_counted_with_the_models_template_and_its_tools(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer([[{"role": "user", "content": "one two three"}]])
+    tokenizer.save_pretrained(tmp_path / "model")
+    rows = [row(" ".join(["one"] * count)) for count in (1, 5, 9)]
+    tokens = [len(encode_prompt(tokenizer, found["responses_create_params"]["input"])) for found in rows]
+    source, bounds = write(tmp_path / "a.jsonl", rows), [str(tokens[0] + 1), str(tokens[1])]
+    lengths = ["--prompt-tokens", *bounds, "--tokenizer", str(tmp_path / "model")]
+    report, kept = run(tmp_path, "filter", source, *lengths)
+    assert kept == rows[1:2]
+    assert report["dropped"] == {
+        f"prompt of less than {tokens[0] + 1} tokens": 1,
+        f"prompt of more than {tokens[1]} tokens": 1,
+    }
+    assert data.run(["check", source, *lengths]) == 1
+    with pytest.raises(UserError, match="expected --prompt-tokens and --tokenizer together, or neither"):
+        data.run(["check", source, "--prompt-tokens", "1", "2"])
+    with pytest.raises(UserError, match=r"b\.jsonl:1: expected a task; found a demonstration"):
+        run(tmp_path, "filter", write(tmp_path / "b.jsonl", [CHAT]), *lengths)
+
+
+def test_converted_rows_are_checked_and_the_others_named(tmp_path: Path) -> None:
+    rows = [{"problem": "1+1?", "answer": "2"}, {"problem": "why?", "answer": ""}, {"question": "?"}, "{"]
+    report, kept = run(tmp_path, "convert", write(tmp_path / "a.jsonl", rows))
+    assert [found["expected_answer"] for found in kept] == ["2"]
+    assert sum(report["dropped"].values()) == 3 and report["kept"].keys() <= {"math train", "math heldout"}
+    assert data.run(["convert", write(tmp_path / "b.jsonl", ["{"]), "--out", str(tmp_path / "out.jsonl")]) == 1
+
+
+def test_filter_keeps_what_a_paper_keeps(tmp_path: Path) -> None:
+    rows = [row(f"q{right}", answer_scores=[1.0] * right + [0.0] * (16 - right)) for right in (0, 11, 12, 16)]
+    report, kept = run(tmp_path, "filter", write(tmp_path / "a.jsonl", rows), "--paper", "cascade1-math")
+    assert kept == rows[:2] and report["dropped"] == {"solved 75% of 16 times or more": 2}
+    with pytest.raises(UserError, match=r"a\.jsonl:1: expected 'answer_scores' to be 8 numbers, of answers of GPT-OSS"):
+        run(tmp_path, "filter", str(tmp_path / "a.jsonl"), "--paper", "cascade2-code")
 
 
 def test_filter_keeps_a_range_of_pass_rates(tmp_path: Path) -> None:

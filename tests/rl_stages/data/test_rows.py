@@ -14,7 +14,7 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.data.row_index import RowIndex
-from cascade_rl.rl_stages.data.rows import Row, read_rows, scan_rows
+from cascade_rl.rl_stages.data.rows import Row, RowError, read_rows, scan_rows
 
 ROWS: list[Row] = [{"a": 1, "kwargs": [{}, {"n": 2}]}, {"a": 2, "text": "ä\n"}, {"a": 3, "kwargs": [None]}]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
@@ -106,7 +106,7 @@ def test_what_a_column_holds_and_json_cannot_is_told_by_its_row(value: Any, tmp_
     pq.write_table(pa.table({"a": [None, value, None]}), tmp_path / "a.parquet")
     found = list(scan_rows(str(tmp_path / "a.parquet")))
     assert [where.rpartition(":")[2] for where, row in found] == ["1", "2", "3"]
-    assert [type(row) for _, row in found] == [dict, UserError, dict]
+    assert [type(row) for _, row in found] == [dict, RowError, dict]
     assert re.search(r"a\.parquet:2: expected a row that JSON can represent; found", str(found[1][1]))
 
 

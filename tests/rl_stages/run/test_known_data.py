@@ -89,6 +89,14 @@ def test_a_row_that_is_none_is_found_in_a_file_that_was_known(data: Path, tmp_pa
         launch(tmp_path / "run", cascade(data))
 
 
+def test_the_error_of_a_malformed_row_names_the_command_that_leaves_it_out(data: Path) -> None:
+    with data.open("a") as file:
+        file.write('{"agent_ref": {"name": "math"}}\n')
+    hint = rf"math\.jsonl:101: expected .*\n`cascade data check {data} --keep FILE\.jsonl` names"
+    with pytest.raises(UserError, match=hint):
+        check_inputs(cascade(data), KnownData())
+
+
 def test_a_file_that_was_changed_just_now_is_not_trusted(data: Path, reads: list[str], tmp_path: Path) -> None:
     keep(data, range(100, 200), age_s=-60)  # dated ahead, so that it stays new however slow this machine is
     for _ in range(2):

@@ -4,10 +4,13 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.cli import main
+from cascade_rl.rl_stages.data.sift import Report
+from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
 from cascade_rl.rl_stages.rewards.swe.grading import grade
 from cascade_rl.rl_stages.rewards.swe.instance import Instance
 from cascade_rl.rl_stages.rewards.swe.unified_diff import unified_diff
 from cascade_rl.rl_stages.sandbox.outside.folder import write_files
+from cascade_rl.rl_stages.swe_tasks.import_rows import import_rows
 from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 from tests.rl_stages.rewards.swe.tiny_package import REPOSITORY, SOURCE
 
@@ -43,12 +46,25 @@ KINDS = {
 }
 
 
-def imported(tmp_path, rows, domain="swe_executed"):
+def written(tmp_path, rows):
     source = tmp_path / "rows.jsonl"
     source.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows))
+    return str(source)
+
+
+def imported(tmp_path, rows, domain="swe_executed", *options):
     out = tmp_path / "imported.jsonl"
-    assert main._run(["swe-import", str(source), str(tmp_path), str(out), "--domain", domain]) == 0
+    arguments = ["swe-import", written(tmp_path, rows), str(tmp_path), str(out), "--domain", domain, *options]
+    assert main._run(arguments) == 0
     return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def refused(tmp_path, rows, domain="swe_executed"):
+    """The report on rows of which the first is good."""
+    report = Report()
+    made = list(import_rows(written(tmp_path, rows), tmp_path, domain, report))
+    assert len(made) == report.kept.total() == 1
+    return report
 
 
 @pytest.fixture
@@ -97,10 +113,44 @@ def test_an_unknown_domain_is_refused(checkouts, capsys):
     assert "choose from 'swe_executed', 'swe_agentless', 'swe_agentic'" in capsys.readouterr().err
 
 
-def test_a_row_whose_environment_is_not_here_is_refused_by_name(tmp_path):
-    for row, shown in ((R2E_GYM, "me/tiny:abc"), (SWE_SMITH, "swesmith/tiny"), (SWE_BENCH, "commit 'abc'")):
-        with pytest.raises(UserError, match=rf"rows\.jsonl:1: .*needs the .*{shown}"):
-            imported(tmp_path, [row])
+def test_rows_without_a_checkout_are_left_out_counted_and_named(checkouts, capsys):
+    gone = [{**row, "instance_id": "gone", "repo_name": "gone"} for row in (R2E_GYM, SWE_SMITH, SWE_BENCH)]
+    report = refused(checkouts, [SWE_BENCH, *gone])
+    assert report.dropped == {"expected a checkout in CHECKOUTS/INSTANCE_ID": 3}
+    (examples,) = report.examples.values()
+    for line, needed in enumerate(("me/tiny:abc", "swesmith/tiny", "the commit 'abc'"), start=2):
+        assert f"rows.jsonl:{line}: " in examples[line - 2] and needed in examples[line - 2]
+    assert len(imported(checkouts, [gone[0], SWE_BENCH])) == 1
+    shown = capsys.readouterr().out
+    assert "1 rows of swe_executed; 1 published rows left out" in shown and "expected a checkout" in shown
+    assert main._run(["swe-import", written(checkouts, gone), str(checkouts), str(checkouts / "out.jsonl")]) == 1
+
+
+def test_a_golden_patch_that_adds_a_file_leaves_its_row_out(checkouts):
+    added = unified_diff({PATH: BUGGY}, {PATH: SOURCE, "tiny/more.py": "MORE = 1\n"})
+    report = refused(checkouts, [SWE_BENCH, {**SWE_BENCH, "patch": added}], "swe_executed")
+    assert report.dropped == {"expected a golden patch of existing source files only": 1}
+
+
+def test_the_second_prompt_shows_golden_files_and_the_noise_that_fits(checkouts):
+    for number in range(4):
+        write_files(checkouts / "me__tiny-1", {f"tiny/more{number}.py": f"has = wrong = {'x' * 400 * number!r}\n"})
+    conversation = [[{"role": "user", "content": SOURCE}]]
+    train_tokenizer(conversation).save_pretrained(checkouts / "model")
+    longest = 900 + len(SOURCE)
+
+    def shown(most):
+        options = ("--noise", str(most), "--tokenizer", str(checkouts / "model"))
+        rows = imported(checkouts, [SWE_BENCH], "swe_agentless", *options)
+        return [list(parse_task(row, "here", "1").metadata["files"]) for row in rows]
+
+    golden, noisy = shown(longest)
+    assert golden == [PATH] and PATH in noisy and 1 < len(noisy) < 6
+    assert "tiny/more3.py" not in noisy and "tiny/more0.py" in noisy
+    assert shown(longest) == [golden, noisy]
+    assert shown(10) == [[PATH]]
+    with pytest.raises(UserError, match="expected --noise N and --tokenizer FOLDER together"):
+        imported(checkouts, [SWE_BENCH], "swe_agentless", "--noise", "10")
 
 
 BROKEN = (
@@ -125,17 +175,19 @@ BROKEN = (
 
 
 @pytest.mark.parametrize("row", BROKEN, ids=range(len(BROKEN)))
-def test_broken_rows_are_named_by_file_and_line(row, checkouts):
-    with pytest.raises(UserError, match=r"rows\.jsonl:3: "):
-        imported(checkouts, [SWE_BENCH, "", row])
+def test_broken_rows_are_left_out_and_named_by_file_and_line(row, checkouts):
+    report = refused(checkouts, [SWE_BENCH, "", row])
+    ((reason, count),) = report.dropped.items()
+    assert count == 1 and "tiny" not in reason and report.examples[reason][0].startswith(str(checkouts))
+    assert "rows.jsonl:3: " in report.examples[reason][0]
 
 
 @pytest.mark.slow
-def test_every_field_of_another_type_is_an_error_or_a_task(checkouts):
+def test_every_field_of_another_type_is_left_out_or_a_task(checkouts):
     for row in (SWE_BENCH, SWE_SMITH, R2E_GYM):
-        for name in row:
-            for value in (None, 1, [], {}, "", "x", [[]], "null", {"a": {}}):
-                try:
-                    imported(checkouts, [{**row, name: value}])
-                except UserError as error:
-                    assert ".jsonl:1: " in str(error)
+        changed = [
+            {**row, name: value} for name in row for value in (None, 1, [], {}, "", "x", [[]], "null", {"a": {}})
+        ]
+        report = Report()
+        list(import_rows(written(checkouts, changed), checkouts, "swe_executed", report))
+        assert report.kept.total() + report.dropped.total() == len(changed)

@@ -1,0 +1,193 @@
+"""`cascade data pass-rate`: samples answers to each task with a model, scores them, and adds the result to the rows.
+
+    OUT             the rows, with `pass_rate` and `answer_scores`
+    OUT.answers     JSON lines: how was sampled, then the scores of each row as they come
+    OUT.engine.log  what vLLM says
+
+A second run continues OUT.answers: rows whose scores are there are not sampled again.
+"""
+
+import argparse
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.settings import RolloutConfig
+from cascade_rl.rl_stages.data.difficulty import pass_rate
+from cascade_rl.rl_stages.data.rows import Row, scan_rows
+from cascade_rl.rl_stages.data.sift import Report, replacing
+from cascade_rl.rl_stages.run.durable_file import JsonLines
+
+if TYPE_CHECKING:
+    from cascade_rl.rl_stages.core.task import Task
+    from cascade_rl.rl_stages.scoring.pass_rates import Scores
+
+PROMPT_ROOM = 4096  # tokens
+LINE_SECONDS = 10.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    number: dict[str, Any] = {"type": int, "metavar": "N"}
+    parser.add_argument("--model", type=Path, required=True, metavar="FOLDER", help="Hugging Face model folder")
+    parser.add_argument("--answers", **number, required=True, help="answers to each task")
+    parser.add_argument("--max-new-tokens", **number, required=True, help="tokens of an answer")
+    parser.add_argument("--temperature", type=float, default=1.0, metavar="X", help="default: 1")
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="X", help="default: 1")
+    longest = f"tokens of prompt and answer (default: those of an answer and {PROMPT_ROOM})"
+    parser.add_argument("--max-model-len", **number, help=longest)
+    parser.add_argument("--engines", **number, default=1, help="vLLM engines on this node (default: 1)")
+    parser.add_argument("--tensor", **number, default=1, help="tensor parallel workers of each (default: 1)")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default: float32")
+    parser.add_argument("--max-num-seqs", **number, default=64, help="answers that an engine samples at once")
+    parser.add_argument("--kv-cache-mib", **number, default=1024, help="KV cache of each worker (default: 1024)")
+
+
+def run(options: argparse.Namespace, tell: Callable[[Report, str, str], None]) -> int:
+    """Exit code 1 if a row has no pass rate. Rows whose scores are known are not sampled again."""
+    if options.answers < 1:
+        raise UserError(f"expected --answers of at least 1; found {options.answers}")
+    answers = _Answers(JsonLines(Path(f"{options.out}.answers")))
+    answers.open(_settings(options))
+    tasks = _tasks(options.sources, answers)
+    if first := next(tasks, None):
+        _sample(options, chain([first], tasks), answers)
+    report = Report()
+    with replacing(options.out) as file:
+        for where, row in _rated(options.sources, answers, report):
+            report.kept[where.rpartition(":")[0]] += 1
+            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+    kept, dropped = report.kept.total(), report.dropped.total()
+    tell(report, f"{options.out}: {kept:,} rows have a pass rate, {dropped:,} have none", "without a pass rate")
+    return 1 if dropped else 0
+
+
+@dataclass
+class _Answers:
+    """The scores of each row by its digest, and why a row of this run has none."""
+
+    log: JsonLines
+    scores: dict[str, list[float]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def open(self, settings: Mapping[str, Any]) -> None:
+        """Reads the log, or begins it. UserError if its answers were sampled in another way."""
+        rows = self.log.rows()
+        if not rows:
+            self.log.append(settings)
+        elif rows[0] != settings:
+            raise UserError(
+                f"{self.log.path}: expected answers sampled with {settings}; found {rows[0]}: remove it or change --out"
+            )
+        self.scores = {row["row"]: row["scores"] for row in rows[1:]}
+
+    def add(self, found: "Scores") -> None:
+        if found.scores is None:
+            self.failed[found.task.id] = found.why
+            return
+        self.log.append({"row": found.task.id, "scores": found.scores})
+        self.scores[found.task.id] = found.scores
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    names = ("answers", "max_new_tokens", "temperature", "top_p")
+    return {"model": str(options.model.resolve())} | {name: getattr(options, name) for name in names}
+
+
+def _tasks(sources: list[str], answers: _Answers) -> Iterator["Task"]:
+    """The tasks without scores, each once. Its id is the row's digest."""
+    from cascade_rl.rl_stages.tasks.load_tasks import parse_task
+
+    seen = set(answers.scores)
+    for source in sources:
+        for where, row in scan_rows(source):
+            if isinstance(row, UserError) or (name := _digest(row)) in seen:
+                continue
+            seen.add(name)
+            try:
+                yield parse_task(row, where, name)
+            except UserError as error:
+                answers.failed[name] = str(error).removeprefix(f"{where}: ")
+
+
+def _digest(row: Row) -> str:
+    return hashlib.blake2b(json.dumps(row, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _sample(options: argparse.Namespace, tasks: Iterator["Task"], answers: _Answers) -> None:
+    from cascade_rl.engine.core.quiet_libraries import quiet_libraries
+
+    quiet_libraries()
+    from transformers import AutoTokenizer
+
+    from cascade_rl.engine.core.rollouts import Sampling
+    from cascade_rl.engine.rollout.client import RolloutEngine
+    from cascade_rl.rl_stages.rewards.verifiers.swe_agentless import SweAgentlessVerifier
+    from cascade_rl.rl_stages.scoring.episodes import Episodes
+    from cascade_rl.rl_stages.scoring.judge import Judge
+    from cascade_rl.rl_stages.scoring.pass_rates import PassRates
+
+    weights = _weights(options.model)
+    tokenizer, config = AutoTokenizer.from_pretrained(options.model), _config(options)
+    sampling = Sampling(options.max_new_tokens, options.temperature, options.top_p, (tokenizer.eos_token_id,))
+    # Cascade 1 selects SWE prompts by the similarity to the golden patch (arXiv 2512.13607, section 4)
+    makers = {"swe_agentless": partial(SweAgentlessVerifier, lexical="difflib")}
+    log = f"{options.out}.engine.log"
+    with (
+        RolloutEngine(options.model, config, seed=0, log_path=log) as engine,
+        Judge(tokenizer, makers) as judge,
+        Episodes(tokenizer, config.max_model_len) as episodes,
+    ):
+        engine.update_weights(weights, version=0)
+        room = 2 * config.engines * config.max_num_seqs
+        longest = config.max_model_len
+        rates = PassRates(engine, judge, episodes, tokenizer, sampling, options.answers, room, longest)
+        _record(rates(tasks), answers)
+
+
+def _record(found: Iterator["Scores"], answers: _Answers) -> None:
+    """Adds the scores as they come, and says now and then how many there are."""
+    said = time.monotonic()
+    for scores in found:
+        answers.add(scores)
+        if time.monotonic() > said + LINE_SECONDS:
+            said = time.monotonic()
+            print(f"{len(answers.scores):,} rows have scores, {len(answers.failed):,} have none", flush=True)
+
+
+def _config(options: argparse.Namespace) -> RolloutConfig:
+    return RolloutConfig(
+        engines=options.engines,
+        tensor=options.tensor,
+        max_model_len=options.max_model_len or options.max_new_tokens + PROMPT_ROOM,
+        max_num_seqs=options.max_num_seqs,
+        kv_cache_mib=options.kv_cache_mib,
+        dtype=options.dtype,
+        replay_routes=False,
+    )
+
+
+def _weights(folder: Path) -> Path:
+    for name in ("model.safetensors.index.json", "model.safetensors"):
+        if (folder / name).is_file():
+            return folder / name
+    raise UserError(f"{folder}: expected a Hugging Face folder with model.safetensors or its index; found neither")
+
+
+def _rated(sources: list[str], answers: _Answers, report: Report) -> Iterator[tuple[str, Row]]:
+    """The rows with their scores. The others are named in the report."""
+    for source in sources:
+        for where, row in scan_rows(source):
+            if isinstance(row, UserError):
+                report.refuse(where, row)
+            elif (name := _digest(row)) in answers.scores:
+                scores = answers.scores[name]
+                yield where, {**row, "pass_rate": pass_rate(scores), "answer_scores": scores}
+            else:
+                report.refuse(where, UserError(answers.failed[name]))
