@@ -1,0 +1,129 @@
+"""Writes rows of the published schemas for the data of a cascade that is not on this machine."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+
+from cascade_rl.launchers.rehearse.demonstrations import demonstrations, preference_pairs
+from cascade_rl.launchers.rehearse.exercises import Exercise, exercises
+from cascade_rl.launchers.rehearse.row_lengths import lengths
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
+from cascade_rl.rl_stages.config.sft_stage import SftStage
+from cascade_rl.rl_stages.config.source import parse_sources
+from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
+from cascade_rl.rl_stages.data.rows import HUB
+from cascade_rl.rl_stages.lessons.lesson import Row
+
+ROWS = 24  # of a domain
+FEWEST = 16  # 12 of them in the train split, 4 held out
+COMPARED = "rlhf"  # the domain whose prompts preference pairs have
+
+# The shares of the released sets in percent (arXiv 2603.19220; MOPD: 1,854, 1,853, 927, 927 and 610 rows), at least
+# FEWEST rows each.
+RELEASED: tuple[Mapping[str, int], ...] = (
+    {"mcqa": 55, "workplace": 30, "structured_output": FEWEST},
+    {"instruction_following": 30, "math": 30, "mcqa": FEWEST, "structured_output": FEWEST, "workplace": FEWEST},
+)
+
+
+def write_missing_rows(cascade: Cascade, folder: Path) -> dict[str, str]:
+    """Writes `folder/<path>/rows.jsonl` for each data path of the cascade that does not exist: old path -> new path.
+
+    Prompts of RL have the lengths of row_lengths.py. Demonstrations are answers to all their short ones, in an order of
+    its own for each path. The rows are the same at every call.
+    """
+    readers = _readers(cascade)
+    pools = _pools(cascade, readers)
+    written = {}
+    for path, stage in readers.items():
+        if not Path(path).exists():
+            rows = list(_rows(cascade, stage, path, pools))
+            written[path] = str(_write(folder / path.lstrip("/"), rows))
+    return written
+
+
+def _readers(cascade: Cascade) -> dict[str, Stage]:
+    """The first stage that reads each path."""
+    readers: dict[str, Stage] = {}
+    for stage in cascade.stages:
+        for source in parse_sources(stage.data):
+            if not source.generated and not source.path.startswith(HUB):
+                readers.setdefault(source.path, stage)
+    return readers
+
+
+Pools = Mapping[str, Mapping[str, list[Exercise]]]
+"""The exercises of each path of RL, by domain."""
+
+
+def _pools(cascade: Cascade, readers: Mapping[str, Stage]) -> Pools:
+    known = lengths(cascade.base.published)
+    counts = {path: _counts(_domains(path, readers)) for path, stage in readers.items() if _is_rl(stage)}
+    return {
+        path: {domain: exercises(domain, count, known[domain]) for domain, count in wanted.items()}
+        for path, wanted in counts.items()
+    }
+
+
+def _is_rl(stage: Stage) -> bool:
+    return isinstance(stage, OnPolicyStage)
+
+
+def _domains(path: str, readers: Mapping[str, Stage]) -> list[str]:
+    """What a path of RL holds: what its stage trains, without what the stage's other paths brought to earlier stages."""
+    stage = readers[path]
+    assert isinstance(stage, OnPolicyStage)
+    others = (readers.get(source.path) for source in parse_sources(stage.data))
+    elsewhere = {domain for other in others if isinstance(other, OnPolicyStage) and other is not stage
+                 for domain in other.trained_domains}
+    return [domain for domain in stage.trained_domains if domain not in elsewhere]
+
+
+def _counts(domains: Iterable[str]) -> Mapping[str, int]:
+    counts = dict.fromkeys(domains, ROWS)
+    return next((released for released in RELEASED if released.keys() == counts.keys()), counts)
+
+
+def _rows(cascade: Cascade, stage: Stage, path: str, pools: Pools) -> Iterator[Row]:
+    if isinstance(stage, SftStage):
+        yield from _shuffled(_taught(cascade, pools), path)
+    elif isinstance(stage, RewardModelStage):
+        yield from preference_pairs(exercises(COMPARED, ROWS, lengths(cascade.base.published)[COMPARED]))
+    else:
+        yield from _shuffled((exercise.row for exercise in chain(*pools[path].values())), path)
+
+
+def _taught(cascade: Cascade, pools: Pools) -> Iterator[Row]:
+    """Demonstrations for all pools, also without thinking for the domains that a stage trains so."""
+    largest: dict[str, list[Exercise]] = {}
+    for domain, found in chain(*(pool.items() for pool in pools.values())):
+        largest[domain] = max(largest.get(domain, []), found, key=len)
+    for domain, found in largest.items():
+        yield from demonstrations(found, thinking=True)
+        if domain in _instant(cascade):
+            yield from demonstrations(found, thinking=False)
+
+
+def _instant(cascade: Cascade) -> set[str]:
+    stages = [stage for stage in cascade.stages if isinstance(stage, GrpoStage)]
+    some = [stage for stage in stages if stage.thinking_fraction is not None and stage.thinking_fraction < 1]
+    return set(chain(*(stage.trained_domains for stage in some)))
+
+
+def _shuffled(rows: Iterable[Row], seed: str) -> list[Row]:
+    found = list(rows)
+    random.Random(seed).shuffle(found)
+    return found
+
+
+def _write(folder: Path, rows: Iterable[Row]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (folder / "rows.jsonl").write_text("".join(lines), encoding="utf-8")
+    return folder
