@@ -28,7 +28,7 @@ _PIECE = re.compile(r"\s*\w+|\s*[^\w\s]")
 
 
 def reply_to(messages: Sequence[Message]) -> list[Token]:
-    """The tokens of the reply to a comparison, a judgement with `<judgement>`, a YES or NO question, or anything else."""
+    """The tokens of the reply: to a comparison, to a question with `<judgement>` or YES and NO, or to anything else."""
     asked = "\n".join(str(message["content"]) for message in messages)
     if pair := _compared(messages):
         return certain(json.dumps(_comparison(asked_before(messages), *pair)))

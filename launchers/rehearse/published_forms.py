@@ -23,6 +23,8 @@ TODAY = "Today's date is Thursday, 2023-11-30. Use the tools to do what you are 
 DOCUMENTS = 5  # the blend's long-context prompts have at least so many
 
 Messages = list[dict[str, str]]
+Form = tuple[Messages, Mapping[str, Any], list[Row]]
+"""The prompt, the verifier's fields, and the tools."""
 
 
 def row(domain: str, lesson: Lesson, tokens: int) -> Row:
@@ -36,16 +38,16 @@ def row(domain: str, lesson: Lesson, tokens: int) -> Row:
     }
 
 
-def _behind_prose(lesson: Lesson, tokens: int) -> tuple[Messages, Mapping[str, Any], list[Row]]:
+def _behind_prose(lesson: Lesson, tokens: int) -> Form:
     return _asking(_after(prose(_room(tokens, lesson.prompt), lesson.prompt), lesson.prompt)), lesson.fields, []
 
 
-def _without_rules(lesson: Lesson, tokens: int) -> tuple[Messages, Mapping[str, Any], list[Row]]:
+def _without_rules(lesson: Lesson, tokens: int) -> Form:
     """HelpSteer3's prompts have nothing that a rule could check."""
     return _behind_prose(lesson, tokens)[0], {}, []
 
 
-def _after_documents(lesson: Lesson, tokens: int) -> tuple[Messages, Mapping[str, Any], list[Row]]:
+def _after_documents(lesson: Lesson, tokens: int) -> Form:
     """A question that a judge answers, behind documents without the answer and the text with it."""
     room = _room(tokens, lesson.prompt) // DOCUMENTS
     texts = [prose(room, f"{lesson.prompt}{number}") for number in range(DOCUMENTS)] if tokens else []
@@ -55,7 +57,7 @@ def _after_documents(lesson: Lesson, tokens: int) -> tuple[Messages, Mapping[str
     return _asking(documents + lesson.prompt), fields, []
 
 
-def _with_tools(lesson: Lesson, tokens: int) -> tuple[Messages, Mapping[str, Any], list[Row]]:
+def _with_tools(lesson: Lesson, tokens: int) -> Form:
     """All tools of the office, which are what makes these prompts long, or the two that are used."""
     (table,) = lesson.fields["initial_state"]
     names = list(OFFICE_TOOLS) if tokens else USED_TOOLS[table][:2]
@@ -65,7 +67,7 @@ def _with_tools(lesson: Lesson, tokens: int) -> tuple[Messages, Mapping[str, Any
     return [{"role": "system", "content": TODAY}, *_asking(lesson.prompt)], lesson.fields, tools
 
 
-def _with_files(lesson: Lesson, tokens: int) -> tuple[Messages, Mapping[str, Any], list[Row]]:
+def _with_files(lesson: Lesson, tokens: int) -> Form:
     """The file at fault, among four others if the prompt is long."""
     issue = lesson.prompt.rpartition("\n")[2]
     golden = lesson.fields["files"]
@@ -76,13 +78,13 @@ def _with_files(lesson: Lesson, tokens: int) -> tuple[Messages, Mapping[str, Any
     return _asking(repair_prompt(issue, dict(files))), {**lesson.fields, "files": dict(files)}, []
 
 
-def _with_repository(lesson: Lesson, tokens: int) -> tuple[Messages, Mapping[str, Any], list[Row]]:
+def _with_repository(lesson: Lesson, tokens: int) -> Form:
     prompt = agent_prompt(lesson.prompt)
     issue = _after(prose(_room(tokens, prompt), lesson.prompt), lesson.prompt)
     return _asking(agent_prompt(issue)), {**lesson.fields, "problem_statement": issue}, AGENT_TOOLS
 
 
-FORMS: Mapping[str, Callable[[Lesson, int], tuple[Messages, Mapping[str, Any], list[Row]]]] = {
+FORMS: Mapping[str, Callable[[Lesson, int], Form]] = {
     "rlhf": _without_rules,
     "long_context": _after_documents,
     "workplace": _with_tools,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
+from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.rehearse.demonstrations import demonstrations, preference_pairs
 from cascade_rl.launchers.rehearse.exercises import Exercise, exercises
 from cascade_rl.launchers.rehearse.row_lengths import lengths
@@ -31,21 +32,24 @@ RELEASED: tuple[Mapping[str, int], ...] = (
     {"instruction_following": 30, "math": 30, "mcqa": FEWEST, "structured_output": FEWEST, "workplace": FEWEST},
 )
 
+Pools = Mapping[str, Mapping[str, list[Exercise]]]
+"""The exercises of each path of RL, by domain."""
+
 
 def write_missing_rows(cascade: Cascade, folder: Path) -> dict[str, str]:
     """Writes `folder/<path>/rows.jsonl` for each data path of the cascade that does not exist: old path -> new path.
 
     Prompts of RL have the lengths of row_lengths.py. Demonstrations are answers to all their short ones, in an order of
-    its own for each path. The rows are the same at every call.
+    its own for each path. The rows are the same at every call. Raises UserError for a domain that has no such rows.
     """
     readers = _readers(cascade)
-    pools = _pools(cascade, readers)
-    written = {}
-    for path, stage in readers.items():
-        if not Path(path).exists():
-            rows = list(_rows(cascade, stage, path, pools))
-            written[path] = str(_write(folder / path.lstrip("/"), rows))
-    return written
+    missing = [path for path in readers if not Path(path).exists()]
+    pools = {
+        path: _exercises(cascade, _domains(path, stage, readers), path if path in missing else None)
+        for path, stage in readers.items()
+        if isinstance(stage, OnPolicyStage)
+    }
+    return {path: _write(folder / path.lstrip("/"), _rows(cascade, readers[path], path, pools)) for path in missing}
 
 
 def _readers(cascade: Cascade) -> dict[str, Stage]:
@@ -58,45 +62,35 @@ def _readers(cascade: Cascade) -> dict[str, Stage]:
     return readers
 
 
-Pools = Mapping[str, Mapping[str, list[Exercise]]]
-"""The exercises of each path of RL, by domain."""
+def _domains(path: str, stage: OnPolicyStage, readers: Mapping[str, Stage]) -> list[str]:
+    """What the path holds: the domains of its stage, without those that its other paths brought to an earlier stage."""
+    first = (readers.get(source.path) for source in parse_sources(stage.data))
+    earlier = [other for other in first if isinstance(other, OnPolicyStage) and other is not stage]
+    brought = set(chain(*(other.trained_domains for other in earlier)))
+    return [domain for domain in stage.trained_domains if domain not in brought]
 
 
-def _pools(cascade: Cascade, readers: Mapping[str, Stage]) -> Pools:
-    known = lengths(cascade.base.published)
-    counts = {path: _counts(_domains(path, readers)) for path, stage in readers.items() if _is_rl(stage)}
-    return {
-        path: {domain: exercises(domain, count, known[domain]) for domain, count in wanted.items()}
-        for path, wanted in counts.items()
-    }
+def _exercises(cascade: Cascade, domains: Iterable[str], missing: str | None) -> dict[str, list[Exercise]]:
+    """By domain. Raises UserError for a domain without exercises if the path that holds it is `missing`."""
+    known, wanted = lengths(cascade.base.published), dict.fromkeys(domains, ROWS)
+    if missing and (unknown := sorted(wanted.keys() - known.keys())):
+        raise UserError(
+            f"{missing}: expected data, or a stage of {', '.join(sorted(known))}, whose rows a rehearsal can write; "
+            f"found no such file, and a stage of {unknown[0]}. Put rows there first"
+        )
+    counts = next((released for released in RELEASED if released.keys() == wanted.keys()), wanted)
+    return {domain: exercises(domain, counts[domain], known[domain]) for domain in counts if domain in known}
 
 
-def _is_rl(stage: Stage) -> bool:
-    return isinstance(stage, OnPolicyStage)
-
-
-def _domains(path: str, readers: Mapping[str, Stage]) -> list[str]:
-    """What a path of RL holds: what its stage trains, without what the stage's other paths brought to earlier stages."""
-    stage = readers[path]
-    assert isinstance(stage, OnPolicyStage)
-    others = (readers.get(source.path) for source in parse_sources(stage.data))
-    elsewhere = {domain for other in others if isinstance(other, OnPolicyStage) and other is not stage
-                 for domain in other.trained_domains}
-    return [domain for domain in stage.trained_domains if domain not in elsewhere]
-
-
-def _counts(domains: Iterable[str]) -> Mapping[str, int]:
-    counts = dict.fromkeys(domains, ROWS)
-    return next((released for released in RELEASED if released.keys() == counts.keys()), counts)
-
-
-def _rows(cascade: Cascade, stage: Stage, path: str, pools: Pools) -> Iterator[Row]:
+def _rows(cascade: Cascade, stage: Stage, path: str, pools: Pools) -> list[Row]:
     if isinstance(stage, SftStage):
-        yield from _shuffled(_taught(cascade, pools), path)
+        rows = list(_taught(cascade, pools))
     elif isinstance(stage, RewardModelStage):
-        yield from preference_pairs(exercises(COMPARED, ROWS, lengths(cascade.base.published)[COMPARED]))
+        rows = list(preference_pairs(exercises(COMPARED, ROWS, lengths(cascade.base.published)[COMPARED])))
     else:
-        yield from _shuffled((exercise.row for exercise in chain(*pools[path].values())), path)
+        rows = [exercise.row for exercise in chain(*pools[path].values())]
+    random.Random(path).shuffle(rows)
+    return rows
 
 
 def _taught(cascade: Cascade, pools: Pools) -> Iterator[Row]:
@@ -116,14 +110,8 @@ def _instant(cascade: Cascade) -> set[str]:
     return set(chain(*(stage.trained_domains for stage in some)))
 
 
-def _shuffled(rows: Iterable[Row], seed: str) -> list[Row]:
-    found = list(rows)
-    random.Random(seed).shuffle(found)
-    return found
-
-
-def _write(folder: Path, rows: Iterable[Row]) -> Path:
+def _write(folder: Path, rows: Iterable[Row]) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     (folder / "rows.jsonl").write_text("".join(lines), encoding="utf-8")
-    return folder
+    return str(folder)

@@ -29,8 +29,8 @@ LENGTHS = {
     "rlhf": Length(1_024, 8_192),
     # arXiv 2603.19220, Table 9: inputs of at most 32K.
     "long_context": Length(16_384, 32_768),
-    # arXiv 2512.13607, section 4: prompts under 8K are dropped. The longest is ours: arXiv 2603.19220 states 98,304 with
-    # the answer, of which this leaves a third for it.
+    # arXiv 2512.13607, section 4: prompts of less than 8K are dropped. The longest is ours: two thirds of the 98,304
+    # tokens that arXiv 2603.19220 has for prompt and answer.
     "swe_agentless": Length(8_192, 65_536),
     # Ours: issues with a log.
     "swe_agentic": Length(1_024, 8_192),

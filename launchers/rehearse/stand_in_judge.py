@@ -81,8 +81,7 @@ def _is_message(message: Any) -> bool:
 def _logprobs(said: Sequence[Token], alternatives: int) -> dict[str, Any]:
     return {
         "content": [
-            {**_item(token, chances[token]), "top_logprobs": _ranked(chances)[:alternatives]}
-            for token, chances in said
+            {**_item(token, chances[token]), "top_logprobs": _ranked(chances)[:alternatives]} for token, chances in said
         ]
     }
 
