@@ -135,14 +135,20 @@ def _sample(options: argparse.Namespace, tasks: Iterator["Task"], answers: _Answ
 
     weights = _weights(options.model)
     tokenizer, config = AutoTokenizer.from_pretrained(options.model), _config(options)
-    sampling = Sampling(options.max_new_tokens, options.temperature, options.top_p, (tokenizer.eos_token_id,))
+    sampling = Sampling(
+        options.max_new_tokens,
+        options.temperature,
+        options.top_p,
+        (tokenizer.eos_token_id,),
+        max_total_tokens=config.max_model_len,
+    )
     # Cascade 1 selects SWE prompts by the similarity to the golden patch (arXiv 2512.13607, section 4)
     makers = {"swe_agentless": partial(SweAgentlessVerifier, lexical="difflib")}
     log = f"{options.out}.engine.log"
     with (
         RolloutEngine(options.model, config, seed=0, log_path=log) as engine,
         Judge(tokenizer, makers) as judge,
-        Episodes(tokenizer, config.max_model_len) as episodes,
+        Episodes(tokenizer) as episodes,
     ):
         engine.update_weights(weights, version=0)
         room = 2 * config.engines * config.max_num_seqs

@@ -88,6 +88,10 @@ def _suits(domain: str, fields: Mapping[str, Any]) -> bool:
 
 def _turns(draw: Answer, rng: random.Random) -> list[Message]:
     """The shortest of some answers. That of an episode is always the same."""
-    drawn = [draw(rng) for _ in range(DRAWS)]
-    texts = [answer for answer in drawn if isinstance(answer, str)]
-    return [{"role": "assistant", "content": min(texts, key=len)}] if texts else list(drawn[0])
+    texts: list[str] = []
+    for _ in range(DRAWS):
+        answer = draw(rng)
+        if not isinstance(answer, str):
+            return answer
+        texts.append(answer)
+    return [{"role": "assistant", "content": min(texts, key=len)}]

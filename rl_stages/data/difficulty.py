@@ -37,7 +37,7 @@ class PassRateFilter:
     def __call__(self, row: Row) -> str | None:
         """Why the row is dropped; None if it is kept. Raises UserError for a row without a pass rate in [0, 1]."""
         rate = row.get("pass_rate")
-        if not _is_number(rate) or not 0 <= rate <= 1:
+        if rate is None or not _is_number(rate) or not 0 <= rate <= 1:
             raise UserError(f"expected 'pass_rate' to be a number in [0, 1]; found {shown(rate)}")
         if rate < self.low:
             return f"pass rate below {self.low:g}"

@@ -68,8 +68,8 @@ class Judge:
     def __call__(self, tasks: Sequence[Task], groups: Sequence[Sequence[Rollout]]) -> list[list[Answer]]:
         """Text and verdict of each answer, in the order given. What has begun is only waited for.
 
-        A truncated answer has the outcome TRUNCATED. Its score is 0, unless the verifier scores such answers, or None in
-        an unjudged domain. An episode keeps the verdict of its environment.
+        A truncated answer has the outcome TRUNCATED. Its score is 0, unless the verifier scores such answers, or None
+        in an unjudged domain. An episode keeps the verdict of its environment.
         """
         for task, rollouts in zip(tasks, groups, strict=True):
             if rollouts[0].id not in self._pending:
@@ -109,10 +109,12 @@ class Judge:
     def _ask(self, group: PendingGroup, asked: Sequence[tuple[str, str]]) -> None:
         task = group.task
         verifier = self.verifier(task.domain)
-        ranks = isinstance(verifier, GroupVerifier)
-        if ranks and not group.complete:
-            return
-        check = partial(verifier.rank if ranks else partial(_each, verifier), task)
+        if isinstance(verifier, GroupVerifier):
+            if not group.complete:
+                return
+            check: Check = partial(verifier.rank, task)
+        else:
+            check = partial(_each, verifier, task)
         judging = self.pools[task.domain].submit(self._recorded, task.domain, check, asked)
         self._running.add(judging)
         judging.add_done_callback(self._running.discard)

@@ -123,6 +123,7 @@ def played(environment: Any, exercise: Exercise) -> float | None:
     raise AssertionError("the demonstration does not reach the end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("domain", LENGTHS)
 def test_prompts_are_as_long_as_the_published_ones(domain: str) -> None:
     length, found = LENGTHS[domain], of(domain)
@@ -140,6 +141,7 @@ def test_a_smaller_count_gives_the_first_ones_of_both_splits(domain: str) -> Non
     assert len({str(exercise.row["responses_create_params"]) for exercise in found}) == COUNT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", [NEMOTRON3, CASCADE1])
 @pytest.mark.parametrize("domain", LENGTHS)
 def test_demonstrations_are_short_and_ask_what_rl_asks(domain: str, template: str) -> None:

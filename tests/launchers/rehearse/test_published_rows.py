@@ -38,6 +38,7 @@ def lines(folder: str) -> list[str]:
     return (Path(folder) / "rows.jsonl").read_text().splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_every_stage_of_a_launcher_finds_its_rows(launcher: str, elsewhere: Path) -> None:
     cascade = cascade_of(launcher)
@@ -55,6 +56,7 @@ def test_every_stage_of_a_launcher_finds_its_rows(launcher: str, elsewhere: Path
             assert isinstance(stage, RewardModelStage) or not check([new[path]]).dropped
 
 
+@pytest.mark.slow
 def test_the_released_sets_have_their_shares_and_agents(elsewhere: Path) -> None:
     new = write_missing_rows(cascade_of("cascade2_30b_a3b"), elsewhere)
 
@@ -77,6 +79,7 @@ def test_the_released_sets_have_their_shares_and_agents(elsewhere: Path) -> None
     assert not any("instruction_id_list" in row for _, row in read_rows(new["data/cascade2/rlhf"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["cascade2_30b_a3b", "cascade1_8b"])
 def test_every_sft_source_answers_every_short_prompt_in_an_order_of_its_own(launcher: str, elsewhere: Path) -> None:
     cascade = cascade_of(launcher)

@@ -45,6 +45,7 @@ def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
         return json.load(reply)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["roles", "plain", "instructed"])
 def test_a_group_is_ranked_in_every_form_of_the_question(judge: JudgeClient, url: str, form: PromptForm) -> None:
     settings = RewardModel(kind="server", model="m", url=url, genrm=GenRm(prompt=form, terms=NO_LENGTHS))
