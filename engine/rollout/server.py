@@ -196,9 +196,10 @@ def _engine_arguments(settings: Settings) -> dict[str, Any]:
         "worker_extension_cls": "cascade_rl.engine.rollout.vllm_worker.extension.WorkerExtension",
         "disable_log_stats": True,
     }
-    routes = config.replay_routes and EngineArgs(**arguments).create_model_config().is_moe
+    model = EngineArgs(**arguments).create_model_config()
+    routes = config.replay_routes and model.is_moe
     # A cached prefix is not computed again: its experts would be unknown, and its bits are those of another batch.
-    cached = not (routes or config.deterministic)
+    cached = not (routes or config.deterministic) and vllm_cpu_patches.caches_prefixes(model.is_hybrid)
     return arguments | {"enable_return_routed_experts": routes, "enable_prefix_caching": cached}
 
 

@@ -54,6 +54,11 @@ def supported(arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def caches_prefixes(hybrid: bool) -> bool:
+    """Whether prefixes can be cached. vLLM caches the states of Mamba layers with chunked prefill only."""
+    return not (installed() and hybrid)
+
+
 def apply() -> None:
     """Patch vLLM's classes. Call this before the model is built."""
     if installed():

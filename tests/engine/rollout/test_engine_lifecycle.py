@@ -183,3 +183,15 @@ def test_a_crash_at_start_tells_why(tmp_path: Path) -> None:
     engine = RolloutEngine(folder, CONFIG, 0, tmp_path / "log")
     with engine, pytest.raises(EngineDied, match="NoSuchModel"):
         engine.health()
+
+
+def test_a_hybrid_model_samples_without_replay(tmp_path: Path) -> None:
+    """vLLM caches no states of Mamba layers here. Without routes to record, a cache would be asked for."""
+    tiny = Tiny("nemotron_h", tmp_path, replace(CONFIG, replay_routes=False))
+    with tiny.engine:
+        reference = tiny.load(0)
+        for rollout in tiny.sample(make_requests(2, Sampling(8))).values():
+            table = reference(np.concatenate([rollout.prompt_ids, rollout.token_ids]))
+            taken = table[len(rollout.prompt_ids) - 1 : -1][np.arange(8), rollout.token_ids]
+            assert rollout.routes is None
+            assert np.abs(taken - rollout.logprobs).max() < tiny.tolerance
