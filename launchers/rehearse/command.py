@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -40,11 +40,14 @@ def rehearse(cascade: Cascade, runs: Path, stage_command: Sequence[str]) -> int:
     base = _small_base(cascade, inputs, console)
     sources = write_missing_rows(cascade, inputs)
     console.print(f"data: {len(sources)} sources are not here; rows of their published schemas stand in for them")
-    _print_failures(cascade, base, sources, console)
+    found = failures(cascade, base, sources)
+    _print_failures(found, console)
     with stand_in_judge() as url:
         small = small_cascade(cascade, base, sources, url)
         code = _play(small, runs, stage_command, console)
-    Console(highlight=False, width=max(console.width, WIDTH)).print(rehearsal_table(cascade, RunFolder.open(root)))
+    Console(highlight=False, width=max(console.width, WIDTH)).print(
+        rehearsal_table(cascade, RunFolder.open(root), found)
+    )
     console.print(f"{(time.monotonic() - started) / 60:.1f} minutes; run folder: {root}", soft_wrap=True)
     return code
 
@@ -78,8 +81,7 @@ def _described(config: dict) -> str:
     return f"{config['architectures'][0]} {layers}, width {config['hidden_size']}, {config['vocab_size']:,} entries"
 
 
-def _print_failures(cascade: Cascade, base: BaseModel, sources: dict[str, str], console: Console) -> None:
-    found = failures(cascade, base, sources)
+def _print_failures(found: Mapping[str, Sequence[str]], console: Console) -> None:
     console.print("at true size, as far as this machine can tell:")
-    for line in found or ["nothing would fail"]:
+    for line in [line for lines in found.values() for line in lines] or ["nothing would fail"]:
         console.print(f"  {line}", soft_wrap=True)

@@ -1,19 +1,25 @@
 """The table at the end of a rehearsal: what ran of each stage, and what it stands for."""
 
+from collections.abc import Mapping, Sequence
+
 from rich.table import Table
 
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 
-HEADINGS = ("stage", "steps", "samples", "finished", "reward", "overlong", "attempts", "seconds", "at true size")
+HEADINGS = (
+    "stage", "steps", "samples", "finished", "reward", "overlong", "attempts", "seconds", "at true size", "fails first",
+)  # fmt: skip
 
 
-def rehearsal_table(cascade: Cascade, run: RunFolder) -> Table:
-    """`cascade` has the true sizes, `run` is the rehearsal. A stage without a step has an empty row."""
+def rehearsal_table(cascade: Cascade, run: RunFolder, failures: Mapping[str, Sequence[str]]) -> Table:
+    """`cascade` has the true sizes, `run` is the rehearsal, and `failures` are those at true size, by stage."""
     table = Table(*HEADINGS, title=f"{cascade.name}, rehearsed")
     for folder in run.stages:
-        table.add_row(*_row(cascade, cascade.stage(folder.config.name), folder))
+        name = folder.config.name
+        first = next(iter(failures[name]), "nothing found").removeprefix(f"{name}: ")
+        table.add_row(*_row(cascade, cascade.stage(name), folder), first)
     return table
 
 

@@ -22,11 +22,13 @@ from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 from cascade_rl.rl_stages.run.known_data import KnownData
 
 
-def failures(cascade: Cascade, base: BaseModel, sources: Mapping[str, str]) -> list[str]:
-    """A line each. `base` has the tokenizer and `sources` has the rows that stand in for what is not here."""
-    known = KnownData()
-    found = [line for stage in cascade.stages for line in _of_stage(cascade, stage, base, sources, known)]
-    return [*found, *_of_plan(cascade)]
+def failures(cascade: Cascade, base: BaseModel, sources: Mapping[str, str]) -> dict[str, list[str]]:
+    """A line each, by stage. `base` has the tokenizer and `sources` has the rows that stand in for what is not here."""
+    known, planned = KnownData(), _of_plan(cascade)
+    return {
+        stage.name: [*_of_stage(cascade, stage, base, sources, known), *planned.get(stage.name, ())]
+        for stage in cascade.stages
+    }
 
 
 def _of_stage(
@@ -34,7 +36,7 @@ def _of_stage(
 ) -> Iterator[str]:
     judge = stage.reward_model if isinstance(stage, GrpoStage) else None
     if judge and judge.url and not _resolves(judge.url):
-        yield f"{stage.name}: its judge {judge.model} is expected at {judge.url}, a name that does not resolve here"
+        yield f"{stage.name}: its judge {judge.model} is expected at {judge.url}, which does not resolve here"
     if isinstance(stage, OnPolicyStage):
         data = tuple(sources.get(source.path, source.path) for source in map(Source.parse, stage.data))
         readable = replace(cascade, base=replace(base, published=cascade.base.published))
@@ -50,12 +52,11 @@ def _overlong(stage: OnPolicyStage, cascade: Cascade, known: KnownData) -> Itera
         yield str(error)
 
 
-def _of_plan(cascade: Cascade) -> Iterator[str]:
-    hardware = cascade.hardware
-    if hardware in names():
-        plan = plan_cascade(cascade, *read_hardware(hardware))
-        for stage in plan.stages:
-            yield from verdict(plan, stage)
+def _of_plan(cascade: Cascade) -> dict[str, list[str]]:
+    if cascade.hardware not in names():
+        return {}
+    plan = plan_cascade(cascade, *read_hardware(cascade.hardware))
+    return {stage.name: list(verdict(plan, stage)) for stage in plan.stages}
 
 
 def _resolves(url: str) -> bool:
