@@ -29,7 +29,6 @@ class TrainedModel:
 
     def __init__(self, folder: Path) -> None:
         initialize_distributed(ParallelConfig(), seed=0)
-        self._tokenizer = AutoTokenizer.from_pretrained(folder)
         self._trainer = Trainer(
             read_config(folder),
             ParallelConfig(),
@@ -41,6 +40,7 @@ class TrainedModel:
         )
         self._trainer.load_scalar_head(folder)
         self._trainer.load_hf(folder)
+        self._tokenizer = AutoTokenizer.from_pretrained(folder)
 
     def score(self, conversations: Sequence[Conversation]) -> list[float]:
         """One reward for each, in their order."""
