@@ -1,7 +1,8 @@
 """What is checked of a stage's graders before it starts: how they isolate untrusted code, and that they grade right."""
 
+import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from cascade_rl.engine.cluster.node import Node
 from cascade_rl.rl_stages.config.cascade import Cascade
@@ -36,21 +37,32 @@ def say_tiers(cascade: Cascade, stage: Stage, nodes: Sequence[Node], log: StepLo
 def prove_graders(cascade: Cascade, stage: Stage, zero: RankZero, places: Sequence[Place]) -> None:
     """Grades answers with known scores in each domain that runs untrusted code, on each of `places`.
 
-    Raises UnprovenGrader for each grader that gets none of them right.
+    Raises UnprovenGrader, which names all graders that get none of them right, and NodeLost if a node is gone.
     """
-    prover, say = Prover(zero.judge, zero.episodes, places), zero.log.progress.say
-    proofs: list[Proof] = []
-    for domain in executed_domains(cascade, [stage]) if places else ():
-        sources = sources_of(domain, [stage, *cascade.stages])
-        found = prover.prove(domain, sources)
-        if not found:
-            say(f"the grader of {domain} is not proven: no row of {domain} in {', '.join(sources)}")
-        proofs += found
+    proofs = list(_proofs(cascade, stage, zero, places)) if places else []
     for proof in proofs:
         for trial in proof.failed:
-            say(f"{proof.domain} on {proof.place}: not proven by {trial}")
-    if refusals := [proof.refusal() for proof in proofs if not proof.holds]:
-        raise UnprovenGrader("\n".join(refusals))
+            zero.log.progress.say(f"{proof.domain} on {proof.place}: not proven by {trial}")
+    _require(proofs)
     if proofs:
         known = dict.fromkeys(f"{proof.domain} ({proof.trials[-1].name})" for proof in proofs)
-        say(f"graders proven (nodes: {len(places)}): {', '.join(known)}")
+        zero.log.progress.say(f"graders proven (nodes: {len(places)}): {', '.join(known)}")
+
+
+def _proofs(cascade: Cascade, stage: Stage, zero: RankZero, places: Sequence[Place]) -> Iterator[Proof]:
+    prover = Prover(zero.judge, zero.episodes, places)
+    for domain in executed_domains(cascade, [stage]):
+        sources = sources_of(domain, [stage, *cascade.stages])
+        found = prover.prove(domain, sources)
+        yield from found
+        if not found:
+            rows = f"no row of {domain} in {', '.join(sources)}"
+            zero.log.progress.say(f"the grader of {domain} is not proven: {rows}")
+
+
+def _require(proofs: Sequence[Proof]) -> None:
+    refused = [proof for proof in proofs if not proof.holds]
+    for proof in refused:
+        proof.place.node.call(os.getpid)  # NodeLost: no fault of the grader, and a job that is queued again
+    if refused:
+        raise UnprovenGrader("\n".join(proof.refusal() for proof in refused))

@@ -5,18 +5,23 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
-from cascade_rl.engine.cluster.node import ThisNode
+from cascade_rl.engine.cluster.node import Node, NodeLost, ThisNode
 from cascade_rl.launchers.stage.exit_status import USER_ERROR, exit_status
 from cascade_rl.rl_stages.config.base import Evaluation
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.sft_stage import SftStage
+from cascade_rl.rl_stages.core.verdict import Verdict
+from cascade_rl.rl_stages.graders import prove_graders
 from cascade_rl.rl_stages.lessons import swe_executed
 from cascade_rl.rl_stages.run.run_folder import RunFolder
+from cascade_rl.rl_stages.sandbox import Tier
 from cascade_rl.rl_stages.sandbox.outside.probe import probe
+from cascade_rl.rl_stages.scoring.proof import Place, Proof, Prover, Trial, UnprovenGrader
 from cascade_rl.rl_stages.session import Session
 from cascade_rl.rl_stages.tasks.stage_domains import executed_domains, sources_of
 from tests.gloo import run_ranks
@@ -85,6 +90,25 @@ def test_a_stage_whose_grader_works_starts(tmp_path: Path) -> None:
     assert f"sandbox for untrusted code: {probe()} (nodes: 1); `cascade doctor` says more" in found.out
     assert "swe_executed on node" in found.out and "not proven by double-1-a-4: golden score 0" in found.out
     assert "graders proven (nodes: 1): swe_executed (double-1-a-6)" in found.out
+
+
+class Lost(ThisNode):
+    def call(self, *_: object) -> NoReturn:
+        raise NodeLost("rank 1 is gone")
+
+
+@pytest.mark.parametrize(("node", "error"), [(ThisNode(), UnprovenGrader), (Lost(), NodeLost)])
+def test_a_lost_node_is_no_fault_of_its_grader(
+    node: Node, error: type[Exception], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    failed = Verdict.infrastructure_failure("no worker could be started")
+    place = Place(node, Tier.LANDLOCK)
+    proof = Proof("code", place, [Trial("sum in python", failed, failed)])
+    monkeypatch.setattr(Prover, "prove", lambda *_: [proof])
+    whole, zero = swe_cascade(tmp_path, range(0)), SimpleNamespace(judge=None, episodes=None, log=SimpleNamespace())
+    zero.log.progress = SimpleNamespace(say=print)
+    with pytest.raises(error):
+        prove_graders(whole, whole.stages[0], zero, [place])  # type: ignore[arg-type]
 
 
 def test_graders_of_the_evaluation_and_of_the_stages_own_data_are_proven(tmp_path: Path) -> None:
