@@ -103,13 +103,10 @@ class Judge:
         return group.answers()
 
     def _ask(self, group: PendingGroup, asked: Sequence[tuple[str, str]]) -> None:
-        task = group.task
-        verifier = self._verifier(task.domain)
-        ranks = isinstance(verifier, GroupVerifier)
-        if ranks and not group.complete:
+        domain, verifier = group.task.domain, self._verifier(group.task.domain)
+        if isinstance(verifier, GroupVerifier) and not group.complete:
             return
-        check = partial(verifier.rank if ranks else partial(_each, verifier), task)
-        judging = self.pools[task.domain].submit(self._recorded, task.domain, check, asked)
+        judging = self.pools[domain].submit(self._recorded, domain, _check_of(verifier, group.task), asked)
         self._running.add(judging)
         judging.add_done_callback(self._running.discard)
         for place, (name, _) in enumerate(asked):
@@ -146,8 +143,10 @@ class Judge:
         return Verdict(Outcome.TRUNCATED, 0.0, detail="reached max_new_tokens") if truncated else None
 
 
-def _each(verifier: Verifier, task: Task, texts: Sequence[str]) -> list[Verdict]:
-    return [verifier(task, text) for text in texts]
+def _check_of(verifier: Verifier | GroupVerifier, task: Task) -> Check:
+    if isinstance(verifier, GroupVerifier):
+        return partial(verifier.rank, task)
+    return lambda texts: [verifier(task, text) for text in texts]
 
 
 def _verdict_at(judging: Future[list[Verdict]], place: int) -> Verdict:
