@@ -107,6 +107,7 @@ class Judge:
         return group.answers()
 
     def _ask(self, group: PendingGroup, asked: Sequence[tuple[str, str]]) -> None:
+<<<<<<< HEAD
         task = group.task
         verifier = self.verifier(task.domain)
         if isinstance(verifier, GroupVerifier):
@@ -116,6 +117,12 @@ class Judge:
         else:
             check = partial(_each, verifier, task)
         judging = self.pools[task.domain].submit(self._recorded, task.domain, check, asked)
+=======
+        domain, verifier = group.task.domain, self._verifier(group.task.domain)
+        if isinstance(verifier, GroupVerifier) and not group.complete:
+            return
+        judging = self.pools[domain].submit(self._recorded, domain, _check_of(verifier, group.task), asked)
+>>>>>>> h-overlap
         self._running.add(judging)
         judging.add_done_callback(self._running.discard)
         for place, (name, _) in enumerate(asked):
@@ -161,8 +168,10 @@ class Judge:
         return isinstance(verifier, GroupVerifier) and verifier.scores_truncated
 
 
-def _each(verifier: Verifier, task: Task, texts: Sequence[str]) -> list[Verdict]:
-    return [verifier(task, text) for text in texts]
+def _check_of(verifier: Verifier | GroupVerifier, task: Task) -> Check:
+    if isinstance(verifier, GroupVerifier):
+        return partial(verifier.rank, task)
+    return lambda texts: [verifier(task, text) for text in texts]
 
 
 def _verdict_at(judging: Future[list[Verdict]], place: int, cut: bool) -> Verdict:
