@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.core.messages import shown
@@ -89,5 +90,5 @@ def _draw(row: Row) -> float:
     return int.from_bytes(digest.digest(), "big") / 2**64
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -107,22 +107,10 @@ class Judge:
         return group.answers()
 
     def _ask(self, group: PendingGroup, asked: Sequence[tuple[str, str]]) -> None:
-<<<<<<< HEAD
-        task = group.task
-        verifier = self.verifier(task.domain)
-        if isinstance(verifier, GroupVerifier):
-            if not group.complete:
-                return
-            check: Check = partial(verifier.rank, task)
-        else:
-            check = partial(_each, verifier, task)
-        judging = self.pools[task.domain].submit(self._recorded, task.domain, check, asked)
-=======
-        domain, verifier = group.task.domain, self._verifier(group.task.domain)
+        domain, verifier = group.task.domain, self.verifier(group.task.domain)
         if isinstance(verifier, GroupVerifier) and not group.complete:
             return
         judging = self.pools[domain].submit(self._recorded, domain, _check_of(verifier, group.task), asked)
->>>>>>> h-overlap
         self._running.add(judging)
         judging.add_done_callback(self._running.discard)
         for place, (name, _) in enumerate(asked):
