@@ -59,7 +59,8 @@ ASKED_AGAIN = {"role": "user", "content": "And Bob?"}
 CALLS = {"role": "assistant", "content": "", "tool_calls": [_called(*call) for call in ARGUMENTS.items()]}
 OUTPUTS: tuple[Message, ...] = tuple({"role": "tool", "content": content} for content in ('{"sent": true}', "12:00\n"))
 CALLED: tuple[Message, ...] = (ASKED, CALLS | {"reasoning_content": "I mail."}, *OUTPUTS)
-TOLD: tuple[Message, ...] = (ASKED, {**CALLS, "content": "I mail them.", "tool_calls": [_called("send_mail", NOBODY)]}, OUTPUTS[0])
+BOB_TOO = {**CALLS, "content": "I mail them.", "tool_calls": [_called("send_mail", NOBODY)]}
+TOLD: tuple[Message, ...] = (ASKED, BOB_TOO, OUTPUTS[0])
 
 SAMPLES = (
     Sample("question", (ASKED,)),
