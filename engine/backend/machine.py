@@ -25,6 +25,14 @@ class Backend:
     def spec_provider(self) -> Any:
         raise NotImplementedError
 
+    def at_rest(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the host, in memory from which the device copies fastest."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Gives device memory that is not in use to other processes."""
+        raise NotImplementedError
+
 
 class CudaBackend(Backend):
     def spec_provider(self) -> Any:
@@ -32,12 +40,23 @@ class CudaBackend(Backend):
 
         return TESpecProvider()
 
+    def at_rest(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.pin_memory()
+
+    def release(self) -> None:
+        torch.cuda.empty_cache()
+
 
 class CpuBackend(Backend):
     def spec_provider(self) -> Any:
         from cascade_rl.engine.backend.torch_layers import TorchSpecProvider
 
         return TorchSpecProvider()
+
+    def at_rest(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def release(self) -> None: ...
 
 
 @cache

@@ -38,7 +38,7 @@ class HostCopy:
     """This rank's weights and buffers as they are when it is made, in host memory."""
 
     def __init__(self, trainer: Trainer) -> None:
-        self.tensors = [tensor.detach().to("cpu", copy=True) for tensor in live_tensors(trainer)]
+        self.tensors = [tensor.detach().cpu().clone() for tensor in live_tensors(trainer)]
 
     @torch.no_grad()
     def restore(self, trainer: Trainer) -> None:

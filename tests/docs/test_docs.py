@@ -77,6 +77,7 @@ QUOTED = {
         "expected the stages that it builds on to be done, found ", ", and the data now give ",
         "expected the stages that have run to be what they were, found changes", " there, is ignored",
     ],
+    "grader_not_proven": ["expected score 1 for the golden answer of an instance and 0", "graders proven (nodes: "],
     "wrong_format_rises": ["_fraction"],
     "length_explodes": ["expected samples to train on, found only ", "overlong=penalty, groups without"],
     "gradient_not_finite": ["gradient norm is "],

@@ -21,9 +21,14 @@ from cascade_rl.rl_stages.scoring.infrastructure import InfrastructureFailures
 from cascade_rl.rl_stages.sft import Mix
 from cascade_rl.rl_stages.tasks.domains import lessons_of
 from cascade_rl.rl_stages.tasks.load_tasks import split_of
+from cascade_rl.rl_stages.tasks.prompt_stream import any_length
 from tests.rl_stages.tiny_cascade import CASCADE
 
 BROKEN = Verdict.infrastructure_failure("disk full")
+
+
+def no_limit(*_: object) -> Any:
+    return SimpleNamespace(admits=any_length)
 
 
 def scores(verdicts: list[Verdict]) -> dict[str, float]:
@@ -31,6 +36,7 @@ def scores(verdicts: list[Verdict]) -> dict[str, float]:
     zero = SimpleNamespace(judge=lambda tasks, groups: [[("", verdicts[i % len(verdicts)])] for i in range(len(tasks))])
     session: Any = SimpleNamespace(
         cascade=CASCADE,
+        prompt_room=no_limit,
         draw=lambda label, tasks, group, sampling, heldout: [
             [SimpleNamespace(id=f"{label}/{i}")] for i in range(len(tasks))
         ],
@@ -74,7 +80,12 @@ def test_no_reader_of_a_stage_sees_a_prompt_that_the_evaluation_holds_out(
     monkeypatch.setattr(prompt_ledger, "from_rank0", lambda produce: produce())
     stage = next(stage for stage in CASCADE.stages if isinstance(stage, GrpoStage))
     session: Any = SimpleNamespace(
-        cascade=wide(), stage=stage, seed=1, first_step=0, folder=SimpleNamespace(root=tmp_path)
+        cascade=wide(),
+        stage=stage,
+        seed=1,
+        first_step=0,
+        folder=SimpleNamespace(root=tmp_path),
+        prompt_room=no_limit,
     )
     assert splits(task.messages for task in PromptLedger(session).take(200)) == {"train"}
     mix = Mix(["generate:math@1"], 1, wide().evaluation.heldout_fraction)
@@ -91,12 +102,13 @@ def test_distillation_and_fine_tuning_read_the_fraction(monkeypatch: pytest.Monk
     def seen(*given: Any, **named: Any) -> None:
         raise Seen(given, named)
 
-    stage = SimpleNamespace(data=("generate:math",), prompts_per_step=1)
-    session: Any = SimpleNamespace(cascade=wide(), stage=stage, trainer=None, seed=1, first_step=0)
+    stage = replace(next(stage for stage in CASCADE.stages if isinstance(stage, GrpoStage)), data=("generate:math",))
+    how = {"cascade": wide(), "trainer": None, "seed": 1, "first_step": 0, "prompt_room": no_limit}
+    session: Any = SimpleNamespace(stage=stage, **how)
     monkeypatch.setattr(mopd, "open_prompts", seen)
     with pytest.raises(Seen) as distilled:
         mopd.run(session)
-    assert distilled.value.args[1] == {"heldout_fraction": MOST}
+    assert distilled.value.args[1] == {"admits": any_length, "heldout_fraction": MOST}
     monkeypatch.setattr(sft, "Mix", seen)
     with pytest.raises(Seen) as tuned:
         sft.run(session)

@@ -13,7 +13,7 @@ from cascade_rl.launchers.rehearse.demonstrations import demonstrations
 from cascade_rl.launchers.rehearse.exercises import Exercise, exercises
 from cascade_rl.launchers.rehearse.row_lengths import LENGTHS, Length, lengths
 from cascade_rl.rl_stages.core.task import Task
-from cascade_rl.rl_stages.data.chat_templates import CASCADE1, NEMOTRON3
+from cascade_rl.rl_stages.data.chat_templates import NAMED
 from cascade_rl.rl_stages.data.tokenizer import encode_demonstration, train_tokenizer
 from cascade_rl.rl_stages.environments.environment import End
 from cascade_rl.rl_stages.sandbox import SandboxUnavailable
@@ -53,11 +53,11 @@ def size(text: str) -> int:
 def prompt_size(exercise: Exercise) -> int:
     """Tokens of the prompt in the template of Nemotron-3."""
     asked = task(exercise)
-    render = tokenizer(NEMOTRON3).apply_chat_template
+    render = tokenizer(NAMED["nemotron3"]).apply_chat_template
     return size(render(list(asked.messages), tools=list(asked.tools), tokenize=False, add_generation_prompt=True))
 
 
-def said(messages: list[dict[str, Any]], tools: Any, template: str = NEMOTRON3) -> list[str]:
+def said(messages: list[dict[str, Any]], tools: Any, template: str = NAMED["nemotron3"]) -> list[str]:
     """The text of each turn of the model."""
     found = []
     for end, message in enumerate(messages, start=1):
@@ -67,7 +67,7 @@ def said(messages: list[dict[str, Any]], tools: Any, template: str = NEMOTRON3) 
     return found
 
 
-def taught(exercise: Exercise, template: str = NEMOTRON3) -> list[str]:
+def taught(exercise: Exercise, template: str = NAMED["nemotron3"]) -> list[str]:
     (row,) = demonstrations([exercise], thinking=True)
     shown = parse_demonstration(row, "row")
     return said(list(shown.messages), shown.tools, template)
@@ -142,7 +142,7 @@ def test_a_smaller_count_gives_the_first_ones_of_both_splits(domain: str) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("template", [NEMOTRON3, CASCADE1])
+@pytest.mark.parametrize("template", [NAMED["nemotron3"], NAMED["cascade1"]])
 @pytest.mark.parametrize("domain", LENGTHS)
 def test_demonstrations_are_short_and_ask_what_rl_asks(domain: str, template: str) -> None:
     for exercise, row in zip(filter_short(domain), demonstrations(of(domain), thinking=True), strict=True):

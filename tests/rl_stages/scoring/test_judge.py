@@ -176,6 +176,8 @@ class Gated:
 
 
 class GatedRanks(Gated):
+    scores_truncated = False
+
     def rank(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
         return [self(task, "+".join(texts)), *(Verdict.scored(0.0) for _ in texts[1:])]
 

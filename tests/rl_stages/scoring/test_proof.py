@@ -33,7 +33,7 @@ class SecondNode(ThisNode):
 
 def prove(domain: str, *sources: str, tier: Tier = Tier.LANDLOCK, others: Any = ()) -> list[Proof]:
     places = [Place(node, tier) for node in (ThisNode(), *others)]
-    with Judge(TOKENIZER, others=others) as judge, Episodes(TOKENIZER, 128, others) as episodes:
+    with Judge(TOKENIZER, others=others) as judge, Episodes(TOKENIZER, others) as episodes:
         return Prover(judge, episodes, places).prove(domain, sources)
 
 

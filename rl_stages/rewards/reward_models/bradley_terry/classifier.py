@@ -39,9 +39,8 @@ class ClassifierModel:
         self._model, self._encode = model, encode
         self._device = backend().device
         model.config.use_cache = False
-        if self._device.type == "cuda":
-            for tensor in self._tensors():
-                tensor.data = tensor.data.pin_memory()
+        for tensor in self._tensors():
+            tensor.data = backend().at_rest(tensor.data)
 
     @torch.no_grad()
     def score(self, conversations: Sequence[Conversation]) -> list[float]:
@@ -65,7 +64,7 @@ class ClassifierModel:
         finally:
             for tensor, data in at_rest:
                 tensor.data = data
-            torch.cuda.empty_cache()
+            backend().release()
 
 
 def is_classified(folder: Path) -> bool:

@@ -45,7 +45,7 @@ def verifier(shaped: bool) -> BradleyTerryVerifier:
 
 def rollout(text: str, finish: str = "stop") -> Rollout:
     ids = TOKENIZER.encode(text, add_special_tokens=False) + [TOKENIZER.eos_token_id] * (finish == "stop")
-    return Rollout("a", np.array([1]), np.array(ids), np.zeros(len(ids), np.float32), None, ((0, 0),), finish)
+    return Rollout(text, np.array([1]), np.array(ids), np.zeros(len(ids), np.float32), None, ((0, 0),), finish)
 
 
 @pytest.fixture(params=[False, True], ids=["raw", "shaped"])
