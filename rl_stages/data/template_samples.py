@@ -56,11 +56,14 @@ SYSTEM = {"role": "system", "content": "Be brief."}
 ASKED = {"role": "user", "content": "Is Ann in?"}
 ANSWERED = {"role": "assistant", "content": "She is.\n\nSince noon.", "reasoning_content": "I look.\nShe is."}
 ASKED_AGAIN = {"role": "user", "content": "And Bob?"}
-CALLS = {"role": "assistant", "content": "", "tool_calls": [_called(*call) for call in ARGUMENTS.items()]}
+CALLS: Message = {"role": "assistant", "content": "", "tool_calls": [_called(*call) for call in ARGUMENTS.items()]}
 OUTPUTS: tuple[Message, ...] = tuple({"role": "tool", "content": content} for content in ('{"sent": true}', "12:00\n"))
 CALLED: tuple[Message, ...] = (ASKED, CALLS | {"reasoning_content": "I mail."}, *OUTPUTS)
-BOB_TOO = {**CALLS, "content": "I mail them.", "tool_calls": [_called("send_mail", NOBODY)]}
-TOLD: tuple[Message, ...] = (ASKED, BOB_TOO, OUTPUTS[0])
+TOLD: tuple[Message, ...] = (
+    ASKED,
+    {**CALLS, "content": "I mail them.", "tool_calls": [_called("send_mail", NOBODY)]},
+    OUTPUTS[0],
+)
 
 SAMPLES = (
     Sample("question", (ASKED,)),
