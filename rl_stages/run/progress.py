@@ -66,7 +66,7 @@ class Progress:
         seconds of scoring that generation hid."""
         speed = f"{tokens / sum(seconds.values()):,.0f} tok/s"
         phases = " ".join(f"{name} {spent:.1f}s" for name, spent in seconds.items())
-        if reward_overlapped_s:
+        if reward_overlapped_s >= 0.05:  # less is shown as 0.0
             phases += f" (reward overlapped {reward_overlapped_s:.1f}s)"
         width = len(str(self.steps))
         line = Text.assemble(
