@@ -43,8 +43,8 @@ def task(name: str, domain: str = "math", **metadata: Any) -> Task:
 
 
 def rated(engine: Any, tasks: list[Task], answers: int, in_flight: int = 4, longest: int = 1000) -> dict[str, Any]:
-    sampling = Sampling(max_new_tokens=100)
-    with Judge(TOKENIZER) as judge, Episodes(TOKENIZER, longest) as episodes:
+    sampling = Sampling(max_new_tokens=100, max_total_tokens=longest)
+    with Judge(TOKENIZER) as judge, Episodes(TOKENIZER) as episodes:
         rates = PassRates(engine, judge, episodes, TOKENIZER, sampling, answers, in_flight, longest)
         found = list(rates(tasks))
     assert len({scores.task.id for scores in found}) == len(found)
