@@ -71,7 +71,7 @@ def run(session: Session[MopdStage]) -> None:
         sequences = [with_teacher(*parts) for parts in zip(sequences, taught, student, strict=True)]
         with session.phase("update"):
             learned = trainer.update(sequences, loss, step)
-        require_replay(learned["replay_fraction"], step)
+        require_replay(learned["replay_fraction"], step, session.layout.rollout)
         with session.phase("refit"):
             probe_gap = session.refit(step + 1)
         records = [_record(*parts) for parts in zip(samples, sequences, student, taught, strict=True)]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.train.losses import mismatch
 
@@ -60,9 +61,9 @@ def _error(sequence: TrainSequence, train_logprobs: np.ndarray) -> float:
     return mismatch(train_logprobs, sequence.per_token["rollout_logprob"], sequence.loss_mask)["tme"]
 
 
-def require_replay(fraction: float, step: int) -> None:
-    """Raises Mismatch unless all of the sampler's expert choices were replayed."""
-    if fraction != 1.0:
+def require_replay(fraction: float, step: int, rollout: RolloutConfig) -> None:
+    """Raises Mismatch unless all of the sampler's expert choices were replayed, if `rollout` says that they are."""
+    if rollout.replay_routes and fraction != 1.0:
         raise Mismatch(
             f"step {step + 1}: {fraction:.4f} of the experts that the sampler chose were replayed in training, "
             "expected all. Some samples have no routes: switch rollout.replay_routes on and prefix caching off"

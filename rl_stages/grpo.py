@@ -54,7 +54,7 @@ def run(session: Session[GrpoStage]) -> None:
             sequences = with_reference(trainer, session.reference, sequences)
         with session.phase("update"):
             learned = trainer.update(sequences, PolicyLoss(stage.objective), step, stage.updates_per_step)
-        require_replay(learned["replay_fraction"], step)
+        require_replay(learned["replay_fraction"], step, session.layout.rollout)
         with session.phase("refit"):
             probe_gap = session.refit(step + 1)
         records = [record(*parts) for parts in zip(batch.samples, sequences, train_logprobs, strict=True)]

@@ -22,12 +22,12 @@ def start(refit: Refit, folder: StageFolder, tokenizer: PreTrainedTokenizerBase,
     """Gives the engine the weights of step `step`, and verifies that it has them. Collective.
 
     Raises StaleWeights if the gap is above rollout.probe_bound. For a stage that learns from its own samples, also
-    raises Mismatch if the gap is above its tme_bound, or if an expert that the engine chose was not replayed.
+    raises Mismatch if the gap is above its tme_bound, or if an expert that was to be replayed was not.
     """
     probe = refit.compare(step)
     on_policy = isinstance(folder.config, OnPolicyStage)
     bounds = bounds_of(folder.config, refit.config.probe_bound)
-    replayed = probe.replay_fraction if on_policy else None
+    replayed = probe.replay_fraction if on_policy and refit.config.replay_routes else None
     subject = Subject(str(model), refit.trainer.parallel, refit.config, replayed)
     certificate = certificate_of(subject, probed(probe), refit.probe_ids, tokenizer, bounds)
     if is_rank0():
@@ -35,7 +35,7 @@ def start(refit: Refit, folder: StageFolder, tokenizer: PreTrainedTokenizerBase,
     refit.require_fresh(probe.gap)
     if on_policy:
         _require_one_policy(certificate, step)
-        require_replay(probe.replay_fraction, step - 1)
+        require_replay(probe.replay_fraction, step - 1, refit.config)
 
 
 def bounds_of(stage: Stage, probe_bound: float) -> Bounds:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cascade_rl.engine.core.rollouts import Kept, Outcome, Rollout
+from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.rl_stages import grpo
 from cascade_rl.rl_stages.agreement import Mismatch, mask_disagreeing, require_agreement, require_replay
 from cascade_rl.rl_stages.core.task import Task
@@ -136,9 +137,13 @@ def test_a_sequence_that_disagrees_leaves_the_loss_and_is_counted() -> None:
 
 
 def test_a_partly_replayed_step_is_an_error() -> None:
-    require_replay(1.0, step=4)
+    require_replay(1.0, 4, RolloutConfig())
     with pytest.raises(Mismatch, match=r"step 5: 0\.9990 of the experts"):
-        require_replay(0.999, step=4)
+        require_replay(0.999, 4, RolloutConfig())
+
+
+def test_a_stage_without_replay_needs_none() -> None:
+    require_replay(0.0, 4, RolloutConfig(replay_routes=False))
 
 
 def test_a_step_without_a_trained_sample_is_an_error_that_counts_why() -> None:
