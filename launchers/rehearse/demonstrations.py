@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from cascade_rl.launchers.rehearse.exercises import Exercise
 from cascade_rl.rl_stages.lessons.lesson import Message, Row
 
+LEARNED = 8  # of a domain: as many as a tiny model learns in some dozens of steps
 REASONING = "ok"  # a template shows an empty one as an answer without reasoning
 
 
 def demonstrations(exercises: Iterable[Exercise], *, thinking: bool) -> Iterator[Row]:
-    """SFT rows of the short exercises, with hardly any reasoning, or with none for prompts that ask for no thinking."""
-    for exercise in exercises:
-        if exercise.short:
-            answer = [_thought(turn) for turn in exercise.answer] if thinking else exercise.answer
-            tools = {"tools": exercise.tools} if exercise.tools else {}
-            yield {"messages": [*exercise.asked, *answer], **tools}
+    """SFT rows of the first short exercises: those that are held out, and some of the others. They have hardly any
+    reasoning, or none for prompts that ask for no thinking."""
+    for exercise in islice((exercise for exercise in exercises if exercise.short), LEARNED):
+        answer = [_thought(turn) for turn in exercise.answer] if thinking else exercise.answer
+        tools = {"tools": exercise.tools} if exercise.tools else {}
+        yield {"messages": [*exercise.asked, *answer], **tools}
 
 
 def preference_pairs(exercises: Iterable[Exercise]) -> Iterator[Row]:
