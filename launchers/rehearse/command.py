@@ -12,13 +12,12 @@ from cascade_rl.launchers.local.run_local import run_cascade
 from cascade_rl.launchers.rehearse.killing import KilledOnce
 from cascade_rl.launchers.rehearse.published_rows import write_missing_rows
 from cascade_rl.launchers.rehearse.rehearsal_table import rehearsal_table
-from cascade_rl.launchers.rehearse.small_cascade import ROOM, rule, small_cascade, total
+from cascade_rl.launchers.rehearse.small_cascade import ROOM, rule, small_cascade, total, victim
 from cascade_rl.launchers.rehearse.small_model import ready_tokenizer, small_model
 from cascade_rl.launchers.rehearse.stand_in_judge import stand_in_judge
 from cascade_rl.launchers.rehearse.true_size import failures
 from cascade_rl.rl_stages.config.base import BaseModel
 from cascade_rl.rl_stages.config.cascade import Cascade
-from cascade_rl.rl_stages.config.stage import OnPolicyStage
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.run.upgrade.kept_folders import refuse
 
@@ -53,13 +52,15 @@ def rehearse(cascade: Cascade, runs: Path, stage_command: Sequence[str]) -> int:
 
 
 def _play(small: Cascade, runs: Path, stage_command: Sequence[str], console: Console) -> int:
-    victim = next((stage for stage in small.stages if isinstance(stage, OnPolicyStage)), small.stages[0])
-    position = small.stages.index(victim) + 1
-    folder = runs / small.name / "stages" / f"{position:02d}_{victim.name}"
+    killed_stage = victim(small)
+    position = small.stages.index(killed_stage) + 1
+    folder = runs / small.name / "stages" / f"{position:02d}_{killed_stage.name}"
     with KilledOnce(folder / "checkpoints" / "step_00001") as killed:
         code = run_cascade(small, runs, stage_command, small.stages, refuse)
     if killed.done:
-        console.print(f"{victim.name} was killed on purpose, after its first checkpoint. The same command goes on:")
+        console.print(
+            f"{killed_stage.name} was killed on purpose, after its first checkpoint. The same command goes on:"
+        )
         return run_cascade(small, runs, stage_command, small.stages, refuse)
     return code
 

@@ -27,11 +27,12 @@ from cascade_rl.rl_stages.config.source import Source
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 
 RANKS = 2
-FACTOR = 256
+FACTOR = 512
 LEAST = 16  # tokens
 ROOM = 6_144  # tokens; the prompts of NeMo-Gym's workplace have 5,100
-STEPS = 2
-LEARNING_STEPS, LEARNING_RATE = 48, 4e-3  # of the first SFT: enough to end answers as the demonstrations do
+STEPS = 1
+VICTIM_STEPS = 2  # of the stage that is killed after its first checkpoint
+LEARNING_STEPS, LEARNING_RATE = 32, 1e-2  # of the first SFT: enough to end answers as the demonstrations do
 PROMPTS, ROLLOUTS, SEQUENCES, HELDOUT = 2, 4, 8, 4
 TURNS = 4
 GATE = 0.5  # a held-out score of four answers moves by 0.25
@@ -41,7 +42,7 @@ JUDGE_TOKENS = 64
 def rule(cascade: Cascade) -> str:
     return (
         f"the same stages on {RANKS} ranks and a small model of the same family; answers of 1/{FACTOR} of their "
-        f"tokens, and {ROOM:,} tokens for prompts; {STEPS} steps of {PROMPTS} prompts x {ROLLOUTS} rollouts, "
+        f"tokens, and {ROOM:,} tokens for prompts; {STEPS} step of {PROMPTS} prompts x {ROLLOUTS} rollouts, "
         f"{LEARNING_STEPS} steps of the first SFT at a rate of {LEARNING_RATE:g}; {HELDOUT} held-out prompts per "
         f"domain, gates of {GATE}; judges on servers: a stand-in that speaks their protocol; float32 on this CPU. "
         f"Layout: {cascade.hardware}"
@@ -52,11 +53,11 @@ def small_cascade(cascade: Cascade, base: BaseModel, sources: Mapping[str, str],
     """`sources`: path of a stage's data -> path to read instead. Raises UserError as Cascade does."""
     dense = _dense_kinds(cascade)
     first_sft = next((stage.name for stage in cascade.stages if isinstance(stage, SftStage)), None)
+    steps_of = {first_sft: LEARNING_STEPS, victim(cascade).name: VICTIM_STEPS}
     stages = []
     for stage in cascade.stages:
         layout = _small_layout(cascade.layout(stage), next(dense))
-        steps = LEARNING_STEPS if stage.name == first_sft else STEPS
-        made = _small_stage(stage, steps, judge_url)
+        made = _small_stage(stage, max(steps_of.get(stage.name, STEPS), _parts(stage)), judge_url)
         data = tuple(_moved(source, sources) for source in stage.data)
         stages.append(replace(made, data=data, nproc=layout.nproc, parallel=layout.parallel, rollout=layout.rollout))
     evaluation = replace(
@@ -67,6 +68,11 @@ def small_cascade(cascade: Cascade, base: BaseModel, sources: Mapping[str, str],
     )
     name = f"{cascade.name}_rehearsal"
     return replace(cascade, name=name, base=base, stages=tuple(stages), evaluation=evaluation, layouts={})
+
+
+def victim(cascade: Cascade) -> Stage:
+    """The stage that a rehearsal kills: the first that samples."""
+    return next((stage for stage in cascade.stages if isinstance(stage, OnPolicyStage)), cascade.stages[-1])
 
 
 def answer(tokens: int) -> int:
@@ -90,6 +96,11 @@ def _small_stage(stage: Stage, steps: int, judge_url: str) -> Stage:
     return replace(stage, **(common | _of_kind(stage, share, judge_url)))
 
 
+def _parts(stage: Stage) -> int:
+    """Of a length curriculum, which has a step for each part."""
+    return len(stage.extensions) + 1 if isinstance(stage, GrpoStage) else 1
+
+
 def _of_kind(stage: Stage, share: float, judge_url: str) -> dict[str, Any]:
     if isinstance(stage, SftStage):
         return {"sequences_per_step": SEQUENCES, "checkpoint_every": max(1, round(stage.steps * share))}
@@ -103,7 +114,7 @@ def _of_kind(stage: Stage, share: float, judge_url: str) -> dict[str, Any]:
         "min_answer_tokens": answer(stage.min_answer_tokens),
     }
     if isinstance(stage, GrpoStage):
-        small["extensions"] = tuple(_small_extension(change, share) for change in stage.extensions)
+        small["extensions"] = tuple(_small_extension(*part) for part in enumerate(stage.extensions, start=1))
         small["reward_model"] = stage.reward_model and _small_judge(stage.reward_model, judge_url)
     return small
 
@@ -117,10 +128,8 @@ def _small_sampling(sampling: Sampling) -> Sampling:
     )
 
 
-def _small_extension(change: Extension, share: float) -> Extension:
-    return replace(
-        change, from_step=max(1, round(change.from_step * share)), max_new_tokens=answer(change.max_new_tokens)
-    )
+def _small_extension(step: int, change: Extension) -> Extension:
+    return replace(change, from_step=step, max_new_tokens=answer(change.max_new_tokens))
 
 
 def _small_judge(judge: RewardModel, url: str) -> RewardModel:
@@ -138,7 +147,7 @@ def _small_optimizer(stage: Stage, share: float) -> Any:
     )
     if not isinstance(stage, SftStage):
         return scaled
-    return replace(scaled, lr=LEARNING_RATE, min_lr=LEARNING_RATE / 10, schedule="constant", schedule_steps=None)
+    return replace(scaled, lr=LEARNING_RATE, min_lr=LEARNING_RATE / 20, schedule="cosine", schedule_steps=None)
 
 
 @dataclass(frozen=True)

@@ -105,4 +105,4 @@ def test_the_small_model_has_every_kind_of_layer_and_the_whole_vocabulary(launch
 
 def test_the_rule_is_one_sentence_of_numbers() -> None:
     told = rule(importlib.import_module("cascade_rl.launchers.cascade2_30b_a3b").CASCADE)
-    assert "1/256" in told and "6,144 tokens for prompts" in told and "h100" in told
+    assert "1/512" in told and "6,144 tokens for prompts" in told and "h100" in told
