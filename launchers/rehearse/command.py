@@ -12,8 +12,14 @@ from cascade_rl.launchers.local.run_local import run_cascade
 from cascade_rl.launchers.rehearse.killing import KilledOnce
 from cascade_rl.launchers.rehearse.published_rows import write_missing_rows
 from cascade_rl.launchers.rehearse.rehearsal_table import rehearsal_table
-from cascade_rl.launchers.rehearse.small_cascade import ROOM, rule, small_cascade, total, victim
-from cascade_rl.launchers.rehearse.small_model import ready_tokenizer, small_model
+from cascade_rl.launchers.rehearse.small_cascade import rule, small_cascade, total, victim
+from cascade_rl.launchers.rehearse.small_model import (
+    ENTRIES,
+    cut_tokenizer,
+    own_tokenizer,
+    small_model,
+    stand_in_tokenizer,
+)
 from cascade_rl.launchers.rehearse.stand_in_judge import stand_in_judge
 from cascade_rl.launchers.rehearse.true_size import failures
 from cascade_rl.rl_stages.config.base import BaseModel
@@ -36,10 +42,11 @@ def rehearse(cascade: Cascade, runs: Path, stage_command: Sequence[str]) -> int:
     inputs = root.with_name(f"{root.name}_inputs")
     for folder in (root, inputs):
         shutil.rmtree(folder, ignore_errors=True)
-    base = _small_base(cascade, inputs, console)
+    base, measured, told = _small_bases(cascade, inputs)
+    console.print(f"model: {told}", soft_wrap=True)
     sources = write_missing_rows(cascade, inputs)
     console.print(f"data: {len(sources)} sources are not here; rows of their published schemas stand in for them")
-    found = failures(cascade, base, sources)
+    found = failures(cascade, measured, sources)
     _print_failures(found, console)
     with stand_in_judge() as url:
         small = small_cascade(cascade, base, sources, url)
@@ -65,16 +72,22 @@ def _play(small: Cascade, runs: Path, stage_command: Sequence[str], console: Con
     return code
 
 
-def _small_base(cascade: Cascade, inputs: Path, console: Console) -> BaseModel:
+def _small_bases(cascade: Cascade, inputs: Path) -> tuple[BaseModel, BaseModel, str]:
+    """The base of the rehearsal, one with the whole tokenizer, with which prompts are measured, and a description."""
     if cascade.base.hf is None:
-        return cascade.base  # a random model, which is as small as its launcher wants it
-    published = model_config(cascade)
-    longest = max(cascade.layout(stage).rollout.max_model_len for stage in cascade.stages)
-    longest = max(longest, *(stage.token_budget for stage in cascade.stages))
-    tokenizer, told = ready_tokenizer(cascade.base, inputs / "tokenizer")
-    config = small_model(published, total(longest) + ROOM)
-    console.print(f"model: {_described(config)}; tokenizer: {told}", soft_wrap=True)
-    return BaseModel(hf_config=config, tokenizer=str(tokenizer), chat_template=cascade.base.chat_template)
+        return cascade.base, cascade.base, "that of the launcher, which is random too"
+    named, own = cascade.base.chat_template, own_tokenizer(cascade.base)
+    whole = own or stand_in_tokenizer(named, inputs / "tokenizer")
+    played = own or cut_tokenizer(whole, inputs / "cut_tokenizer")
+    config = small_model(model_config(cascade), _positions(cascade), None if own else ENTRIES)
+    told = f"that of {own}" if own else f"Tekken stands in for the base's, played with its first {ENTRIES:,} entries"
+    bases = (BaseModel(hf_config=config, tokenizer=str(folder), chat_template=named) for folder in (played, whole))
+    return *bases, f"{_described(config)}; tokenizer: {told}"  # type: ignore[return-value]
+
+
+def _positions(cascade: Cascade) -> int:
+    longest = (max(cascade.layout(stage).rollout.max_model_len, stage.token_budget) for stage in cascade.stages)
+    return total(max(longest))
 
 
 def _described(config: dict) -> str:

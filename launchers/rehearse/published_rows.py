@@ -21,16 +21,9 @@ from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 from cascade_rl.rl_stages.data.rows import HUB
 from cascade_rl.rl_stages.lessons.lesson import Row
 
-ROWS = 24  # of a domain
-FEWEST = 16  # 12 of them in the train split, 4 held out
+ROWS = 12  # of a domain: 4 held out, 8 in the train split
 COMPARED = "rlhf"  # the domain whose prompts preference pairs have
 
-# The shares of the released sets in percent (arXiv 2603.19220; MOPD: 1,854, 1,853, 927, 927 and 610 rows), at least
-# FEWEST rows each.
-RELEASED: tuple[Mapping[str, int], ...] = (
-    {"mcqa": 55, "workplace": 30, "structured_output": FEWEST},
-    {"instruction_following": 30, "math": 30, "mcqa": FEWEST, "structured_output": FEWEST, "workplace": FEWEST},
-)
 
 Pools = Mapping[str, Mapping[str, list[Exercise]]]
 """The exercises of each path of RL, by domain."""
@@ -72,14 +65,13 @@ def _domains(path: str, stage: OnPolicyStage, readers: Mapping[str, Stage]) -> l
 
 def _exercises(cascade: Cascade, domains: Iterable[str], missing: str | None) -> dict[str, list[Exercise]]:
     """By domain. Raises UserError for a domain without exercises if the path that holds it is `missing`."""
-    known, wanted = lengths(cascade.base.published), dict.fromkeys(domains, ROWS)
-    if missing and (unknown := sorted(wanted.keys() - known.keys())):
+    known, wanted = lengths(cascade.base.published), list(domains)
+    if missing and (unknown := sorted(set(wanted) - known.keys())):
         raise UserError(
             f"{missing}: expected data, or a stage of {', '.join(sorted(known))}, whose rows a rehearsal can write; "
             f"found no such file, and a stage of {unknown[0]}. Put rows there first"
         )
-    counts = next((released for released in RELEASED if released.keys() == wanted.keys()), wanted)
-    return {domain: exercises(domain, counts[domain], known[domain]) for domain in counts if domain in known}
+    return {domain: exercises(domain, ROWS, known[domain]) for domain in wanted if domain in known}
 
 
 def _rows(cascade: Cascade, stage: Stage, path: str, pools: Pools) -> list[Row]:

@@ -1,8 +1,9 @@
-"""A model of the published family, small in every width, with all kinds of its layers and its whole vocabulary."""
+"""A model of the published family, small in every width, with all kinds of its layers, and its tokenizer."""
 
 import json
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from cascade_rl.engine.models import HfConfig
 from cascade_rl.rl_stages.config.base import BaseModel
@@ -32,11 +33,13 @@ MARKS = (
     "<tool_response>", "</tool_response>",
 )  # fmt: skip
 FIRST_RESERVED = 20
+ENTRIES = 32_768  # of a stand-in for the tokenizer. Most of the time of so small a model is its vocabulary's
 DEFAULT_TEMPLATE = "nemotron3"  # for a base that is not here and names none
 
 
-def small_model(published: HfConfig, positions: int) -> HfConfig:
-    """Of a hybrid model, the first layers up to the last kind that appears."""
+def small_model(published: HfConfig, positions: int, vocabulary: int | None = None) -> HfConfig:
+    """Of a hybrid model, the first layers up to the last kind that appears. `vocabulary` is its size if it is cut."""
+    published = {**published, "vocab_size": vocabulary or published["vocab_size"]}
     small = {key: value for key, value in SMALL.items() if key in published}
     # without a version, transformers takes any tokenizer for one of Mistral's, with a fault that this one has not
     own = {"dtype": "float32", "max_position_embeddings": positions, "transformers_version": version("transformers")}
@@ -48,41 +51,57 @@ def small_model(published: HfConfig, positions: int) -> HfConfig:
     return {**config, "num_hidden_layers": LAYERS}
 
 
-def stand_in_tokenizer(chat_template: str, folder: Path) -> Path:
-    """Writes the tokenizer Tekken, which ships with vLLM's dependency mistral-common, with a chat template.
+def own_tokenizer(base: BaseModel) -> Path | None:
+    """The folder of the base, if its tokenizer is on this machine."""
+    return Path(base.hf) if base.hf and (Path(base.hf) / "tokenizer_config.json").is_file() else None
 
-    It stands in for a published tokenizer that is not on this machine; 131,072 entries.
+
+def stand_in_tokenizer(chat_template: str | None, folder: Path) -> Path:
+    """Writes the tokenizer Tekken, which ships with vLLM's dependency mistral-common: 131,072 entries.
+
+    chat_template  as in `BaseModel`; None: that of Nemotron-3
     """
     import mistral_common
     from transformers.integrations.mistral import convert_tekken_tokenizer
 
-    [newest] = sorted((Path(mistral_common.__file__).parent / "data").glob("tekken_*.json"))[-1:]
+    newest = max((Path(mistral_common.__file__).parent / "data").glob("tekken_*.json"))
     convert_tekken_tokenizer(str(newest)).save_pretrained(folder)
-    _rename_reserved(folder / "tokenizer.json")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    _rename_reserved(tokenizer)
     settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>", "pad_token": "<pad>",
-        "chat_template": chat_template, "clean_up_tokenization_spaces": False, "model_max_length": 1 << 30,
-    }  # fmt: skip
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<pad>",
+        "chat_template": template_text(chat_template or DEFAULT_TEMPLATE),
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 1 << 30,
+    }
     (folder / "chat_template.jinja").unlink(missing_ok=True)
-    return folder
+    return _write(tokenizer, settings, folder)
 
 
-def _rename_reserved(path: Path) -> None:
-    tokenizer = json.loads(path.read_text())
-    vocabulary, added = tokenizer["model"]["vocab"], tokenizer["added_tokens"]
-    names = {vocabulary_id: mark for vocabulary_id, mark in enumerate(MARKS, start=FIRST_RESERVED)}
-    for entry in added:
+def cut_tokenizer(whole: Path, folder: Path) -> Path:
+    """Writes the first ENTRIES of a byte-pair tokenizer, which are a tokenizer too. Returns `folder`."""
+    tokenizer = json.loads((whole / "tokenizer.json").read_text())
+    model = tokenizer["model"]
+    kept = {text: number for text, number in model["vocab"].items() if number < ENTRIES}
+    merges = [(left, right) for left, right in model["merges"] if {left, right, left + right} <= kept.keys()]
+    tokenizer["model"] = {**model, "vocab": kept, "merges": merges}
+    folder.mkdir(parents=True)
+    return _write(tokenizer, json.loads((whole / "tokenizer_config.json").read_text()), folder)
+
+
+def _rename_reserved(tokenizer: dict[str, Any]) -> None:
+    names = dict(enumerate(MARKS, start=FIRST_RESERVED))
+    for entry in tokenizer["added_tokens"]:
         entry["content"] = names.get(entry["id"], entry["content"])
-    kept = {text: number for text, number in vocabulary.items() if number not in names}
-    tokenizer["model"]["vocab"] = kept | {mark: number for number, mark in names.items()}
+    model = tokenizer["model"]
+    kept = {text: number for text, number in model["vocab"].items() if number not in names}
+    model["vocab"] = kept | {mark: number for number, mark in names.items()}
     tokenizer["post_processor"] = None
-    path.write_text(json.dumps(tokenizer))
 
 
-def ready_tokenizer(base: BaseModel, folder: Path) -> tuple[Path, str]:
-    """The folder of the base's own tokenizer, or of one that stands in for it, and which one it is."""
-    if base.hf and (Path(base.hf) / "tokenizer_config.json").is_file():
-        return Path(base.hf), f"that of {base.hf}"
-    template = template_text(base.chat_template or DEFAULT_TEMPLATE)
-    return stand_in_tokenizer(template, folder), "Tekken, 131,072 entries, stands in for that of the base"
+def _write(tokenizer: dict[str, Any], settings: dict[str, Any], folder: Path) -> Path:
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder

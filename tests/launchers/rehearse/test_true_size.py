@@ -55,10 +55,17 @@ def test_a_cache_without_room_for_a_sequence_is_told() -> None:
     assert "expected room for one sequence of max_model_len" in found["code_rl"][0]
 
 
+def row(message: dict[str, str]) -> dict[str, Any]:
+    return {
+        "agent_ref": {"name": "code"},
+        "responses_create_params": {"input": [message]},
+        "verifier_metadata": {"unit_tests": {"inputs": ["1"], "outputs": ["1"]}},
+    }
+
+
 def test_prompts_that_do_not_fit_are_told(tmp_path: Path) -> None:
     long = {"role": "user", "content": "word " * 60_000}
-    rows = [{"agent_ref": {"name": "code"}, "responses_create_params": {"input": [{**long, "content": str(n) + long["content"]}]},
-             "verifier_metadata": {"unit_tests": {"inputs": ["1"], "outputs": ["1"]}}} for n in range(12)]  # fmt: skip
+    rows = [row({**long, "content": f"{number} {long['content']}"}) for number in range(12)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     train_tokenizer([[long]], vocab_size=300).save_pretrained(tmp_path / "tokenizer")
     base = BaseModel(hf_config={}, tokenizer=str(tmp_path / "tokenizer"))
