@@ -8,7 +8,7 @@ from itertools import islice
 from cascade_rl.launchers.rehearse.exercises import Exercise
 from cascade_rl.rl_stages.lessons.lesson import Message, Row
 
-LEARNED = 8  # of a domain: as many as a tiny model learns in some dozens of steps
+LEARNED = 8  # of a domain: from so few, a tiny model learns in some dozens of steps how answers end
 REASONING = "ok"  # a template shows an empty one as an answer without reasoning
 
 

@@ -32,7 +32,7 @@ LEAST = 16  # tokens
 ROOM = 6_144  # tokens; the prompts of NeMo-Gym's workplace have 5,100
 STEPS = 1
 VICTIM_STEPS = 2  # of the stage that is killed after its first checkpoint
-LEARNING_STEPS, LEARNING_RATE = 60, 1e-2  # of the first SFT: enough to end answers as the demonstrations do
+LEARNING_STEPS, LEARNING_RATE = 30, 1e-2  # of the first SFT: enough to end answers as the demonstrations do
 PROMPTS, ROLLOUTS, SEQUENCES, HELDOUT = 2, 4, 16, 4
 TURNS = 4
 GATE = 0.5  # a held-out score of four answers moves by 0.25
@@ -44,7 +44,7 @@ def rule(cascade: Cascade) -> str:
         f"the same stages on {RANKS} ranks and a small model of the same family; answers of 1/{FACTOR} of their "
         f"tokens, and {ROOM:,} tokens for prompts; {STEPS} step of {PROMPTS} prompts x {ROLLOUTS} rollouts, "
         f"{LEARNING_STEPS} steps of the first SFT at a rate of {LEARNING_RATE:g}; {HELDOUT} held-out prompts per "
-        f"domain, gates of {GATE}; judges on servers: a stand-in that speaks their protocol; float32 on this CPU. "
+        f"domain, gates of {GATE}, no min_best_reward; judges on servers: a stand-in that speaks their protocol; float32 on this CPU. "
         f"Layout: {cascade.hardware}"
     )
 
@@ -114,6 +114,7 @@ def _of_kind(stage: Stage, share: float, judge_url: str) -> dict[str, Any]:
         "min_answer_tokens": answer(stage.min_answer_tokens),
     }
     if isinstance(stage, GrpoStage):
+        small["min_best_reward"] = None  # so small a policy never answers as well
         small["extensions"] = tuple(_small_extension(*part) for part in enumerate(stage.extensions, start=1))
         small["reward_model"] = stage.reward_model and _small_judge(stage.reward_model, judge_url)
     return small

@@ -26,6 +26,7 @@ SMALL = {
     "moe_shared_expert_intermediate_size": 64,
 }
 LAYERS = 2
+INITIAL = 0.1  # about the inverse root of the width. At the published 0.02 so narrow a model learns no context for long
 # The vocabulary of Nemotron-3 is Tekken's, with these names for some of its reserved tokens. Any chat template finds
 # its own marks among them.
 MARKS = (
@@ -43,7 +44,7 @@ def small_model(published: HfConfig, positions: int, vocabulary: int | None = No
     small = {key: value for key, value in SMALL.items() if key in published}
     # without a version, transformers takes any tokenizer for one of Mistral's, with a fault that this one has not
     own = {"dtype": "float32", "max_position_embeddings": positions, "transformers_version": version("transformers")}
-    config = {**published, **small, **own}
+    config = {**published, **small, **own, "initializer_range": INITIAL}
     if "hybrid_override_pattern" in published:
         pattern = published["hybrid_override_pattern"]
         length = max(pattern.index(kind) for kind in set(pattern)) + 1

@@ -47,7 +47,7 @@ def test_the_graph_and_the_gates_are_the_same(both: tuple[Cascade, Cascade]) -> 
 
 
 def test_what_shapes_a_reward_or_a_loss_is_the_same(both: tuple[Cascade, Cascade]) -> None:
-    keys = ("objective", "overlong", "domains", "dynamic_filtering", "epoch_filter", "min_best_reward", "code_switch",
+    keys = ("objective", "overlong", "domains", "dynamic_filtering", "epoch_filter", "code_switch",
             "thinking_fraction", "sequence_error_bound", "tme_bound", "overlong_prompts")  # fmt: skip
     for true, small in zip(*(cascade.stages for cascade in both), strict=True):
         if isinstance(true, GrpoStage):
