@@ -44,8 +44,8 @@ def rule(cascade: Cascade) -> str:
         f"the same stages on {RANKS} ranks and a small model of the same family; answers of 1/{FACTOR} of their "
         f"tokens, and {ROOM:,} tokens for prompts; {STEPS} step of {PROMPTS} prompts x {ROLLOUTS} rollouts, "
         f"{LEARNING_STEPS} steps of the first SFT at a rate of {LEARNING_RATE:g}; {HELDOUT} held-out prompts per "
-        f"domain, gates of {GATE}, no min_best_reward; judges on servers: a stand-in that speaks their protocol; float32 on this CPU. "
-        f"Layout: {cascade.hardware}"
+        f"domain, gates of {GATE}, no min_best_reward; judges on servers: a stand-in that speaks their protocol; "
+        f"float32 on this CPU. Layout: {cascade.hardware}"
     )
 
 
