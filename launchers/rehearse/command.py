@@ -9,6 +9,7 @@ from rich.console import Console
 
 from cascade_rl.launchers.local.inputs import model_config
 from cascade_rl.launchers.local.run_local import run_cascade
+from cascade_rl.launchers.rehearse.first_rows import write_first_rows
 from cascade_rl.launchers.rehearse.killing import KilledOnce
 from cascade_rl.launchers.rehearse.published_rows import write_missing_rows
 from cascade_rl.launchers.rehearse.rehearsal_table import rehearsal_table
@@ -44,12 +45,15 @@ def rehearse(cascade: Cascade, runs: Path, stage_command: Sequence[str]) -> int:
         shutil.rmtree(folder, ignore_errors=True)
     base, measured, told = _small_bases(cascade, inputs)
     console.print(f"model: {told}", soft_wrap=True)
-    sources = write_missing_rows(cascade, inputs)
-    console.print(f"data: {len(sources)} sources are not here; rows of their published schemas stand in for them")
-    found = failures(cascade, measured, sources)
+    missing, present = write_missing_rows(cascade, inputs), write_first_rows(cascade, inputs)
+    console.print(
+        f"data: the first rows of {len(present)} sources; for {len(missing)} that are not here, rows of their published "
+        "schemas"
+    )
+    found = failures(cascade, measured, missing)
     _print_failures(found, console)
     with stand_in_judge() as url:
-        small = small_cascade(cascade, base, sources, url)
+        small = small_cascade(cascade, base, {**present, **missing}, url)
         code = _play(small, runs, stage_command, console)
     Console(highlight=False, width=max(console.width, WIDTH)).print(
         rehearsal_table(cascade, RunFolder.open(root), found)

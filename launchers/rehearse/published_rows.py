@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.rehearse.demonstrations import demonstrations, preference_pairs
@@ -42,7 +43,7 @@ def write_missing_rows(cascade: Cascade, folder: Path) -> dict[str, str]:
         for path, stage in readers.items()
         if isinstance(stage, OnPolicyStage)
     }
-    return {path: _write(folder / path.lstrip("/"), _rows(cascade, readers[path], path, pools)) for path in missing}
+    return {path: write_rows(folder / path.lstrip("/"), _rows(cascade, readers[path], path, pools)) for path in missing}
 
 
 def _readers(cascade: Cascade) -> dict[str, Stage]:
@@ -102,7 +103,8 @@ def _instant(cascade: Cascade) -> set[str]:
     return set(chain(*(stage.trained_domains for stage in some)))
 
 
-def _write(folder: Path, rows: Iterable[Row]) -> str:
+def write_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> str:
+    """Writes `folder/rows.jsonl`; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     (folder / "rows.jsonl").write_text("".join(lines), encoding="utf-8")

@@ -174,7 +174,7 @@ def _check_room(room: Room, owner: str, max_new_tokens: int) -> None:
     require(max_new_tokens <= room.total, f"{owner}.max_new_tokens", expected, max_new_tokens)
     least = room.min_answer_tokens
     expected = f"at most max_new_tokens = {max_new_tokens}, and less than {room.total}, which it shares with the prompt"
-    require(least <= max_new_tokens and least < room.total, f"{room.owner}.min_answer_tokens", expected, least)
+    require(least <= max_new_tokens and least < room.total, f"{room.owner}.{room.key}", expected, least)
 
 
 def _check_layout(owner: str, layout: Layout) -> None:

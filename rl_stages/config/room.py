@@ -21,19 +21,29 @@ Overlong = Literal["drop", "error"]
 class Room:
     """The tokens that a prompt and its answer share.
 
-    owner    name of the stage, or "evaluation"
+    owner    name of the stage, "evaluation" or "reward_model"
     overlong what becomes of a prompt that leaves less than `min_answer_tokens`
+    key      the owner's name for those
     """
 
     owner: str
     total: int
     min_answer_tokens: int
     overlong: Overlong = "drop"
+    key: str = "min_answer_tokens"
 
     @property
     def longest_prompt(self) -> int:
         """The most tokens that a prompt may have."""
         return self.total - self.min_answer_tokens
+
+    def refusal(self, tokens: int) -> str:
+        """What was expected of a prompt of so many tokens, what was found, and what to change."""
+        return (
+            f"expected a prompt of at most {self.longest_prompt:,} tokens, which leaves {self.min_answer_tokens:,} of "
+            f"{self.total:,} to its answer; found {tokens:,}. Shorten it, or change rollout.max_model_len or "
+            f"{self.owner}.{self.key}"
+        )
 
 
 def total_tokens(sampling: Sampling, rollout: RolloutConfig) -> int:

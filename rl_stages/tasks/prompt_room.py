@@ -39,11 +39,9 @@ class PromptRoom:
         if tokens <= self.room.longest_prompt:
             return True
         if self.room.overlong == "error":
-            raise UserError(f"{task.id}: {too_long(self.room, tokens)}, or set {self.room.owner}.overlong_prompts=drop")
+            raise UserError(f"{task.id}: {self.room.refusal(tokens)}, or set {self.room.owner}.overlong_prompts=drop")
         if not self.dropped:
-            self.say(
-                f"{self.room.owner}: {task.id} is left out, as all overlong prompts: {too_long(self.room, tokens)}"
-            )
+            self.say(f"{self.room.owner}: {task.id} is left out, as all overlong prompts: {self.room.refusal(tokens)}")
         self.dropped[task.id] = tokens
         return False
 
@@ -57,11 +55,3 @@ def modes_of(thinking_fraction: float | None) -> tuple[bool | None, ...]:
     if thinking_fraction is None:
         return (None,)
     return tuple(mode for mode, share in ((True, thinking_fraction), (False, 1 - thinking_fraction)) if share > 0)
-
-
-def too_long(room: Room, tokens: int) -> str:
-    return (
-        f"expected a prompt of at most {room.longest_prompt:,} tokens, which leaves {room.min_answer_tokens:,} of "
-        f"{room.total:,} to its answer; found {tokens:,}. Shorten it, or change rollout.max_model_len or "
-        f"{room.owner}.min_answer_tokens"
-    )

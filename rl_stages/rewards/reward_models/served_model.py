@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling, Scored
+from cascade_rl.rl_stages.config.room import Room
 from cascade_rl.rl_stages.data.tokenizer import answer_text, encode_prompt
 from cascade_rl.rl_stages.rewards.reward_models.judge_client import Completion, JudgeFailure, Message
 
@@ -95,7 +96,7 @@ class ServedModel:
         before, rest = self._before(rollout.token_ids.tolist(), behind)
         tails = [self._tokenizer.encode(rest + word, add_special_tokens=False) for word in words]
         sequences = tuple((*request.prompt_ids, *before, *tail) for tail in tails)
-        self._require_room(max(map(len, sequences)) + 1)
+        self._require_room(max(map(len, sequences)), 1)
         scores: list[Scored] = self._asked(sequences, until)
         return tuple(math.exp(scored.logprobs[-len(tail) :].sum()) for scored, tail in zip(scores, tails, strict=True))
 
@@ -110,14 +111,14 @@ class ServedModel:
 
     def _request(self, messages: Sequence[Message], max_tokens: int, temperature: float, top_p: float) -> Request:
         prompt_ids = tuple(encode_prompt(self._tokenizer, [dict(message) for message in messages]))
-        self._require_room(len(prompt_ids) + max_tokens)
+        self._require_room(len(prompt_ids), max_tokens)
         sampling = Sampling(max_tokens, temperature, top_p, (self._tokenizer.eos_token_id,))
         return Request(str(next(self._numbers)), prompt_ids, sampling, zlib.crc32(repr(prompt_ids).encode()))
 
-    def _require_room(self, length: int) -> None:
-        limit = self._config.max_model_len
-        if length > limit:
-            raise JudgeFailure(f"expected a prompt and an answer of at most {limit} tokens together, found {length}")
+    def _require_room(self, prompt: int, answer: int) -> None:
+        room = Room("reward_model", self._config.max_model_len, answer, key="max_tokens")
+        if prompt > room.longest_prompt:
+            raise JudgeFailure(room.refusal(prompt))
 
     def _before(self, answer: list[int], behind: str) -> tuple[list[int], str]:
         """The tokens that end no later than the answer's last `behind`, and the text from there to its end."""
