@@ -47,8 +47,8 @@ def rehearse(cascade: Cascade, runs: Path, stage_command: Sequence[str]) -> int:
     console.print(f"model: {told}", soft_wrap=True)
     missing, present = write_missing_rows(cascade, inputs), write_first_rows(cascade, inputs)
     console.print(
-        f"data: the first rows of {len(present)} sources; for {len(missing)} that are not here, rows of their published "
-        "schemas"
+        f"data: the first rows of {len(present)} sources; for {len(missing)} that are not here, rows of their "
+        "published schemas"
     )
     found = failures(cascade, measured, missing)
     _print_failures(found, console)
