@@ -70,7 +70,7 @@ test: $(READY)
 test-landlock: $(READY)
 	@rm -rf $(HIDDEN) && mkdir -p $(HIDDEN)
 	@find -L $(subst :, ,$(PATH)) -maxdepth 1 -type f ! -name bwrap -exec ln -st $(HIDDEN) {} + 2>/dev/null || true
-	PATH=$(CURDIR)/$(HIDDEN) $(BIN)/pytest $(IN_PARALLEL) -m sandbox tests/rl_stages tests/launchers
+	PATH=$(CURDIR)/$(HIDDEN) $(BIN)/pytest $(IN_PARALLEL) -m "sandbox and not engine" tests/rl_stages tests/launchers
 
 # SIGKILL at random moments, 100 of them; writes tests/chaos/log.
 chaos: $(READY)

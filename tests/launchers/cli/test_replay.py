@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.run.sample_record import SampleRecord, write_samples
 from cascade_rl.rl_stages.scoring.pending_group import Answer
 from cascade_rl.rl_stages.session import Session
+from cascade_rl.rl_stages.tasks.prompt_stream import any_length
 from tests.distillation.test_mopd import EXPERTS, MOE_LAYERS, TOPK, make_models
 from tests.engine.models import tiny
 from tests.gloo import run_ranks
@@ -92,6 +94,9 @@ class WithoutEngine(Session):
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         yield
+
+    def prompt_room(self, *_: object) -> Any:
+        return SimpleNamespace(admits=any_length, metrics={})
 
     def draw(self, label: str, tasks: Sequence[Task], group: int, sampling: Sampling) -> list[list[Rollout]]:
         names = [f"{label}/{place}/{task.id}/{i}" for place, task in enumerate(tasks) for i in range(group)]

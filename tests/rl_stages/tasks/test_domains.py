@@ -46,7 +46,8 @@ def test_rows_of_nemo_gym_become_tasks_of_a_domain(agent):
     fields, right, wrong = GYM_ROWS[agent]
     params = {"input": [{"role": "user", "content": "q", "type": "message"}], "tools": [PAY]}
     task = parse_task({"responses_create_params": params, "agent_ref": {"name": agent}} | fields, "row", "t")
-    assert task.tools == ({"type": "function", "function": {"name": "pay", "parameters": {"type": "object"}}},)
+    pay = {"name": "pay", "parameters": {"type": "object"}, "strict": True}  # templates show it
+    assert task.tools == ({"type": "function", "function": pay},)
     with closing(DOMAINS[task.domain].verifier()) as verifier:
         assert [verifier(task, text).score for text in (right, wrong)] == [1.0, 0.0]
 
