@@ -1,4 +1,4 @@
-# make setup | demo | demo-short | check | test | chaos | test-haswell | test-landlock | test-triton36 | published |
+# make setup | demo | demo-short | rehearse | check | test | chaos | test-haswell | test-landlock | test-triton36 | published |
 #   test-published | lint | floors | lock | smollm2 | clean.
 # One environment, .venv, built once; .venv-triton36 for test-triton36 alone, .venv-verifiers for test-published alone.
 
@@ -53,7 +53,7 @@ demo: $(READY)
 demo-short: $(READY)
 	$(BIN)/nemo-run launchers/cascade2_short.py
 
-# Every published launcher, whole, made small. CI rehearses the 30B one.
+# Every published launcher, whole, made small: about ten minutes each.
 rehearse: $(READY) rehearse-cascade2_30b_a3b rehearse-cascade1_8b rehearse-cascade1_8b_thinking rehearse-cascade1_14b
 
 rehearse-%: $(READY)

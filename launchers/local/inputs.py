@@ -139,8 +139,8 @@ def _rows_of[T](find: Callable[[str], T]) -> Callable[[str], T]:
         except RowError as error:
             path = Source.parse(source).path
             raise UserError(
-                f"{error}: `cascade data check {path} --keep FILE.jsonl` names the rows that cannot be used, and writes "
-                "the others"
+                f"{error}: `cascade data check {path} --keep FILE.jsonl` names the rows that cannot be used, and "
+                "writes the others"
             ) from None
 
     return found
