@@ -46,15 +46,16 @@ def evaluate(session: Evaluated) -> dict[str, float]:
     return {domain: _score(session, domain, sampling) for domain in settings.domains}
 
 
-def heldout_tasks(cascade: Cascade, domain: str, admits: Admits = any_length) -> list[Task]:
+def heldout_tasks(cascade: Cascade, domain: str, admits: Admits = any_length, count: int | None = None) -> list[Task]:
     """Held-out split of the sources that the domain's stages train on, or of its generator if no stage trains on it.
+    At most `count`, by default `evaluation.prompts_per_domain`; no more are measured.
 
     Raises UserError if `admits` refuses all of them.
     """
     sources, share = sources_of(domain, cascade.stages), cascade.evaluation.heldout_fraction
     lists = (load_tasks(path, split="heldout", seed=cascade.seed, heldout_fraction=share) for path in sources)
     own = (task for tasks in lists for task in tasks if task.domain == domain and admits(task))
-    found = list(islice(own, cascade.evaluation.prompts_per_domain))
+    found = list(islice(own, count or cascade.evaluation.prompts_per_domain))
     if not found:
         where = ", ".join(sources)
         raise UserError(f"evaluation: expected held-out prompts of {domain} that fit; found none in {where}: add some")

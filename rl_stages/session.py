@@ -136,7 +136,8 @@ class Session[S: Stage](TrainingSession[S]):
         """For each engine, held-out prompts followed by random tokens: typical text for a chat model, and text that it
         never sees."""
         domain, room = self.cascade.evaluation.domains[0], self.prompt_room(self.cascade.evaluation_room)
-        heldout = heldout_tasks(self.cascade, domain, room.admits)[:PROBES]
+        count = min(PROBES, self.cascade.evaluation.prompts_per_domain)
+        heldout = heldout_tasks(self.cascade, domain, room.admits, count)
         tasks = heldout * self.layout.rollout.engines
         noise = np.random.default_rng(self.seed).integers(0, len(self.tokenizer), (len(tasks), PROBE_TAIL))
         prompts = [encode_prompt(self.tokenizer, task.messages, task.tools) for task in tasks]

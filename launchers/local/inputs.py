@@ -16,15 +16,16 @@ from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
 from cascade_rl.rl_stages.config.sft_stage import SftStage
-from cascade_rl.rl_stages.config.source import GENERATE, Source
+from cascade_rl.rl_stages.config.source import Source
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 from cascade_rl.rl_stages.data.chat_templates import template_text
-from cascade_rl.rl_stages.data.rows import HUB, RowError, data_files
+from cascade_rl.rl_stages.data.rows import RowError, data_files
 from cascade_rl.rl_stages.run.known_data import KnownData
 from cascade_rl.rl_stages.scoring.reward_makers import reward_makers
 from cascade_rl.rl_stages.tasks import demonstration, pairs
 from cascade_rl.rl_stages.tasks import load_tasks as task
 from cascade_rl.rl_stages.tasks.domains import domain_named
+from cascade_rl.rl_stages.tasks.stage_domains import local_readers
 
 PUBLISHED = Path(models.__file__).parent / "published"
 
@@ -102,13 +103,8 @@ def _missing(cascade: Cascade) -> Iterator[str]:
             f"base.hf: expected a Hugging Face folder with a config.json, found none in '{base.hf}'. "
             "Put the checkpoint there first; the launcher file says where it comes from."
         )
-    readers: dict[str, Stage] = {}  # path -> first stage that reads it
-    for stage in cascade.stages:
-        for source in map(Source.parse, stage.data):
-            readers.setdefault(source.path, stage)
-    for path, stage in readers.items():
-        if not path.startswith((GENERATE, HUB)):
-            yield from _missing_data(stage, path)
+    for path, stage in local_readers(cascade.stages).items():
+        yield from _missing_data(stage, path)
     for stage in cascade.stages:
         if isinstance(stage, GrpoStage):
             yield from _missing_judge(stage)

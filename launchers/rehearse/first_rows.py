@@ -7,10 +7,10 @@ from typing import Any
 
 from cascade_rl.launchers.rehearse.published_rows import write_rows
 from cascade_rl.rl_stages.config.cascade import Cascade
-from cascade_rl.rl_stages.config.source import parse_sources
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
-from cascade_rl.rl_stages.data.rows import HUB, Row, read_rows
+from cascade_rl.rl_stages.data.rows import Row, read_rows
 from cascade_rl.rl_stages.tasks.domains import domain_named
+from cascade_rl.rl_stages.tasks.stage_domains import local_readers
 
 FIRST = 64  # of a domain, of which about a tenth are held out
 
@@ -20,12 +20,11 @@ def write_first_rows(cascade: Cascade, folder: Path) -> dict[str, str]:
 
     Streams a source until each domain that its stage trains has FIRST rows. UserError as in `read_rows`.
     """
-    written = {}
-    for stage in cascade.stages:
-        for path in (source.path for source in parse_sources(stage.data) if not source.generated):
-            if path not in written and not path.startswith(HUB) and Path(path).exists():
-                written[path] = write_rows(folder / path.lstrip("/"), _first(path, _domains(stage)))
-    return written
+    return {
+        path: write_rows(folder / path.lstrip("/"), _first(path, _domains(stage)))
+        for path, stage in local_readers(cascade.stages).items()
+        if Path(path).exists()
+    }
 
 
 def _domains(stage: Stage) -> set[str]:

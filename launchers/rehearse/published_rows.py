@@ -19,8 +19,8 @@ from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
 from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.source import parse_sources
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
-from cascade_rl.rl_stages.data.rows import HUB
 from cascade_rl.rl_stages.lessons.lesson import Row
+from cascade_rl.rl_stages.tasks.stage_domains import local_readers
 
 ROWS = 12  # of a domain: 4 held out, 8 in the train split
 COMPARED = "rlhf"  # the domain whose prompts preference pairs have
@@ -36,7 +36,7 @@ def write_missing_rows(cascade: Cascade, folder: Path) -> dict[str, str]:
     Prompts of RL have the lengths of row_lengths.py. Demonstrations are answers to all their short ones, in an order of
     its own for each path. The rows are the same at every call. Raises UserError for a domain that has no such rows.
     """
-    readers = _readers(cascade)
+    readers = local_readers(cascade.stages)
     missing = [path for path in readers if not Path(path).exists()]
     pools = {
         path: _exercises(cascade, _domains(path, stage, readers), path if path in missing else None)
@@ -44,16 +44,6 @@ def write_missing_rows(cascade: Cascade, folder: Path) -> dict[str, str]:
         if isinstance(stage, OnPolicyStage)
     }
     return {path: write_rows(folder / path.lstrip("/"), _rows(cascade, readers[path], path, pools)) for path in missing}
-
-
-def _readers(cascade: Cascade) -> dict[str, Stage]:
-    """The first stage that reads each path."""
-    readers: dict[str, Stage] = {}
-    for stage in cascade.stages:
-        for source in parse_sources(stage.data):
-            if not source.generated and not source.path.startswith(HUB):
-                readers.setdefault(source.path, stage)
-    return readers
 
 
 def _domains(path: str, stage: OnPolicyStage, readers: Mapping[str, Stage]) -> list[str]:

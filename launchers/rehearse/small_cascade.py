@@ -10,8 +10,8 @@ So whatever fitted, fits; whatever was longer than something else still is; and 
 much room as its answer has at true size.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
@@ -27,6 +27,11 @@ from cascade_rl.rl_stages.config.source import Source
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 
 RANKS = 2
+DENSE = {
+    "tensor": ParallelConfig(tensor=RANKS),
+    "context": ParallelConfig(context=RANKS),
+    "pipeline": ParallelConfig(pipeline=RANKS),
+}
 FACTOR = 512
 LEAST = 16  # tokens
 ROOM = 6_144  # tokens; the prompts of NeMo-Gym's workplace have 5,100
@@ -151,27 +156,16 @@ def _small_optimizer(stage: Stage, share: float) -> Any:
     return replace(scaled, lr=LEARNING_RATE, min_lr=LEARNING_RATE / 20, schedule="cosine", schedule_steps=None)
 
 
-@dataclass(frozen=True)
-class Dense:
-    """How two ranks share the dense layers."""
-
-    tensor: int = 1
-    context: int = 1
-    pipeline: int = 1
-
-
-def _dense_kinds(cascade: Cascade) -> Any:
+def _dense_kinds(cascade: Cascade) -> Iterator[ParallelConfig]:
     """In turn, the kinds of parallelism that the layouts have: two ranks have room for one of them at a time."""
     used = [cascade.layout(stage).parallel for stage in cascade.stages]
-    kinds = [item.name for item in fields(Dense) if any(getattr(parallel, item.name) > 1 for parallel in used)]
-    return cycle([Dense(**{kind: RANKS}) for kind in kinds] or [Dense()])
+    played = [cut for kind, cut in DENSE.items() if any(getattr(parallel, kind) > 1 for parallel in used)]
+    return cycle(played or [ParallelConfig()])
 
 
-def _small_layout(layout: Layout, dense: Dense) -> Layout:
-    parallel = ParallelConfig(
-        tensor=dense.tensor,
-        context=dense.context,
-        pipeline=dense.pipeline,
+def _small_layout(layout: Layout, dense: ParallelConfig) -> Layout:
+    parallel = replace(
+        dense,
         expert=RANKS if layout.parallel.expert > 1 and dense.pipeline == 1 else 1,
         sequence=layout.parallel.sequence and dense.tensor > 1,
     )

@@ -17,37 +17,28 @@ from cascade_rl.launchers.plan.table import verdict
 from cascade_rl.rl_stages.config.base import BaseModel
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
-from cascade_rl.rl_stages.config.source import Source
-from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
+from cascade_rl.rl_stages.config.source import parse_sources
+from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.run.known_data import KnownData
 
 
 def failures(cascade: Cascade, base: BaseModel, sources: Mapping[str, str]) -> dict[str, list[str]]:
     """A line each, by stage. `base` has the tokenizer and `sources` has the rows that stand in for what is not here."""
     known, planned = KnownData(), _of_plan(cascade)
-    return {
-        stage.name: [*_of_stage(cascade, stage, base, sources, known), *planned.get(stage.name, ())]
-        for stage in cascade.stages
-    }
+    readable = replace(cascade, base=base, stages=tuple(_moved(stage, sources) for stage in cascade.stages))
+    return {stage.name: [*_of_stage(readable, stage, known), *planned.get(stage.name, ())] for stage in readable.stages}
 
 
-def _of_stage(
-    cascade: Cascade, stage: Stage, base: BaseModel, sources: Mapping[str, str], known: KnownData
-) -> Iterator[str]:
+def _moved(stage: Stage, sources: Mapping[str, str]) -> Stage:
+    return replace(stage, data=tuple(sources.get(source.path, source.path) for source in parse_sources(stage.data)))
+
+
+def _of_stage(cascade: Cascade, stage: Stage, known: KnownData) -> Iterator[str]:
     judge = stage.reward_model if isinstance(stage, GrpoStage) else None
     if judge and judge.url and not _resolves(judge.url):
         yield f"{stage.name}: its judge {judge.model} is expected at {judge.url}, which does not resolve here"
-    if isinstance(stage, OnPolicyStage):
-        data = tuple(sources.get(source.path, source.path) for source in map(Source.parse, stage.data))
-        readable = replace(cascade, base=replace(base, published=cascade.base.published))
-        yield from _overlong(replace(stage, data=data), readable, known)
-
-
-def _overlong(stage: OnPolicyStage, cascade: Cascade, known: KnownData) -> Iterator[str]:
-    """Of one stage, as it stands in the whole cascade, whose layouts and evaluation decide the lengths."""
-    stages = tuple(stage if other.name == stage.name else other for other in cascade.stages)
     try:
-        yield from overlong_prompts(replace(cascade, stages=stages), known, [stage])
+        yield from overlong_prompts(cascade, known, [stage])
     except UserError as error:
         yield str(error)
 

@@ -6,6 +6,7 @@ from itertools import chain
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.source import GENERATE, parse_sources
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
+from cascade_rl.rl_stages.data.rows import HUB
 from cascade_rl.rl_stages.tasks.domains import domain_named
 
 
@@ -14,6 +15,16 @@ def executed_domains(cascade: Cascade, stages: Sequence[Stage]) -> list[str]:
     trained = chain.from_iterable(stage.trained_domains for stage in stages if isinstance(stage, OnPolicyStage))
     names = dict.fromkeys((*cascade.evaluation.domains, *trained))
     return [name for name in names if domain_named(name).exemplars]
+
+
+def local_readers(stages: Sequence[Stage]) -> dict[str, Stage]:
+    """Each path of data that is a file or a folder, with the first of the stages that reads it."""
+    readers: dict[str, Stage] = {}
+    for stage in stages:
+        for source in parse_sources(stage.data):
+            if not source.path.startswith((GENERATE, HUB)):
+                readers.setdefault(source.path, stage)
+    return readers
 
 
 def sources_of(domain: str, stages: Sequence[Stage]) -> list[str]:
