@@ -92,7 +92,7 @@ def test_a_row_that_is_none_is_found_in_a_file_that_was_known(data: Path, tmp_pa
 def test_the_error_of_a_malformed_row_names_the_command_that_leaves_it_out(data: Path) -> None:
     with data.open("a") as file:
         file.write('{"agent_ref": {"name": "math"}}\n')
-    hint = rf"math\.jsonl:101: expected .*\n`cascade data check {data} --keep FILE\.jsonl` names"
+    hint = rf"math\.jsonl:101: expected .*: `cascade data check {data} --keep FILE\.jsonl` names"
     with pytest.raises(UserError, match=hint):
         check_inputs(cascade(data), KnownData())
 

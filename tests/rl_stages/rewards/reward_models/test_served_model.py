@@ -101,7 +101,7 @@ def test_a_choice_has_the_probability_that_the_model_gives_it(
 
 
 def test_what_cannot_be_asked_is_a_failure(served: ServedModel) -> None:
-    with pytest.raises(JudgeFailure, match="at most 128 tokens"):
+    with pytest.raises(JudgeFailure, match="at most 0 tokens, which leaves 128 of 128"):
         served.complete(QUESTIONS[0], max_tokens=128)
     with pytest.raises(JudgeFailure, match="expected <judgement> from the judge"):
         served.choose(QUESTIONS[0], ("YES", "NO"), behind="<judgement>", max_tokens=NEW)
