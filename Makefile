@@ -1,4 +1,4 @@
-# make setup | demo | demo-short | rehearse | check | test | chaos | test-haswell | test-landlock | test-triton36 | published |
+# make setup | demo | demo-short | rehearse | check | test | test-long | chaos | test-haswell | test-landlock | test-triton36 | published |
 #   test-published | lint | floors | lock | smollm2 | clean.
 # One environment, .venv, built once; .venv-triton36 for test-triton36 alone, .venv-verifiers for test-published alone.
 
@@ -41,7 +41,7 @@ PYTHON = $(shell for python in $(CANDIDATES); do "$$python" -c \
 # Without cached byte code, importing vLLM and Megatron takes 30 s, and each stage starts two processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-short rehearse check test chaos test-haswell test-landlock test-triton36 published test-published \
+.PHONY: setup demo demo-short rehearse check test test-long chaos test-haswell test-landlock test-triton36 published test-published \
 	lint floors lock smollm2 clean
 
 setup: $(READY)
@@ -64,7 +64,11 @@ check: $(READY)
 	$(BIN)/pytest $(IN_PARALLEL) -m pure
 
 test: $(READY)
-	$(BIN)/pytest $(IN_PARALLEL)
+	$(BIN)/pytest $(IN_PARALLEL) -m "not long"
+
+# Whole cascades, once more: killed at two stated moments, and on two ranks.
+test-long: $(READY)
+	$(BIN)/pytest $(IN_PARALLEL) -m long
 
 # What runs untrusted code (tests/tiers.py), as on a machine without bubblewrap: PATH is a folder of links to all else.
 test-landlock: $(READY)

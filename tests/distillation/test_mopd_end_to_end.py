@@ -107,6 +107,7 @@ def test_lineage_tells_the_teachers(run: RunFolder) -> None:
     assert [stage["teachers"] for stage in stages] == [TEACHERS]
 
 
+@pytest.mark.long
 def test_two_ranks_arrive_where_one_does(folder: Path, mopd: StageFolder, tmp_path: Path) -> None:
     for name in ("first", "second"):
         (tmp_path / name).symlink_to(folder / name)

@@ -267,6 +267,7 @@ def test_a_person_sees_each_step_and_where_the_run_is(undisturbed: Finished) -> 
 # The same, disturbed.
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_and_loses_its_engine_ends_as_if_nothing_had_happened(
     undisturbed: Finished, tmp_path: Path
 ) -> None:
@@ -328,6 +329,7 @@ def rows(stage: Path) -> int:
     return path.read_text().count("\n") if path.exists() else 0
 
 
+@pytest.mark.long
 def test_two_ranks_train_the_same_policy(undisturbed: Finished, tmp_path: Path) -> None:
     """Data and experts over two ranks: the same first samples, the same update but for the last digits."""
     launcher = some_stages(tmp_path, undisturbed.stage("sft").export, "if_rl")
