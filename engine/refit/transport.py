@@ -16,7 +16,7 @@ import pickle
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
@@ -34,6 +34,7 @@ ROUNDS_IN_FLIGHT = 2
 HEADER_WORDS = 4
 END = -1
 ALIGNMENT = 8
+STORAGE_DEVICE = 6  # place of the card's number among the arguments of torch's rebuild_cuda_tensor
 VERDICT_SECONDS = 10.0
 POLL_SECONDS = 1e-3
 OBJECTION = "objection"  # by any worker, to any version; it closes the group
@@ -80,11 +81,18 @@ class Group:
         self.seconds = seconds
         size, timeout = trainers + workers, timedelta(seconds=seconds)
         self._headers: Any = ProcessGroupGloo(PrefixStore("headers", store), rank, size, timeout)
-        self._payload: Any = (
-            ProcessGroupNCCL(PrefixStore("payload", store), rank, size, ProcessGroupNCCL.Options())
-            if device.type == "cuda"
-            else ProcessGroupGloo(PrefixStore("payload", store), rank, size, timeout)
-        )
+        self._payload: Any = _payload_group(PrefixStore("payload", store), rank, size, device, timeout)
+
+    def connect(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Opens this rank's connections to its `pairs` of a sender and a receiver.
+
+        NCCL makes a communicator of each pair at its first transfer, and both ranks wait there for each other. All
+        ranks go through their pairs in one order, so no ranks wait in a circle.
+        """
+        byte = torch.zeros(1, dtype=torch.uint8, device=self.device)
+        for source, target in sorted(pairs):
+            verb, peer = ("send", target) if self.rank == source else ("recv", source)
+            getattr(self._payload, verb)([byte], peer, 1).wait()
 
     def send_header(self, header: Sequence[int], to: int) -> "Flight":
         words = torch.tensor(header, dtype=torch.int64)
@@ -103,22 +111,19 @@ class Group:
         return Header(*words.tolist())
 
     def send(self, buffers: Mapping[int, Tensor]) -> "Flight":
-        """Sends each rank its buffer, all at once."""
+        """Sends each rank its buffer, all at the same time."""
         self.sent["payload"] += sum(buffer.nbytes for buffer in buffers.values())
         return self._exchange("send", buffers)
 
     def receive(self, buffers: Mapping[int, Tensor]) -> "Flight":
-        """Fills each buffer from its rank, all at once."""
+        """Fills each buffer from its rank, all at the same time."""
         return self._exchange("recv", buffers)
 
     def _exchange(self, verb: str, buffers: Mapping[int, Tensor]) -> "Flight":
-        kept = list(buffers.values())
-        if self.device.type == "cpu":
-            return Flight([getattr(self._payload, verb)([buffer], peer, 1) for peer, buffer in buffers.items()], kept)
-        self._payload._start_coalescing(self.device)
-        for peer, buffer in buffers.items():
-            getattr(self._payload, verb)([buffer], peer, 1)
-        return Flight([self._payload._end_coalescing(self.device)], kept)
+        # Not coalesced: NCCL would run a batch on the communicator of all ranks. It refuses one with two ranks of a
+        # card, and waits for ranks that have nothing to send (ProcessGroupNCCL.cpp, pointToPoint).
+        works = [getattr(self._payload, verb)([buffer], peer, 1) for peer, buffer in buffers.items()]
+        return Flight(works, list(buffers.values()))
 
     def settle(self) -> None:
         """Waits until all copies are done, so that another process may read the results."""
@@ -128,6 +133,14 @@ class Group:
     def close(self) -> None:
         """Closes the connections, which ends whatever a peer waits for."""
         self._headers = self._payload = None
+
+
+def _payload_group(store: Store, rank: int, size: int, device: torch.device, timeout: timedelta) -> Any:
+    if device.type == "cpu":
+        return ProcessGroupGloo(store, rank, size, timeout)
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return ProcessGroupNCCL(store, rank, size, options)
 
 
 class Flight(NamedTuple):
@@ -177,10 +190,22 @@ class Shared:
         offered = get(group.store, key)
         if isinstance(offered, str):
             return cls(_mapped(offered, count))
-        return cls([rebuild(*arguments) for rebuild, arguments in offered])
+        return cls([rebuild(*_on_card(group.device, arguments)) for rebuild, arguments in offered])
 
     def slot(self, number: int, count: int) -> Tensor:
         return self._slots[number % ROUNDS_IN_FLIGHT][:count]
+
+
+def _on_card(device: torch.device, arguments: Sequence[Any]) -> list[Any]:
+    """Arguments of `rebuild_cuda_tensor` with this process's number of the card: the sender may see more cards, and
+    number them otherwise."""
+    return [*arguments[:STORAGE_DEVICE], device.index, *arguments[STORAGE_DEVICE + 1 :]]
+
+
+def _remote_pairs(group: Group, rounds: Sequence[Sequence[Bucket]]) -> set[tuple[int, int]]:
+    """Ranks in the group of the senders and receivers of all buckets that use the wire."""
+    buckets = (bucket for buckets in rounds for bucket in buckets if not bucket.local)
+    return {(bucket.source, group.trainers + bucket.target) for bucket in buckets}
 
 
 def _mapped(path: str, count: int) -> Sequence[Tensor]:
@@ -236,6 +261,7 @@ class Sender:
             for (source, target), count in _shared_sizes(self._rounds).items()
         }
         self._buffers = _buffers(group, self._rounds)
+        group.connect(_remote_pairs(group, self._rounds))
 
     @torch.no_grad()
     def send(self, version: int, check: Check = "none") -> None:
@@ -337,6 +363,7 @@ class Receiver:
             for (source, target), count in _shared_sizes(self._rounds).items()
         }
         self._buffers = _buffers(group, self._rounds)
+        group.connect(_remote_pairs(group, self._rounds))
 
     @torch.no_grad()
     def receive(self, version: int, destination: Destination, check: Check = "none") -> None:

@@ -4,19 +4,24 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from inspect import signature
 
 import numpy as np
 import pytest
 import torch
 from torch.distributed import HashStore, PrefixStore, TCPStore
+from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
 from cascade_rl.engine.core.settings import Check, ParallelConfig
 from cascade_rl.engine.models import family_of
+from cascade_rl.engine.refit import transport
 from cascade_rl.engine.refit.group import Terms, join_as_trainer, join_as_worker
 from cascade_rl.engine.refit.plan import Bucket, Plan, RefitError, Transfer, make_plan
 from cascade_rl.engine.refit.transport import HEADER_WORDS, Group, Receiver, Sender, put
 from cascade_rl.engine.refit.vllm_map import WHOLE, WorkerPlace, worker_shards
 from tests.engine.refit.refit_layouts import MODELS, NEMOTRON, PAIRS, Pair, fitting, hf_numbers, laid_out
+from tests.engine.refit.strict_nccl import StrictNccl
 from tests.gloo import run_ranks
 
 BUCKET_BYTES = 4000
@@ -142,6 +147,57 @@ def test_workers_hold_the_trainers_weights(number: int, family: str, matrix: dic
     headers = sum(len(buckets) for buckets in plan.rounds) + len({(b.source, b.target) for r in plan.rounds for b in r})
     acknowledged = sum(bucket.local for buckets in plan.rounds for bucket in buckets)
     assert sum(rank.sent.get("headers", 0) for rank in ranks if rank) == (headers + acknowledged) * HEADER_WORDS * 8
+
+
+def all_pairs_over_nccl(family: str) -> list[Refitted | None]:
+    """`all_pairs`, by the rules of NCCL."""
+    hf, found = MODELS[family], list[Refitted | None]()
+    rank = int(os.environ["RANK"])
+    store = store_of(rank)
+    for number, pair in enumerate(PAIRS):
+        cards = [member.card for member in (*pair.trainers(), *pair.workers())]
+
+        def strict(store: PrefixStore, rank: int, size: int, _: object, timeout: timedelta) -> StrictNccl:
+            return StrictNccl(cards, store, rank, size, timeout)  # noqa: B023
+
+        transport._payload_group = strict
+        own, fit = PrefixStore(str(number), store), fitting(pair, hf)
+        takes_part = rank < ranks_of(pair)
+        found.append(refitted(own, rank, fit, hf, torch.float32, ("none",)) if takes_part else None)
+    return found
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_every_pair_keeps_to_the_rules_of_nccl(family: str, matrix: dict) -> None:
+    over_nccl = run_ranks(max(map(ranks_of, PAIRS)), all_pairs_over_nccl, family)
+    for strict, loose in zip(over_nccl, matrix[family], strict=True):
+        for ours, theirs in zip(strict, loose, strict=True):
+            assert (ours is None) == (theirs is None)
+            if ours and theirs:
+                assert ours.sent == theirs.sent
+                assert ours.tensors.keys() == theirs.tensors.keys()
+                assert all(torch.equal(ours.tensors[name], theirs.tensors[name]) for name in ours.tensors)
+
+
+def on_one_card() -> str:
+    """Of two ranks on one card, which a plan would not let use the wire."""
+    rank = int(os.environ["RANK"])
+    group = StrictNccl(["a", "a"], PrefixStore("", store_of(rank)), rank, 2, timedelta(seconds=SECONDS))
+    with pytest.raises(RuntimeError) as error:
+        group.send([torch.zeros(1)], 1 - rank, 1)
+    return str(error.value)
+
+
+def test_two_ranks_of_one_card_have_no_communicator() -> None:
+    assert "Duplicate GPU" in run_ranks(2, on_one_card)[0]
+
+
+def test_a_card_has_the_receivers_number() -> None:
+    """The sender may see eight cards and the receiver four of them (vLLM's ipc_engine.py does the same)."""
+    names = list(signature(rebuild_cuda_tensor).parameters)
+    assert names[transport.STORAGE_DEVICE] == "storage_device"
+    arguments = [*range(6), "the sender's number", *range(7, len(names))]
+    assert transport._on_card(torch.device("cuda", 3), arguments) == [*range(6), 3, *range(7, len(names))]
 
 
 CHECKED = PAIRS[14]  # trainers and workers share some cards, experts are cut
