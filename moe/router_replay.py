@@ -20,9 +20,9 @@ NOT_CAPTURED = -1
 class Replay:
     """One router's choices. `target` is [tokens, topk]; a row of NOT_CAPTURED lets the router choose."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.target: Tensor | None = None
-        self.replayed_rows = torch.zeros((), dtype=torch.int64)
+        self.replayed_rows = torch.zeros((), dtype=torch.int64, device=device)
 
     def get_replay_topk(
         self,
@@ -47,11 +47,11 @@ class Replay:
 class RouterReplay:
     """The routers of one model (or of one pipeline stage of it)."""
 
-    def __init__(self, model: torch.nn.Module, pattern: str) -> None:
+    def __init__(self, model: torch.nn.Module, pattern: str, device: torch.device) -> None:
         """`pattern` is the layer pattern of the whole model. Its n-th E is layer n of the captured routes."""
         self.replays: list[tuple[int, Replay]] = []
         for router in routers(model):
-            router.router_replay = Replay()
+            router.router_replay = Replay(device)
             self.replays.append((expert_layer(router, pattern), router.router_replay))
 
     def set_target(self, routes: Tensor | None) -> None:
@@ -61,7 +61,9 @@ class RouterReplay:
 
     def take_replayed_rows(self) -> int:
         """Number of (token, layer) choices replayed since the last call."""
-        total = sum(int(replay.replayed_rows) for _, replay in self.replays)
+        if not self.replays:
+            return 0
+        rows = torch.stack([replay.replayed_rows for _, replay in self.replays])
         for _, replay in self.replays:
             replay.replayed_rows.zero_()
-        return total
+        return int(rows.sum())

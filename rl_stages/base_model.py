@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from cascade_rl.engine.backend.ranks import is_rank0
+from cascade_rl.engine.backend.ranks import barrier, is_rank0
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models import build_model, export_hf
 from cascade_rl.rl_stages.config.base import BaseModel
@@ -47,7 +46,7 @@ def _make(cascade: Cascade, parallel: ParallelConfig, folder: Path) -> None:
     source = folder.with_name("tokenizer")
     if is_rank0():
         tokenizer.save_pretrained(source)
-    dist.barrier()
+    barrier()
     export_hf(model, hf_config, folder, tokenizer_from=source, chat_template=chat_template(cascade.base))
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 import torch.distributed as dist
 
 from cascade_rl.engine.backend.process_groups import initialize_distributed
-from cascade_rl.engine.backend.ranks import any_rank, from_rank0, is_rank0
+from cascade_rl.engine.backend.ranks import any_rank, barrier, from_rank0, is_rank0
 from cascade_rl.engine.models import export_hf, read_config
 from cascade_rl.engine.train import checkpoint
 from cascade_rl.engine.train.reference import Reference
@@ -159,7 +159,7 @@ class TrainingSession[S: Stage]:
     def _save(self, step: int) -> None:
         if is_rank0():
             self.folder.begin_checkpoint(step)
-        dist.barrier()
+        barrier()
         self.checkpoints.start(self.trainer, self.folder.partial_checkpoint(step), partial(self._commit, step))
 
     def _commit(self, step: int) -> None:

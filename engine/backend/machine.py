@@ -9,6 +9,8 @@ import torch
 
 from cascade_rl.engine.backend import cpu_shim
 
+CONTROL = "gloo"  # process group of what ranks tell each other beside their work, on any machine
+
 
 @dataclass(frozen=True)
 class Backend:

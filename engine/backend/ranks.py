@@ -1,11 +1,15 @@
-"""Work that rank 0 does for all: it samples, verifies and writes, and every rank gets the result."""
+"""What ranks tell each other beside their work: rank 0 samples, verifies and writes, and every rank gets the result.
+
+All of it goes through the control group, where ranks may wait for hours.
+"""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from cascade_rl.engine.backend.machine import backend
+from cascade_rl.engine.backend.process_groups import control_group
 
 
 def is_rank0() -> bool:
@@ -15,12 +19,33 @@ def is_rank0() -> bool:
 def from_rank0[T](produce: Callable[[], T]) -> T:
     """What `produce()` returned on rank 0, for every rank. An exception ends rank 0; the launcher ends the others."""
     box = [produce() if is_rank0() else None]
-    dist.broadcast_object_list(box, src=0)
+    dist.broadcast_object_list(box, src=0, group=control_group())
     return box[0]  # type: ignore[return-value]
+
+
+def from_all(mine: Any) -> list[Any]:
+    """`mine` of every rank, in the order of the ranks. Collective."""
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, mine, group=control_group())
+    return found
 
 
 def any_rank(mine: bool) -> bool:
     """Whether `mine` is true on any rank. Collective."""
-    flag = torch.tensor(float(mine), device=backend().device)
-    dist.all_reduce(flag, dist.ReduceOp.MAX)
-    return bool(flag)
+    return bool(_reduced(float(mine), dist.ReduceOp.MAX))
+
+
+def least(mine: float) -> float:
+    """The smallest `mine` of all ranks. Collective."""
+    return _reduced(mine, dist.ReduceOp.MIN)
+
+
+def barrier() -> None:
+    """Waits until every rank is here."""
+    dist.barrier(group=control_group())
+
+
+def _reduced(mine: float, how: dist.ReduceOp.RedOpType) -> float:
+    number = torch.tensor(mine, dtype=torch.float64)
+    dist.all_reduce(number, how, group=control_group())
+    return float(number)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
-from cascade_rl.engine.backend.ranks import from_rank0, is_rank0
+from cascade_rl.engine.backend.ranks import from_all, from_rank0, is_rank0
 from cascade_rl.engine.cluster.link import Door, connect
 from cascade_rl.engine.cluster.node import Node, NodeLost, ThisNode
 from cascade_rl.engine.core.errors import UserError
@@ -103,13 +103,11 @@ def nodes_of_job(engines: int) -> Iterator[list[Node]]:
 
 def _first_ranks() -> list[FirstRank]:
     """The first ranks of all nodes, beginning with rank 0."""
-    found: list[FirstRank | None] = [None] * dist.get_world_size()
     mine = None
     if int(os.environ["LOCAL_RANK"]) == 0:
         head = socket.getaddrinfo(os.environ["MASTER_ADDR"], None, type=socket.SOCK_STREAM)[0][4][0]
         mine = FirstRank(dist.get_rank(), socket.gethostname(), str(head))
-    dist.all_gather_object(found, mine)
-    return [first for first in found if first]
+    return [first for first in from_all(mine) if first]
 
 
 def _meet(others: Mapping[int, FirstRank]) -> dict[int, Connection]:

@@ -99,9 +99,10 @@ def unpack(values: Sequence[Tensor], micro_batches: Sequence[MicroBatch]) -> dic
         if value.shape[:1] != micro_batch.targets.shape:
             raise ValueError(f"expected {list(micro_batch.targets.shape)} values, found {list(value.shape)}")
         bounds = pairwise(micro_batch.cu_seqlens.tolist())
-        real = micro_batch.targets != IGNORED
+        real = (micro_batch.targets != IGNORED).cpu().numpy()
+        numbers = value.detach().cpu().numpy()  # one wait for the device
         for i, (start, end) in zip(micro_batch.index, bounds, strict=False):  # the padding segment has no index
-            unpacked[i] = value[start:end][real[start:end]].detach().cpu().numpy()
+            unpacked[i] = numbers[start:end][real[start:end]]
     return unpacked
 
 

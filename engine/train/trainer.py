@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import (
     DistributedDataParallel,
@@ -29,6 +28,7 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor
 
 from cascade_rl.engine.backend.machine import backend
+from cascade_rl.engine.backend.ranks import barrier, from_all, least
 from cascade_rl.engine.backend.zigzag import gather
 from cascade_rl.engine.core.settings import DEFAULT_ROUTER, OptimizerConfig, ParallelConfig, RouterConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
@@ -95,7 +95,7 @@ class Trainer:
         self.config = self.chunks[0].config
         ignore_padding(self.module)
         pattern = family_of(hf_config).pattern(hf_config)
-        self.replay = RouterReplay(self.module, pattern)
+        self.replay = RouterReplay(self.module, pattern, backend().device)
         self.balance = Balance(self.module, pattern, self.config.num_moe_experts or 0, backend().device)
         reduce = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
         self.ddp = [DistributedDataParallel(chunk.config, reduce, chunk) for chunk in self.chunks]
@@ -120,7 +120,7 @@ class Trainer:
         """Writes the scalar head into an exported folder. Collective."""
         if _speaks() and (_data_rank(), parallel_state.get_context_parallel_rank()) == (0, 0):
             save_scalar_head(self.chunks[-1], folder)
-        dist.barrier()
+        barrier()
 
     def log_probs(self, sequences: Sequence[TrainSequence]) -> list[np.ndarray]:
         """Log-prob of each token given its prefix: float32 [n - 1] per sequence, the same list on every rank.
@@ -143,6 +143,7 @@ class Trainer:
         batches = self.local_batches(sequences)
         with torch.no_grad():
             outputs = self._run(self._held(batches), partial(self._read_step, reader), forward_only=True)
+        backend().release()  # to the engine on this card, which wakes up next
         local = None
         if _speaks():
             local = {name: unpack([output[name] for output in outputs], batches) for name in outputs[0]}
@@ -169,6 +170,7 @@ class Trainer:
         size = len(sequences) // updates
         parts = [sequences[first : first + size] for first in range(0, len(sequences), size)]
         taken = [self._optimizer_step(part, loss, step) for part in parts if loss.denominator(part)]
+        backend().release()  # to the engine on this card, which wakes up next
         self.expert_tokens = np.sum([one.expert_tokens for one in taken], 0)
         denominator = sum(one.denominator for one in taken)
         return {
@@ -296,9 +298,7 @@ class Trainer:
         """Replayed choices over all choices of real tokens, on the worst rank; 1.0 for a dense model."""
         real = sum(int((self._local(batch.targets) != IGNORED).sum()) for batch in batches)
         choices = real * len(self.replay.replays)
-        fraction = torch.tensor(self.replay.take_replayed_rows() / choices if choices else 1.0)
-        dist.all_reduce(fraction, op=dist.ReduceOp.MIN)
-        return float(fraction)
+        return least(self.replay.take_replayed_rows() / choices if choices else 1.0)
 
 
 def _adamw(config: OptimizerConfig, params_dtype: torch.dtype) -> MegatronOptimizerConfig:
@@ -344,10 +344,8 @@ def _speaks() -> bool:
 
 def _gather(local: Any) -> list[Any]:
     """What the reporting ranks of each replica hold, in data, then context parallel order, on every rank."""
-    everyone: list[Any] = [None] * dist.get_world_size()
     place = _data_rank(), parallel_state.get_context_parallel_rank()
-    dist.all_gather_object(everyone, (place, local) if _speaks() else None)
-    speakers = (item for item in everyone if item is not None)
+    speakers = (item for item in from_all((place, local) if _speaks() else None) if item is not None)
     return [held for _, held in sorted(speakers, key=lambda item: item[0])]
 
 
@@ -359,8 +357,13 @@ def _by_sequence(replicas: list[dict[str, dict[int, np.ndarray]]]) -> Iterator[t
 
 def _sum_over_batch(outputs: list[dict[str, Tensor]]) -> dict[str, float]:
     """Sums of each metric over micro-batches and replicas, in a fixed order, on every rank."""
-    local = None
-    if _speaks():
-        local = {name: sum(float(output[name]) for output in outputs) for name in outputs[0]}
-    replicas = _gather(local)
+    replicas = _gather(_sums(outputs) if _speaks() else None)
     return {name: sum(replica[name] for replica in replicas) for name in replicas[0]}
+
+
+def _sums(outputs: list[dict[str, Tensor]]) -> dict[str, float]:
+    """Sum of each metric over micro-batches, with one wait for the device."""
+    if not outputs[0]:
+        return {}
+    rows = torch.stack([torch.stack(list(output.values())) for output in outputs]).tolist()
+    return dict(zip(outputs[0], map(sum, zip(*rows, strict=True)), strict=True))

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 import torch
-import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories, is_main_replica
 
+from cascade_rl.engine.backend.ranks import from_all
 from cascade_rl.engine.train.trainer import Trainer
 
 WORDS = {4: torch.int32, 2: torch.int16}
@@ -27,10 +27,8 @@ def weights_digest(trainer: Trainer) -> str:
     own = Counter[str]()
     for (name, _), value in zip(parts, values, strict=True):
         own[name] += value
-    sums = [Counter[str]() for _ in range(dist.get_world_size())]
-    dist.all_gather_object(sums, own)
     total = Counter[str]()
-    for part in sums:
+    for part in from_all(own):
         for name, value in part.items():
             total[name] += value
     return hashlib.sha256(repr(sorted(total.items())).encode()).hexdigest()

@@ -16,6 +16,7 @@ from tests.engine.models import tiny
 from tests.gloo import run_ranks
 
 TOKENS, EXPERTS, TOPK = 6, 8, 2
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def least_liked(scores: Tensor) -> Tensor:
 
 
 def test_without_a_target_the_router_chooses() -> None:
-    replay, scores = Replay(), torch.randn(TOKENS, EXPERTS)
+    replay, scores = Replay(CPU), torch.randn(TOKENS, EXPERTS)
     values, indices = choose(replay, scores)
     assert torch.equal(indices, scores.topk(TOPK).indices)
     assert torch.equal(values, scores.topk(TOPK).values)
@@ -47,7 +48,7 @@ def test_without_a_target_the_router_chooses() -> None:
 
 
 def test_captured_rows_are_replayed_and_the_others_are_not() -> None:
-    replay, scores = Replay(), torch.randn(TOKENS, EXPERTS)
+    replay, scores = Replay(CPU), torch.randn(TOKENS, EXPERTS)
     target = least_liked(scores)
     target[1] = NOT_CAPTURED
     target[4, 1] = NOT_CAPTURED  # half a row is no row
@@ -63,7 +64,7 @@ def test_captured_rows_are_replayed_and_the_others_are_not() -> None:
 
 
 def test_the_gradient_goes_to_the_replayed_scores() -> None:
-    replay, scores = Replay(), torch.randn(TOKENS, EXPERTS, requires_grad=True)
+    replay, scores = Replay(CPU), torch.randn(TOKENS, EXPERTS, requires_grad=True)
     replay.target = least_liked(scores.detach())
     values, indices = choose(replay, scores)
     [gradient] = torch.autograd.grad(values.sum(), scores)
@@ -72,7 +73,7 @@ def test_the_gradient_goes_to_the_replayed_scores() -> None:
 
 @pytest.mark.parametrize("shape", [(TOKENS - 1, TOPK), (TOKENS, TOPK + 1)])
 def test_routes_of_another_shape_are_refused(shape: tuple[int, int]) -> None:
-    replay = Replay()
+    replay = Replay(CPU)
     replay.target = torch.zeros(shape, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"expected routes of shape \(6, 2\), found"):
         choose(replay, torch.randn(TOKENS, EXPERTS))
@@ -83,7 +84,7 @@ def test_megatron_weighs_replayed_experts_by_their_own_scores(score_function: st
     """Sigmoid as NemotronH routes, with a bias that moves the choice but not the weight; softmax as Qwen3."""
     logits, bias = torch.randn(TOKENS, EXPERTS), torch.randn(EXPERTS)
     sigmoid = score_function == "sigmoid"
-    replay = Replay()
+    replay = Replay(CPU)
     replay.target = least_liked(logits)
     probs, routing_map = topk_routing_with_score_function(
         logits,
@@ -104,7 +105,7 @@ def test_megatron_weighs_replayed_experts_by_their_own_scores(score_function: st
 
 def layers_and_targets(hf: dict, parallel: ParallelConfig) -> tuple[list[int], list[list[int]], int, int]:
     initialize_distributed(parallel, seed=1)
-    policy, other = (RouterReplay(build_model(hf, parallel, seed=1), "MEM*E-") for _ in range(2))
+    policy, other = (RouterReplay(build_model(hf, parallel, seed=1), "MEM*E-", CPU) for _ in range(2))
     routes = torch.arange(TOKENS * 2 * TOPK).view(TOKENS, 2, TOPK)
     policy.set_target(routes)
     targets = [replay.target[0].tolist() for _, replay in policy.replays]

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch.distributed as dist
 
-from cascade_rl.engine.backend.process_groups import initialize_distributed
+from cascade_rl.engine.backend.process_groups import initialize_distributed, join_ranks
 from cascade_rl.engine.cluster.node import NodeLost
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
@@ -139,7 +139,7 @@ def beside_a_victim(rank: int, folder: Path) -> Ended:
 @contextmanager
 def started(rank: int, folder: Path) -> Iterator[RolloutEngine | None]:
     """Both ranks know that the engines have begun to start; rank 0 writes down their process ids."""
-    dist.init_process_group("gloo")
+    join_ranks()
     with nodes_of_job(PAIR.engines) as nodes:
         engine = RolloutEngine(folder, PAIR, 0, folder / "engine.log", nodes) if rank == 0 else None
         if engine:
@@ -170,7 +170,7 @@ def test_no_engine_outlives_the_first_rank_of_its_node_or_rank_0(victim: int, tm
 
 def refuse(engines: int) -> None:
     be_first_of_a_node()
-    dist.init_process_group("gloo")
+    join_ranks()
     with nodes_of_job(engines):
         pass
 
@@ -182,7 +182,7 @@ def test_engines_that_do_not_divide_over_the_nodes_are_refused() -> None:
 
 def be_elsewhere() -> None:
     be_first_of_a_node()
-    dist.init_process_group("gloo")
+    join_ranks()
     os.environ["MASTER_ADDR"] = "192.0.2.1"  # nobody's
     with nodes_of_job(2):
         pass

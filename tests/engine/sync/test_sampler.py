@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch.distributed as dist
 
+from cascade_rl.engine.backend.process_groups import join_ranks
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.engine.rollout.client import EngineDied
 from cascade_rl.engine.rollout.engine import Follow, single_turn
@@ -77,7 +77,7 @@ def run(lives: list[float]) -> Outcome:
 
 
 def batch(lives: list[float]) -> Outcome:
-    dist.init_process_group("gloo")
+    join_ranks()
     engine, error, rollouts = FragileEngine(lives), "", list[Rollout]()
     requests = Batch(engine, REQUESTS)  # type: ignore[arg-type]
     try:
