@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
 
 SCORE_PREFIX = "score/"
+FREE_AT_START = 0.01  # of the card's memory
 
 
 class Server:
@@ -182,6 +183,8 @@ def _engine_arguments(settings: Settings) -> dict[str, Any]:
         "max_model_len": config.max_model_len,
         "max_num_seqs": config.max_num_seqs,
         "kv_cache_memory_bytes": config.kv_cache_mib << 20,
+        # The cache has its size; this share must be free at the start all the same, and the trainer is on the card.
+        "gpu_memory_utilization": FREE_AT_START,
         "tensor_parallel_size": config.tensor,
         "enable_expert_parallel": config.expert_parallel,
         "distributed_executor_backend": "mp" if config.tensor > 1 else "uni",
