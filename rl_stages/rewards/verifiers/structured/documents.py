@@ -111,7 +111,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _yaml_scalar(name: str, pattern: str, first: str, value: Callable[[str], Any]) -> None:
-    """Reads a scalar that matches `pattern` and begins with one of `first` as `value` of it; so too one tagged `name`."""
+    """Reads a scalar that matches `pattern`, and so begins with one of `first`, by `value`; or one tagged `name`."""
     tag, compiled = _YAML_TAG + name, re.compile(rf"(?:{pattern})\Z")
 
     def construct(loader: _Loader, node: yaml.ScalarNode) -> Any:

@@ -25,6 +25,7 @@ DAYS = r"(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
 HOURS = r"T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
 POINTER = r"(?:/(?:[^~/]|~[01])*)*"
 VARIABLE = r"(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})+(?:\.(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})+)*(?::[1-9][0-9]{0,3}|\*)?"
+EXPRESSION = rf"\{{[+#./;?&]?{VARIABLE}(?:,{VARIABLE})*\}}"
 
 
 def _reference(scheme: str, more: str = "") -> str:
@@ -50,7 +51,7 @@ PATTERNS = {
     "uuid": r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}",
     "uri": _reference(SCHEME),
     "uri-reference": _reference(rf"(?:{SCHEME}|{NO_SCHEME})"),
-    "uri-template": rf"(?:[^\x00-\x20\x7f\"%<>\\^`{{|}}]|%[0-9A-Fa-f]{{2}}|\{{[+#./;?&]?{VARIABLE}(?:,{VARIABLE})*\}})*",
+    "uri-template": rf"(?:[^\x00-\x20\x7f\"%<>\\^`{{|}}]|%[0-9A-Fa-f]{{2}}|{EXPRESSION})*",
 }
 
 

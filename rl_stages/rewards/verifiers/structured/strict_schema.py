@@ -63,9 +63,13 @@ class _Strict:
     def _strict(self, schema: Any, mode: Mode, inside: frozenset[str] = NOTHING) -> Any:
         if not isinstance(schema, dict):
             return schema
+        if "$dynamicRef" in schema:
+            raise UserError("expected 'schema_str' to refer by $ref; found $dynamicRef")
         described = [] if mode is Mode.PLAIN else list(self._describing(schema, NOTHING))
         closed = self._closed_part(schema, described) if mode is Mode.CLOSED else None
-        strict = {name: value for name, value in schema.items() if name not in (*LEFT_OUT, *(REST if described else ()))}
+        strict = {
+            name: value for name, value in schema.items() if name not in (*LEFT_OUT, *(REST if described else ()))
+        }
         self._other_places(strict, mode, inside)
         self._same_place(strict, mode, closed, inside)
         if "properties" in described:
@@ -137,13 +141,15 @@ class _Strict:
             yield from ((name, [each]) for each in branches) if name == "allOf" else [(name, branches)]
         yield from ((name, [schema[name]]) for name in CONSEQUENCES if name in schema)
         dependent = schema.get("dependentSchemas")
-        yield from (("dependentSchemas", [each]) for each in (dependent if isinstance(dependent, dict) else {}).values())
+        yield from (
+            ("dependentSchemas", [each]) for each in (dependent if isinstance(dependent, dict) else {}).values()
+        )
 
     @staticmethod
     def _closed_part(schema: Mapping[str, Any], described: list[str]) -> str | None:
         """The part that is closed itself, if it alone describes the place."""
-        alone = described[0] if len(described) == 1 and "patternProperties" not in schema else None
-        return alone if alone in (*LISTS, "$ref") else None
+        shared = len(described) != 1 or not {"patternProperties", "unevaluatedProperties"}.isdisjoint(schema)
+        return described[0] if not shared and described[0] in (*LISTS, "$ref") else None
 
     def _possible(self, schema: Mapping[str, Any], name: str, inside: frozenset[str]) -> bool:
         """Whether a document can have the property whenever it meets `schema`."""

@@ -30,7 +30,7 @@ def reply(request: Mapping[str, Any]) -> Reply:
 
 
 def typed(kind: str, value: Any, schema: Mapping[str, Any]) -> Any:
-    """`value` with its text leaves read as `schema` asks; and without the root element, if `schema` does not name it."""
+    """`value` with its text leaves read as `schema` asks, and without a root element that `schema` does not name."""
     if kind not in ("xml", "csv"):
         return value
     leaves = TextLeaves(kind, schema)
