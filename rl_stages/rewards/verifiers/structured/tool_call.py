@@ -61,7 +61,7 @@ def matched(given: Sequence[ToolCall], expected: Sequence[ToolCall], rules: Text
 
 
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """`tools` by name, the expected `calls` (none: a message) and how texts are compared, `rules`; checked (UserError)."""
+    """`tools`, the expected `calls` (none: a message) and how texts are compared, `rules`; checked (UserError)."""
     try:
         tools = parameters_by_tool(row.get("responses_create_params", {}).get("tools"))
     except ValueError as error:
