@@ -26,6 +26,7 @@ ITEMS = ("items", "unevaluatedItems")
 MAPS_OF_PLACES = ("properties", "patternProperties")
 LEFT_OUT = ("$id", "$schema", "$anchor", "$dynamicAnchor", "$defs", "definitions", "nullable")
 NO_FREE_NULL = {"enum", "const", "$ref", "not", "if", *LISTS}
+OF_OBJECTS, OF_LISTS = {"patternProperties", "additionalProperties"}, {"items", "prefixItems"}
 NOTHING: frozenset[str] = frozenset()
 
 
@@ -40,9 +41,10 @@ class Mode(Enum):
 def strict_schema(schema: Any) -> Any:
     """`schema` made strict, with `nullable` as a type, and with every reference to a `$defs` entry of the result.
 
-    Two kinds of property are not required, since no document could have them: one that would hold the schema it is
-    in, without end, and one that `not` or only some branches of `oneOf` require. Raises UserError for a reference to
-    another document or to nothing.
+    A place whose schema has `properties` or `items` and no `type` holds an object or a list; the standard lets it hold
+    anything else. Two kinds of property are not required, since no document could have them: one that would hold the
+    schema it is in, without end, and one that `not` or only some branches of `oneOf` require. Raises UserError for a
+    reference to another document or to nothing.
     """
     return _Strict(schema).whole() if isinstance(schema, dict) else schema
 
@@ -76,6 +78,8 @@ class _Strict:
             strict["required"] = [name for name in schema["properties"] if self._possible(schema, name, inside)]
         if mode is Mode.CLOSED and described and closed is None:
             strict["additionalProperties" if described == ["properties"] else "unevaluatedProperties"] = False
+        if mode is Mode.CLOSED and closed is None:
+            strict |= self._implied_type(schema, described)
         return _nullable(strict) if schema.get("nullable") in (True, "true") else strict
 
     def _other_places(self, strict: dict[str, Any], mode: Mode, inside: frozenset[str]) -> None:
@@ -144,6 +148,15 @@ class _Strict:
         yield from (
             ("dependentSchemas", [each]) for each in (dependent if isinstance(dependent, dict) else {}).values()
         )
+
+    def _implied_type(self, schema: Mapping[str, Any], described: list[str]) -> dict[str, Any]:
+        """The type of a place whose schema says what an object or a list holds, and does not say that it is one."""
+        parts = [part for _, group in self._parts(schema, NOTHING) for part in group]
+        if any("type" in each for each in [schema, *parts] if isinstance(each, dict)):
+            return {}
+        is_object = described or not OF_OBJECTS.isdisjoint(schema)
+        types = ["object"] * bool(is_object) + ["array"] * (not OF_LISTS.isdisjoint(schema))
+        return {"type": types} if types else {}
 
     @staticmethod
     def _closed_part(schema: Mapping[str, Any], described: list[str]) -> str | None:
