@@ -98,7 +98,9 @@ class _Strict:
         for name in LISTS:
             if isinstance(strict.get(name), list):
                 each_mode, within = Mode.CLOSED if name == closed else inner, inside if name == "allOf" else NOTHING
-                strict[name] = [self._strict(each, each_mode, within) for each in strict[name]]
+                of_place = {"type": strict["type"]} if name == closed and "type" in strict else {}
+                branches = [of_place | each if isinstance(each, dict) else each for each in strict[name]]
+                strict[name] = [self._strict(each, each_mode, within) for each in branches]
         if "$ref" in strict:
             strict["$ref"] = self._reference(strict["$ref"], Mode.CLOSED if closed == "$ref" else inner, inside)
         for name in (*CONSEQUENCES, "contains"):
@@ -161,8 +163,10 @@ class _Strict:
     @staticmethod
     def _closed_part(schema: Mapping[str, Any], described: list[str]) -> str | None:
         """The part that is closed itself, if it alone describes the place."""
-        shared = len(described) != 1 or not {"patternProperties", "unevaluatedProperties"}.isdisjoint(schema)
-        return described[0] if not shared and described[0] in (*LISTS, "$ref") else None
+        if len(described) != 1 or not {"patternProperties", "unevaluatedProperties"}.isdisjoint(schema):
+            return None
+        candidates = LISTS if "type" in schema else (*LISTS, "$ref")
+        return described[0] if described[0] in candidates else None
 
     def _possible(self, schema: Mapping[str, Any], name: str, inside: frozenset[str]) -> bool:
         """Whether a document can have the property whenever it meets `schema`."""
