@@ -75,8 +75,8 @@ def _is_exact(word: str) -> bool:
 def same_number(given: float, expected: float) -> bool:
     if given == expected or (isinstance(given, int) and isinstance(expected, int)):
         return given == expected
-    exact = Fraction(given), Fraction(expected)
-    return abs(exact[0] - exact[1]) <= TOLERANCE * min(1, *map(abs, exact))
+    left, right = Fraction(given), Fraction(expected)
+    return abs(left - right) <= TOLERANCE * min(Fraction(1), abs(left), abs(right))
 
 
 def same_value(given: Any, expected: Any, same: SameText = same_text) -> bool:

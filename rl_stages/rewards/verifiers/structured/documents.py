@@ -71,7 +71,7 @@ def _plain_leaf(value: Any) -> Any:
     raise Malformed(f"a value that JSON has not: {type(value).__name__}")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique[K: Hashable](pairs: list[tuple[K, Any]]) -> dict[K, Any]:
     unique = dict(pairs)
     if len(unique) != len(pairs):
         raise Malformed("a key twice in one object")
@@ -93,7 +93,6 @@ class _Loader(yaml.SafeLoader):
     written, since JSON has no others.
     """
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
     yaml_constructors: ClassVar[dict[str | None, Callable[[Any, Any], Any]]] = {
         tag: yaml.SafeLoader.yaml_constructors[tag]
         for tag in (None, *(f"{_YAML_TAG}{name}" for name in ("str", "seq", "map")))
@@ -107,7 +106,13 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         if not all(isinstance(key, yaml.ScalarNode) for key, _ in node.value):
             raise Malformed("a key that is not text")
-        return dict(_unique([(key.value, self.construct_object(value, deep)) for key, value in node.value]))
+        pairs: list[tuple[Hashable, Any]] = [
+            (key.value, self.construct_object(value, deep)) for key, value in node.value
+        ]
+        return _unique(pairs)
+
+
+_Loader.yaml_implicit_resolvers = {}
 
 
 def _yaml_scalar(name: str, pattern: str, first: str, value: Callable[[str], Any]) -> None:

@@ -14,6 +14,7 @@ from referencing.jsonschema import DRAFT202012
 
 ALL = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 LIMITS = {"enum", "const", "pattern", "format"}
+_OTHERS: dict[type, str] = {list: "array", dict: "object"}
 NO_REFERENCE: frozenset[str] = frozenset()
 
 
@@ -74,4 +75,4 @@ def _types_of(value: Any) -> set[str]:
         return {"boolean"}
     if isinstance(value, int | float):
         return {"number", "integer"}
-    return {{str: "string", list: "array", dict: "object"}.get(type(value), "null")}
+    return {"string"} if isinstance(value, str) else {_OTHERS.get(type(value), "null")}

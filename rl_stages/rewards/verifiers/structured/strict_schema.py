@@ -135,7 +135,7 @@ class _Strict:
         if isinstance(schema.get("properties"), dict):
             yield "properties"
         for name, parts in self._parts(schema, seen):
-            if any(any(True for _ in self._describing(part, seen | {schema.get("$ref")})) for part in parts):
+            if any(any(True for _ in self._describing(part, seen | {str(schema.get("$ref"))})) for part in parts):
                 yield name
 
     def _parts(self, schema: Mapping[str, Any], seen: frozenset[str]) -> Iterator[tuple[str, list[Any]]]:
@@ -179,8 +179,8 @@ class _Strict:
 def _optional_by_choice(schema: Mapping[str, Any]) -> set[str]:
     """The properties that `not` requires, or only some branches of `oneOf`."""
     branches = [_required(each) for each in schema.get("oneOf") or ()]
-    some = set().union(*branches) - set.intersection(*branches) if branches else set()
-    return some | _required(schema.get("not"))
+    always = branches[0].intersection(*branches) if branches else set()
+    return {name for branch in branches for name in branch} - always | _required(schema.get("not"))
 
 
 def _required(schema: Any) -> set[str]:
