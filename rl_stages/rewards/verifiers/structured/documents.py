@@ -2,8 +2,8 @@
 
 Refused, although the standard parsers accept them, are duplicate keys, NaN and infinities, YAML aliases (an alias
 bomb parses in no time and then hangs whoever walks it), document types and with them entities, rows whose length
-differs from the header's, and anything deeper, larger or longer than the limits below. Dates in YAML stay text, as
-in YAML 1.2; dates in TOML become ISO text. Parsing is CPU-bound: call it in a worker.
+differs from the header's, and anything deeper, larger or longer than the limits below. YAML has the types of YAML
+1.2's core schema, so its dates stay text; dates in TOML become ISO text. Parsing is CPU-bound: call it in a worker.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import datetime
 import io
 import json
 import math
+import re
 import tomllib
 from collections.abc import Callable, Hashable
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 from xml.etree import ElementTree
 
 import yaml
@@ -24,6 +25,7 @@ MAX_CHARACTERS = 200_000
 MAX_DEPTH = 64
 MAX_NODES = 50_000
 MAX_INTEGER_BITS = 1024  # the range of a double
+_YAML_TAG = "tag:yaml.org,2002:"
 
 
 class Malformed(ValueError):
@@ -69,7 +71,7 @@ def _plain_leaf(value: Any) -> Any:
     raise Malformed(f"a value that JSON has not: {type(value).__name__}")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique[K: Hashable](pairs: list[tuple[K, Any]]) -> dict[K, Any]:
     unique = dict(pairs)
     if len(unique) != len(pairs):
         raise Malformed("a key twice in one object")
@@ -85,7 +87,16 @@ def _json(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader without dates. It refuses aliases and repeated keys."""
+    """PyYAML's safe loader with the core schema of YAML 1.2 alone. It refuses aliases and repeated keys.
+
+    PyYAML reads YAML 1.1, where `on` is true, `12:30` is 750, `1e3` is text and `017` is 15. A key is the text that was
+    written, since JSON has no others.
+    """
+
+    yaml_constructors: ClassVar[dict[str | None, Callable[[Any, Any], Any]]] = {
+        tag: yaml.SafeLoader.yaml_constructors[tag]
+        for tag in (None, *(f"{_YAML_TAG}{name}" for name in ("str", "seq", "map")))
+    }
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -93,16 +104,45 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        mapping = super().construct_mapping(node, deep)
-        if len(mapping) != len(node.value):
-            raise Malformed("a key twice in one mapping")
-        return mapping
+        if not all(isinstance(key, yaml.ScalarNode) for key, _ in node.value):
+            raise Malformed("a key that is not text")
+        pairs: list[tuple[Hashable, Any]] = [
+            (key.value, self.construct_object(value, deep)) for key, value in node.value
+        ]
+        return _unique(pairs)
 
 
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+_Loader.yaml_implicit_resolvers = {}
+
+
+def _yaml_scalar(name: str, pattern: str, first: str, value: Callable[[str], Any]) -> None:
+    """Reads a scalar that matches `pattern`, and so begins with one of `first`, by `value`; or one tagged `name`."""
+    tag, compiled = _YAML_TAG + name, re.compile(rf"(?:{pattern})\Z")
+
+    def construct(loader: _Loader, node: yaml.ScalarNode) -> Any:
+        text = loader.construct_scalar(node)
+        if not compiled.match(text):
+            raise Malformed(f"a value that is no {name}")
+        return value(text)
+
+    _Loader.add_constructor(tag, construct)
+    _Loader.add_implicit_resolver(tag, compiled, [*first, ""] if compiled.match("") else list(first))
+
+
+_yaml_scalar("null", "~|null|Null|NULL|", "~nN", lambda _: None)
+_yaml_scalar("bool", "true|True|TRUE|false|False|FALSE", "tTfF", lambda text: text[0] in "tT")
+_yaml_scalar("int", "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789", lambda text: int(text, _base(text)))
+_yaml_scalar(
+    "float",
+    r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+    "-+.0123456789",
+    lambda text: float(re.sub(r"\.(?=[inIN])", "", text)),
+)
+
+
+def _base(text: str) -> int:
+    """Of a YAML integer: 10, unless its prefix says otherwise."""
+    return {"0o": 8, "0x": 16}.get(text[:2], 10)
 
 
 def _yaml(text: str) -> Any:

@@ -5,8 +5,11 @@ around it is a wrong format. The score says that the schema is met, not that the
 schema is made strict: every property is required and no other is allowed. Differences:
 
 - An empty list, table or object scores 0: it meets most schemas and says nothing.
+- Strictness reaches every place: Gym's leaves out whatever stands in a list, as branches do (`strict_schema.py`).
 - `nullable` is honoured; Gym ignores it and so demands an invented value.
-- Numbers in XML and CSV are read as in JSON; Gym accepts Python's (`1_000`, `nan`).
+- `format` is checked (`formats.py`), and `multipleOf` divides decimals (`schema_validator.py`).
+- Numbers in XML and CSV are read as in JSON; Gym accepts Python's (`1_000`, `nan`) and looks at a plain `type` alone.
+- A list or an object in a cell of CSV is JSON; in Gym such rows never score.
 - An XML root that the schema does not describe is unwrapped, and so is a CSV row whose schema is one row's.
 - A property that is itself called "properties" is not taken for a schema.
 - Whatever `documents.py` refuses is a wrong format.
@@ -15,7 +18,7 @@ schema is made strict: every property is required and no other is allowed. Diffe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator
@@ -26,43 +29,11 @@ from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.rewards.deadline_worker import DeadlineCheck
 from cascade_rl.rl_stages.rewards.verifiers.structured import structured_worker
 from cascade_rl.rl_stages.rewards.verifiers.structured.documents import PARSERS, Malformed
+from cascade_rl.rl_stages.rewards.verifiers.structured.strict_schema import strict_schema
 from cascade_rl.rl_stages.rewards.verifiers.structured.tool_text import parameters_by_tool, split_calls
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.core.task import Task
-
-MAPS_OF_SCHEMAS = ("properties", "$defs", "definitions", "patternProperties")
-
-
-def strict_schema(schema: Any) -> Any:
-    """`schema` with every property required and no other allowed, and `nullable` as a type, at every depth.
-
-    Members of `anyOf`, `oneOf` and `allOf` stay as they are.
-    """
-    if not isinstance(schema, dict):
-        return schema
-    strict = dict(schema)
-    for name in MAPS_OF_SCHEMAS:
-        if isinstance(strict.get(name), dict):
-            strict[name] = {key: strict_schema(value) for key, value in strict[name].items()}
-    if "items" in strict:
-        strict["items"] = strict_schema(strict["items"])
-    if "properties" in strict:
-        strict |= {"required": list(strict["properties"]), "additionalProperties": False}
-    if strict.pop("nullable", False) in (True, "true") and isinstance(strict.get("type"), str):
-        strict["type"] = [strict["type"], "null"]
-    return strict
-
-
-def references(schema: Any) -> Iterator[str]:
-    """Every `$ref` and `$dynamicRef` in `schema`: the validator would fetch what they point to."""
-    if isinstance(schema, dict):
-        yield from (schema[name] for name in ("$ref", "$dynamicRef") if isinstance(schema.get(name), str))
-        for value in schema.values():
-            yield from references(value)
-    if isinstance(schema, list):
-        for value in schema:
-            yield from references(value)
 
 
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,14 +53,14 @@ def _schema(text: object) -> dict[str, Any]:
     try:
         schema = strict_schema(json.loads(text if isinstance(text, str) else ""))
         Draft202012Validator.check_schema(schema)
+    except UserError:
+        raise
     except (ValueError, RecursionError) as error:
         raise UserError(f"{form}; found {str(text)[:80]!r} ({error})") from None
     except SchemaError as error:
         raise UserError(f"{form}; at {error.json_path} found {error.message[:200]}") from None
     if not isinstance(schema, dict):
         raise UserError(f"{form} that is an object; found {schema!r}")
-    if remote := [reference for reference in references(schema) if not reference.startswith("#")]:
-        raise UserError(f"{form} without references to other documents; found {remote[0]!r}")
     return schema
 
 

@@ -4,73 +4,53 @@ Rows are those of NeMo-Gym's `single_step_tool_use_with_argument_comparison` ser
 
 - Calls match one to one, in any order; Gym compares only the first call, or makes surplus ones cheap.
 - `true` is not 1, while 1 equals 1.0; Gym follows Python's types.
-- Longer texts are equal if the F1 of their case-folded words is at least MIN_WORD_F1 (Gym's 0.3 of at most 0.5) and
-  every word with a digit is the same: an amount or a date that is off by one makes another call.
+- Texts are exact (`arguments.py`), and fuzzy only where a row says so. Gym compares all texts of a server as bags of
+  words, so that `x < y` is `x > y`; its later servers name arguments, as these rows do:
+  `"argument_comparison_overrides": {TOOL: {ARGUMENT: {"word_count_similarity_threshold": 0.3}}}`
+- An argument whose schema says which texts it accepts (`enum`, `pattern`, `format`) has exactly the expected one.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from operator import eq
 from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
+from cascade_rl.rl_stages.rewards.verifiers.structured.arguments import SameText, same_text, same_value, similar_text
 from cascade_rl.rl_stages.rewards.verifiers.structured.documents import Malformed, parse_document
+from cascade_rl.rl_stages.rewards.verifiers.structured.schema_types import ALL, limits_texts
 from cascade_rl.rl_stages.rewards.verifiers.structured.tool_text import ToolCall, parameters_by_tool, split_calls
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.core.task import Task
 
-MIN_WORD_F1 = 0.6
-TOLERANCE = 1e-6  # of floats, relative and absolute
 ACTIONS = ("function_call", "function_call_batch", "message")
+THRESHOLD = "word_count_similarity_threshold"
+
+# How the texts of an argument are compared, by tool and argument, where not by `same_text`.
+TextRules = Mapping[str, Mapping[str, SameText]]
 
 
-def same_value(given: Any, expected: Any) -> bool:
-    """Whether two JSON values mean the same. Order counts in lists, not in objects."""
-    if isinstance(expected, bool) or isinstance(given, bool) or expected is None:
-        return given is expected
-    if isinstance(expected, int | float):
-        return isinstance(given, int | float) and same_number(given, expected)
-    if type(given) is not type(expected):
-        return False
-    if isinstance(expected, str):
-        return same_text(given, expected)
-    if isinstance(expected, dict):
-        return given.keys() == expected.keys() and all(same_value(given[key], expected[key]) for key in expected)
-    return len(given) == len(expected) and all(map(same_value, given, expected))
+def same_call(given: ToolCall, expected: ToolCall, rules: TextRules) -> bool:
+    rule, wanted = rules.get(expected.name, {}), expected.arguments
+    return (
+        given.name == expected.name
+        and given.arguments.keys() == wanted.keys()
+        and all(same_value(given.arguments[name], wanted[name], rule.get(name, same_text)) for name in wanted)
+    )
 
 
-def same_number(given: float, expected: float) -> bool:
-    if isinstance(given, int) and isinstance(expected, int):
-        return given == expected
-    return math.isclose(given, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-
-
-def same_text(given: str, expected: str) -> bool:
-    """Whether texts are equal or, if both have two or more words, similar by the F1 of their words."""
-    words = [Counter(text.casefold().split()) for text in (given, expected)]
-    total = words[0].total() + words[1].total()
-    if min(words[0].total(), words[1].total()) < 2:
-        return given == expected
-    exact = [Counter({word: count for word, count in each.items() if any(map(str.isdigit, word))}) for each in words]
-    return exact[0] == exact[1] and 2 * (words[0] & words[1]).total() / total >= MIN_WORD_F1
-
-
-def same_call(given: ToolCall, expected: ToolCall) -> bool:
-    return given.name == expected.name and same_value(given.arguments, expected.arguments)
-
-
-def matched(given: Sequence[ToolCall], expected: Sequence[ToolCall]) -> int:
-    """The most one-to-one matches. Texts need only be similar, so the first match may belong to another call."""
+def matched(given: Sequence[ToolCall], expected: Sequence[ToolCall], rules: TextRules) -> int:
+    """The most one-to-one matches. Texts may be similar only, so that the first match may belong to another call."""
     partner: dict[int, int] = {}  # given call -> expected call
 
     def place(wanted: int, tried: set[int]) -> bool:
         for index, call in enumerate(given):
-            if index not in tried and same_call(call, expected[wanted]):
+            if index not in tried and same_call(call, expected[wanted], rules):
                 tried.add(index)
                 if index not in partner or place(partner[index], tried):
                     partner[index] = wanted
@@ -81,7 +61,7 @@ def matched(given: Sequence[ToolCall], expected: Sequence[ToolCall]) -> int:
 
 
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """`tools` by name and the expected `calls`, none if a message is expected; checked (UserError)."""
+    """`tools`, the expected `calls` (none: a message) and how texts are compared, `rules`; checked (UserError)."""
     try:
         tools = parameters_by_tool(row.get("responses_create_params", {}).get("tools"))
     except ValueError as error:
@@ -90,11 +70,56 @@ def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(action, dict) or action.get("type") not in ACTIONS:
         raise UserError(f"expected 'expected_action' to have a 'type' among {', '.join(ACTIONS)}; found {action!r}")
     if action["type"] == "message":
-        return {"tools": tools, "calls": []}
+        return {"tools": tools, "calls": [], "rules": {}}
     calls = action.get("calls") if action["type"] == "function_call_batch" else [action]
     if not isinstance(calls, list) or not calls:
         raise UserError(f"expected 'expected_action.calls' to be a non-empty list; found {calls!r}")
-    return {"tools": tools, "calls": [_expected(call, tools) for call in calls]}
+    expected = [_expected(call, tools) for call in calls]
+    return {"tools": tools | _as_expected(expected), "calls": expected, "rules": _rules(row, tools)}
+
+
+def _as_expected(calls: Sequence[ToolCall]) -> dict[str, Any]:
+    """Parameters of the tools of `calls` that are texts where a text is expected, else not.
+
+    A value of the XML form may be a text and a number alike, if its schema admits both or says nothing.
+    """
+    values: dict[str, dict[str, list[Any]]] = {}
+    for call in calls:
+        of_tool = values.setdefault(call.name, {})
+        for name, value in call.arguments.items():
+            of_tool.setdefault(name, []).append(value)
+    return {tool: {"properties": {name: _type_of(each) for name, each in of.items()}} for tool, of in values.items()}
+
+
+def _type_of(values: Sequence[Any]) -> dict[str, Any]:
+    texts = {isinstance(value, str) for value in values}
+    return {} if len(texts) > 1 else {"type": "string" if True in texts else sorted(ALL - {"string"})}
+
+
+def _rules(row: Mapping[str, Any], tools: Mapping[str, Any]) -> dict[str, dict[str, SameText]]:
+    """Exactly the expected text where the schema says which it accepts, and similarity where the row says so."""
+    rules: dict[str, dict[str, SameText]] = {
+        tool: {name: eq for name, schema in (root.get("properties") or {}).items() if limits_texts(schema, root)}
+        for tool, root in tools.items()
+    }
+    for tool, name, threshold in _overrides(row.get("argument_comparison_overrides") or {}):
+        if name not in (tools.get(tool, {}).get("properties") or {}):
+            raise UserError(f"expected 'argument_comparison_overrides' to name arguments of tools; found {tool}.{name}")
+        rules[tool][name] = partial(similar_text, threshold=threshold)
+    return rules
+
+
+def _overrides(overrides: Any) -> Iterator[tuple[str, str, float]]:
+    form = f'{{TOOL: {{ARGUMENT: {{"{THRESHOLD}": number above 0, at most 0.5}}}}}}'
+    try:
+        for tool, arguments in overrides.items():
+            for name, override in arguments.items():
+                threshold = override[THRESHOLD]
+                if len(override) > 1 or isinstance(threshold, bool) or not 0 < threshold <= 0.5:
+                    raise ValueError(override)
+                yield tool, name, threshold
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UserError(f"expected 'argument_comparison_overrides' to be {form}; found {overrides!r}") from None
 
 
 def _expected(call: object, tools: Mapping[str, Any]) -> ToolCall:
@@ -129,7 +154,7 @@ class ToolCallVerifier:
             return Verdict.wrong_format(str(error))
         if len(given) != len(expected):
             return Verdict.scored(0.0, detail=f"{len(given)} calls where {len(expected)} are expected")
-        count = matched(given, expected)
+        count = matched(given, expected, task.metadata["rules"])
         parts = {"matched": count / len(expected)} if expected else {}
         return Verdict.scored(float(count == len(expected)), parts, f"{count} of {len(expected)} calls match")
 

@@ -2,22 +2,25 @@
 
 JSON:  <tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>       (Hermes, Qwen3)
 XML:   <tool_call><function=f><parameter=x>1</parameter></function></tool_call>   (Qwen3-Coder, Nemotron-3)
+
+Tags are looked for one after another, so that the time is linear in the answer's length.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cascade_rl.rl_stages.rewards.verifiers.structured.documents import Malformed, parse_document
+from cascade_rl.rl_stages.rewards.verifiers.structured.schema_types import admitted_types
 
 Parameters = Mapping[str, Any]
 
-_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _FUNCTION = re.compile(r"<function=([^<>\n]+)>(.*)</function>", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^<>\n]+)>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
+_PARAMETER = re.compile(r"\s*<parameter=([^<>\n]+)>\n?")
+_END = "</parameter>"
 _WORDS = {"True": True, "False": False, "None": None}  # as the templates of Nemotron-3 show them
 _TAG = re.compile(r"</?tool_call>")
 
@@ -36,11 +39,20 @@ def split_calls(answer: str, tools: Mapping[str, Parameters]) -> tuple[str, list
     `tools` maps a name to the JSON schema of its parameters, which says whether a value of the XML form is text.
     Raises Malformed on a call that does not parse or that is not closed.
     """
-    calls = [_call(body.strip(), tools) for body in _CALL.findall(answer)]
-    rest = _CALL.sub("", answer).strip()
-    if _TAG.search(rest):
+    around, bodies = _between(answer, "<tool_call>", "</tool_call>")
+    if _TAG.search(around):
         raise Malformed("a <tool_call> without its other tag")
-    return rest, calls
+    return around.strip(), [_call(body.strip(), tools) for body in bodies]
+
+
+def _between(text: str, opening: str, closing: str) -> tuple[str, list[str]]:
+    """The text outside each pair of tags, joined, and that inside each."""
+    outside, inside, place = [], [], 0
+    while (start := text.find(opening, place)) >= 0 and (end := text.find(closing, start)) >= 0:
+        outside.append(text[place:start])
+        inside.append(text[start + len(opening) : end])
+        place = end + len(closing)
+    return "".join([*outside, text[place:]]), inside
 
 
 def _call(body: str, tools: Mapping[str, Parameters]) -> ToolCall:
@@ -59,19 +71,29 @@ def _call(body: str, tools: Mapping[str, Parameters]) -> ToolCall:
 
 
 def _parameters(text: str, schema: Parameters) -> dict[str, Any]:
-    if _PARAMETER.sub("", text).strip():
-        raise Malformed("text between the parameters")
-    pairs = _PARAMETER.findall(text)
-    properties = schema.get("properties", {})
-    arguments = {name: _value(value, properties.get(name, {})) for name, value in pairs}
+    properties = schema.get("properties") or {}
+    pairs = list(_pairs(text))
+    arguments = {name: _value(value, admitted_types(properties.get(name), schema)) for name, value in pairs}
     if len(arguments) != len(pairs):
         raise Malformed("a parameter twice")
     return arguments
 
 
-def _value(text: str, schema: object) -> Any:
-    """The text unchanged if the schema accepts only text; else its value in JSON, or in Python's words."""
-    types, word = _types(schema), text.strip()
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    """Name and text of each parameter, without the line ends that the templates put around the text."""
+    place = 0
+    while match := _PARAMETER.match(text, place):
+        if (end := text.find(_END, match.end())) < 0:
+            break
+        yield match.group(1), text[match.end() : end].removesuffix("\n")
+        place = end + len(_END)
+    if text[place:].strip():
+        raise Malformed("text between the parameters")
+
+
+def _value(text: str, types: frozenset[str]) -> Any:
+    """The text unchanged if the parameter accepts only text; else its value in JSON, or in Python's words."""
+    word = text.strip()
     if types == {"string"} or (types == {"string", "null"} and word not in ("null", "None")):
         return text
     if word in _WORDS:
@@ -82,19 +104,16 @@ def _value(text: str, schema: object) -> Any:
         return text
 
 
-def _types(schema: object) -> set[str]:
-    """The JSON types that a schema names, itself or in `anyOf`."""
-    if not isinstance(schema, Mapping):
-        return set()
-    named = schema.get("type") or ()
-    return {named} if isinstance(named, str) else set(named).union(*map(_types, schema.get("anyOf") or ()))
-
-
 def parameters_by_tool(tools: object) -> dict[str, Parameters]:
     """The `tools` of a row's `responses_create_params`, by name. Raises ValueError if they have another form."""
     entries = [] if tools is None else tools
-    if not isinstance(entries, list) or not all(
-        isinstance(tool, dict) and isinstance(tool.get("name"), str) for tool in entries
-    ):
+    if not isinstance(entries, list) or not all(map(_is_tool, entries)):
         raise ValueError(f'a list of {{"type": "function", "name": text, "parameters": schema}}; found {entries!r}')
     return {tool["name"]: tool.get("parameters") or {} for tool in entries}
+
+
+def _is_tool(tool: object) -> bool:
+    if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+        return False
+    parameters = tool.get("parameters") or {}
+    return isinstance(parameters, dict) and isinstance(parameters.get("properties") or {}, dict)

@@ -24,6 +24,9 @@ VALUES = st.recursive(
     max_leaves=20,
 )
 
+# What YAML 1.1 reads as numbers and YAML 1.2 as text.
+LEFT = {"u": "1_000", "b": "0b11"}
+
 
 @given(VALUES)
 @settings(max_examples=40, deadline=None)
@@ -36,7 +39,17 @@ def test_json_and_yaml_come_back_as_they_were(value):
     ("kind", "text", "value"),
     [
         ("yaml", "born: 1847-08-21", {"born": "1847-08-21"}),
-        ("yaml", "<<: {a: 1}\nb: 2", {"a": 1, "b": 2}),
+        ("yaml", "t: 12:30\nd: 1:30:00\nz: 1e3\nu: 1_000\nb: 0b11", {"t": "12:30", "d": "1:30:00", "z": 1e3} | LEFT),
+        (
+            "yaml",
+            "on: push\nyes: no\n404: off\n~: y\n'a b': N",
+            {"on": "push", "yes": "no", "404": "off", "~": "y", "a b": "N"},
+        ),
+        ("yaml", "[017, 0o17, 0x1F, +1, -0, 08, 0o8]", [17, 15, 31, 1, 0, 8, "0o8"]),
+        ("yaml", "[1., .5, -1.5E-3, 1e, .e1, 1.2.3]", [1.0, 0.5, -1.5e-3, "1e", ".e1", "1.2.3"]),
+        ("yaml", "[~, Null, '', true, FALSE, tRUE, nULL]", [None, None, "", True, False, "tRUE", "nULL"]),
+        ("yaml", "<<: {a: 1}\nop: =", {"<<": {"a": 1}, "op": "="}),
+        ("yaml", "a: !!str 5\nb: !!float 1", {"a": "5", "b": 1.0}),
         ("toml", "born = 1847-08-21\n[a]\nb = [1]", {"born": "1847-08-21", "a": {"b": [1]}}),
         ("csv", 'a,b\n1,"x, y"\n\n2,\n', [{"a": "1", "b": "x, y"}, {"a": "2", "b": ""}]),
         ("csv", "a,b", []),
@@ -65,11 +78,17 @@ def test_each_format_as_json_values(kind, text, value):
         ("json", '{"a": 1} done', "Extra data"),
         ("yaml", ALIAS_BOMB, "a YAML alias"),
         ("yaml", "a: 1\na: 2", "a key twice"),
-        ("yaml", "1: a", "a key that is not text"),
+        ("yaml", "[1]: a", "a key that is not text"),
+        ("yaml", "1: a\n'1': b", "a key twice"),
+        ("yaml", "a: -.Inf", "not finite"),
+        ("yaml", "a: !!bool yes", "no bool"),
+        ("yaml", "a: !!int ''", "no int"),
+        ("yaml", "a: !!int {b: 1}", "ConstructorError"),
+        ("yaml", "a: !!timestamp x", "ConstructorError"),
         ("yaml", "a: .nan", "not finite"),
         ("yaml", "a: 1\n---\nb: 2", "ComposerError"),
         ("yaml", "a: !!python/object/apply:os.system [ls]", "ConstructorError"),
-        ("yaml", "a: !!set {b}", "JSON has not: set"),
+        ("yaml", "a: !!set {b}", "ConstructorError"),
         ("yaml", "[" * 5000, "RecursionError"),
         ("yaml", "```yaml\na: 1\n```", "ScannerError"),
         ("xml", BILLION_LAUGHS, "a document type"),

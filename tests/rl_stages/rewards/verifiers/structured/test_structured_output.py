@@ -9,12 +9,9 @@ import pytest
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.rl_stages.core.task import Task
-from cascade_rl.rl_stages.rewards.verifiers.structured.structured_output import (
-    StructuredOutputVerifier,
-    parse_row,
-    strict_schema,
-)
-from cascade_rl.rl_stages.rewards.verifiers.structured.structured_worker import reply, typed
+from cascade_rl.rl_stages.rewards.verifiers.structured.strict_schema import strict_schema
+from cascade_rl.rl_stages.rewards.verifiers.structured.structured_output import StructuredOutputVerifier, parse_row
+from cascade_rl.rl_stages.rewards.verifiers.structured.structured_worker import reply
 
 PERSON = {
     "type": "object",
@@ -27,6 +24,7 @@ PERSON = {
     },
     "required": ["name"],
 }
+NUMBER = {"type": "number", "multipleOf": 0.01}
 FLAT = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
 RIGHT = {"name": "Ann", "age": 3, "height": None, "member": True, "tags": ["a"]}
 YAML = "name: Ann\nage: 3\nheight: null\nmember: true\ntags: [a]"
@@ -97,19 +95,24 @@ def test_every_property_is_required():
         ("json", '{"a": null}', {"properties": {"a": {"type": "string", "nullable": True}}}, 1.0),
         ("json", '{"a": null}', {"properties": {"a": {"type": "string"}}}, 0.0),
         ("json", '{"properties": "x"}', {"properties": {"properties": {"type": "string"}}}, 1.0),
-        ("json", "[1e300]", {"items": {"multipleOf": 1e-300}}, 0.0),
+        ("json", '{"a": null}', {"properties": {"a": {"enum": ["x"], "nullable": True}}}, 1.0),
+        ("json", '{"d": "2024-02-30"}', {"properties": {"d": {"type": "string", "format": "date"}}}, 0.0),
+        ("yaml", "d: 2024-02-29", {"properties": {"d": {"type": "string", "format": "date"}}}, 1.0),
+        ("toml", "d = 1979-05-27T07:32:00Z", {"properties": {"d": {"format": "date-time"}}}, 1.0),
+        ("yaml", "on: push\n404: 12:30", {"properties": {"on": {"type": "string"}, "404": {"type": "string"}}}, 1.0),
+        ("csv", "id,price\n1,19.99", {"properties": {"id": {"const": 1}, "price": {"multipleOf": 0.01}}}, 1.0),
+        ("csv", "id,price\n1,19.999", {"properties": {"id": {"const": 1}, "price": NUMBER}}, 0.0),
+        ("csv", "name,age\nAnn,3", {"$ref": "#/$defs/all", "$defs": {"all": {"type": "array", "items": FLAT}}}, 1.0),
+        ("csv", "name,age\nAnn,3", {"$ref": "#/$defs/one", "$defs": {"one": FLAT}}, 1.0),
+        ("xml", "<p><name>A</name><age>1</age></p>", {"anyOf": [{"properties": {"p": FLAT}}, FLAT]}, 1.0),
+        ("xml", "<name>A</name>", {"$ref": "#/$defs/o", "$defs": {"o": {"properties": {"name": {}}}}}, 1.0),
+        ("xml", "<r/>", {"type": "object"}, 0.0),
+        ("json", "[1e300]", {"items": {"multipleOf": 1e-300}}, 1.0),
+        ("json", "[1]", {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, 0.0),
     ],
 )
 def test_documents_against_schemas(kind, text, schema, score):
     assert outcome(kind, text, schema) == score
-
-
-def test_text_leaves_take_the_types_of_the_schema_and_no_others():
-    assert typed("3", {"type": ["null", "integer"]}) == 3
-    assert typed("", {"type": ["null", "integer"]}) is None
-    assert typed("TRUE", {"type": "boolean"}) is True
-    assert typed("12", {"type": "string"}) == "12"
-    assert typed("inf", {"type": "number"}) == "inf"
 
 
 @pytest.mark.parametrize("text", ["", "<think>{", "Here: {}", '```json\n{"name": "Ann"}\n```', "[" * 100_000])
@@ -158,6 +161,8 @@ def test_a_validation_that_hangs_scores_zero_at_the_deadline_and_a_dead_worker_i
         ({"schema_str": "3"}, "'schema_str' to be the text of a JSON schema"),
         ({"schema_str": '{"type": "text"}'}, "at \\$.type found 'text'"),
         ({"schema_str": '{"$ref": "http://x/y"}'}, "without references to other documents; found 'http://x/y'"),
+        ({"schema_str": '{"$ref": "#/$defs/a"}'}, "or to nothing; found '#/\\$defs/a'"),
+        ({"schema_str": '{"items": {"anyOf": 3}}'}, "at \\$.items.anyOf found 3"),
         ({"response_mode": "image"}, "'response_mode' to be text or tool_call; found 'image'"),
         (TOOL_ROW | {"tool_name": "load"}, r"'tool_name' to be one of \['save'\]; found 'load'"),
         (TOOL_ROW | {"responses_create_params": {"tools": [3]}}, "'responses_create_params.tools' to be"),
