@@ -21,6 +21,7 @@ class CppProgram:
     """A compiled C++ program. Raises CompileError."""
 
     stack_mib = 256
+    judged = False
 
     def __init__(self, source: bytes, scratch: Path, include: list[str], confine: Callable[[], None]) -> None:
         program = scratch / "program"
@@ -40,9 +41,6 @@ class CppProgram:
 
     def stdin(self, test: bytes) -> bytes:
         return test
-
-    def result(self, output: bytes) -> bytes | None:
-        return output
 
     def run(self, _: bytes) -> NoReturn:
         """Runs in the test's process, after its standard streams are set up."""

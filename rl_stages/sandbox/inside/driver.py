@@ -11,12 +11,14 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.rl_stages.sandbox.inside.cpp_program import CompileError, CppProgram
-from cascade_rl.rl_stages.sandbox.inside.frames import Frame, read_frame, write_frame
+from cascade_rl.rl_stages.sandbox.inside.frames import Frame, read_exactly, read_frame, read_head, write_frame
 from cascade_rl.rl_stages.sandbox.inside.python_program import PythonProgram
 from cascade_rl.rl_stages.sandbox.limits import Limits
 from cascade_rl.rl_stages.sandbox.walls import confinement, landlock
@@ -39,10 +41,10 @@ def main() -> None:
     write_frame(1, {"compile_error": None})
     while True:
         try:
-            _, test = read_frame(0)
+            _, length = read_head(0)
         except EOFError:
             return
-        write_frame(1, *box.test(program, test))
+        write_frame(1, *box.test(program, length))
 
 
 class Box:
@@ -63,11 +65,13 @@ class Box:
         scratch.mkdir()
         return CppProgram(source, scratch, self._head["include"], self._compiler_confinement(str(scratch)))
 
-    def test(self, program: PythonProgram | CppProgram, test: bytes) -> Frame:
-        run = TestProcess(program, test, self._limits, self._rules)
+    def test(self, program: PythonProgram | CppProgram, length: int) -> Frame:
+        """The report on a test whose `length` bytes wait in stdin."""
+        start = JudgedProcess if program.judged else TestProcess
+        run = start(program, length, self._limits, self._rules)
         run.wait()
         self._kill_strays()
-        return run.report(program)
+        return run.report()
 
     def _compiler_confinement(self, scratch: str) -> Any:
         if self._namespaces:
@@ -86,31 +90,46 @@ class Box:
 class TestProcess:
     """One test of a program, from its fork to its report."""
 
-    def __init__(self, program: PythonProgram | CppProgram, test: bytes, limits: Limits, rules: int | None) -> None:
-        self._limits, self._status = limits, "ok"
-        stdin = _memory_file(program.stdin(test))
-        pipes = os.pipe(), os.pipe()
+    def __init__(self, program: PythonProgram | CppProgram, length: int, limits: Limits, rules: int | None) -> None:
+        self._limits, self._rules, self._status = limits, rules, "ok"
+        output, errors = os.pipe(), os.pipe()
+        self._output, self._errors = output[0], errors[0]
+        self._read = {self._output: bytearray(), self._errors: bytearray()}
         self._started = time.monotonic()
-        self._pid = os.fork()
-        if self._pid == 0:
+        self._pids = self._start(program, length, output[1], errors[1])
+        for descriptor in (output[1], errors[1]):
+            os.close(descriptor)
+
+    def _start(self, program: Any, length: int, output: int, errors: int) -> list[int]:
+        """Starts the processes. The test has ended when the first of them has."""
+        test = read_exactly(0, length)
+        stdin = _memory_file(program.stdin(test))
+        try:
+            return [self._forked((stdin, output, errors), program.stack_mib, lambda: program.run(test))]
+        finally:
+            os.close(stdin)
+
+    def _forked(
+        self, streams: tuple[int, int, int], stack_mib: int, run: Callable[[], NoReturn], dumpable: bool = True
+    ) -> int:
+        pid = os.fork()
+        if pid == 0:
             try:
-                _become(program, test, limits, rules, (stdin, pipes[0][1], pipes[1][1]))
+                _become(streams, self._limits, stack_mib, self._rules, dumpable)
+                run()
             finally:
                 os._exit(127)
-        for descriptor in (stdin, pipes[0][1], pipes[1][1]):
-            os.close(descriptor)
-        self._output, self._errors = pipes[0][0], pipes[1][0]
-        self._read = {self._output: bytearray(), self._errors: bytearray()}
+        return pid
 
     def wait(self) -> None:
         """Waits until the process ends or is killed. Does not wait for pipes that its children hold open."""
-        ended = os.pidfd_open(self._pid)
+        ended = os.pidfd_open(self._pids[0])
         for descriptor in self._read:
             os.set_blocking(descriptor, False)
         open_pipes = set(self._read)
         while self._status == "ok":
             ready = select.select([ended, *open_pipes], [], [], TICK_SECONDS)[0]
-            if _cpu_seconds(self._pid) > self._limits.cpu_seconds:
+            if sum(map(_cpu_seconds, self._pids)) > self._limits.cpu_seconds:
                 self._status = "time limit"
             else:
                 self._check_wall(time.monotonic() - self._started)
@@ -119,9 +138,11 @@ class TestProcess:
                 break
         for descriptor in open_pipes if self._status == "ok" else ():
             self._drain(descriptor)
-        if self._status != "ok":
-            os.kill(self._pid, signal.SIGKILL)
-        self._wait_status, self._usage = os.wait4(self._pid, 0)[1:]
+        for pid in self._pids[1:] if self._status == "ok" else self._pids:
+            os.kill(pid, signal.SIGKILL)
+        ends = [os.wait4(pid, 0) for pid in self._pids]
+        self._wait_status = ends[0][1]
+        self._cpu_seconds = sum(usage.ru_utime + usage.ru_stime for _, _, usage in ends)
         self._wall_seconds = time.monotonic() - self._started
         for descriptor in (ended, *self._read):
             os.close(descriptor)
@@ -129,32 +150,22 @@ class TestProcess:
     def _check_wall(self, seconds: float) -> None:
         if seconds < self._limits.wall_seconds:
             return
-        queued = _queued_seconds(self._pid)
+        queued = _queued_seconds(self._pids)
         if queued is not None and seconds - queued > self._limits.wall_seconds:
             self._status = "time limit"
         elif seconds > self._limits.patience_seconds:
             self._status = "time limit" if queued is None else STARVED
 
-    def report(self, program: PythonProgram | CppProgram) -> Frame:
+    def report(self) -> Frame:
         errors = bytes(self._read[self._errors][-ERRORS_BYTES:])
-        output: bytes | None = bytes(self._read[self._output][: self._limits.output_bytes])
-        status, code = self._verdict(errors), os.waitstatus_to_exitcode(self._wait_status)
-        if status == "ok":
-            output = program.result(output or b"")
-            if output is None:
-                status, errors = "runtime error", errors + b"\nthe test did not come to its end"
         head = {
-            "status": status,
-            "exit_code": code,
+            "status": self._verdict(errors),
+            "exit_code": os.waitstatus_to_exitcode(self._wait_status),
             "cpu_seconds": self._cpu_seconds,
             "wall_seconds": self._wall_seconds,
             "errors": errors.decode(errors="replace"),
         }
-        return head, output or b""
-
-    @property
-    def _cpu_seconds(self) -> float:
-        return self._usage.ru_utime + self._usage.ru_stime
+        return head, bytes(self._read[self._output][: self._limits.output_bytes])
 
     def _verdict(self, errors: bytes) -> str:
         if self._status != "ok":
@@ -181,19 +192,41 @@ class TestProcess:
         return False
 
 
-def _become(
-    program: PythonProgram | CppProgram, test: bytes, limits: Limits, rules: int | None, streams: tuple[int, int, int]
-) -> NoReturn:
-    """Confines the forked process and runs the program in it."""
+class JudgedProcess(TestProcess):
+    """A test that consists of assertions. They run in a second process, which asks the program's process.
+
+    The program's is forked first, and waits for its first question. Only then, and only by the judge, is the test read,
+    so that the program finds neither the assertions nor what the judge shows at their end, in any memory or pipe.
+    """
+
+    def _start(self, program: Any, length: int, output: int, errors: int) -> list[int]:
+        questions, answers = os.pipe(), os.pipe()
+        asked = self._forked((questions[0], answers[1], errors), program.stack_mib, lambda: program.run(b""))
+        for descriptor in (questions[0], answers[1]):
+            os.close(descriptor)
+
+        frames = os.dup(0)
+        judge = partial(_judge, program, frames, length, questions[1])
+        judging = self._forked((answers[0], output, errors), program.stack_mib, judge, dumpable=False)
+        for descriptor in (frames, questions[1], answers[0]):
+            os.close(descriptor)
+        return [judging, asked]
+
+
+def _judge(program: PythonProgram, frames: int, length: int, questions: int) -> NoReturn:
+    program.judge(read_exactly(frames, length), questions)
+
+
+def _become(streams: tuple[int, int, int], limits: Limits, stack_mib: int, rules: int | None, dumpable: bool) -> None:
+    """Confines the forked process. One that is not dumpable cannot open /dev/stdin, and no other can look into it."""
     os.setsid()
     die_with_parent()
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
-    confinement.limit_resources(limits, program.stack_mib)
-    confinement.set_dumpable(True)  # otherwise it cannot open /dev/stdin
+    confinement.limit_resources(limits, stack_mib)
+    confinement.set_dumpable(dumpable)
     if rules is not None:
         confinement.confine_process(rules)
-    program.run(test)
 
 
 def _memory_file(content: bytes) -> int:
@@ -209,9 +242,9 @@ def _cpu_seconds(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | 2)
 
 
-def _queued_seconds(pid: int) -> float | None:
-    """How long a process was ready to run but had no processor. None if there is no /proc."""
+def _queued_seconds(pids: list[int]) -> float | None:
+    """How long processes were ready to run but had no processor. None if there is no /proc."""
     try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+        return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) for pid in pids) / 1e9
     except OSError:
         return None

@@ -21,11 +21,17 @@ def write_frame(descriptor: int, head: Mapping[str, Any], body: bytes = b"") -> 
 
 def read_frame(descriptor: int) -> Frame:
     """Waits for a whole frame. Raises EOFError if the pipe ends before the frame does."""
-    head, body = _LENGTHS.unpack(_read_exactly(descriptor, _LENGTHS.size))
-    return json.loads(_read_exactly(descriptor, head)), _read_exactly(descriptor, body)
+    head, length = read_head(descriptor)
+    return head, read_exactly(descriptor, length)
 
 
-def _read_exactly(descriptor: int, count: int) -> bytes:
+def read_head(descriptor: int) -> tuple[dict[str, Any], int]:
+    """The head of a frame, and the length of its body, which stays in the pipe. Raises EOFError."""
+    head, body = _LENGTHS.unpack(read_exactly(descriptor, _LENGTHS.size))
+    return json.loads(read_exactly(descriptor, head)), body
+
+
+def read_exactly(descriptor: int, count: int) -> bytes:
     chunks: list[bytes] = []
     while count:
         chunk = os.read(descriptor, min(count, 1 << 20))

@@ -1,4 +1,8 @@
-"""A Python program under test: compiled once, run in a new process for each input. This module runs in the box."""
+"""A Python program under test: compiled once, run in a new process for each input. This module runs in the box.
+
+It has what the graders of its data give it: their names (preamble.py), their recursion limit (recursion.py), and
+integers of any length, as up to Python 3.10.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,14 @@ import builtins
 import importlib
 import json
 import os
-import secrets
 import sys
 import threading
 import traceback
-from types import CodeType, ModuleType, TracebackType
+from collections.abc import Callable
+from types import MethodType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
-from cascade_rl.rl_stages.sandbox.inside import values
+from cascade_rl.rl_stages.sandbox.inside import assertions, preamble, recursion, values
 from cascade_rl.rl_stages.sandbox.walls.confinement import STACK_MIB
 
 FILE, TEST_FILE = "main.py", "test.py"
@@ -26,31 +30,39 @@ class PythonProgram:
     stack_mib = STACK_MIB
 
     def __init__(self, source: bytes, mode: str, entry: str | None) -> None:
-        self._mode, self._entry = mode, entry
+        self._mode, self._entry = mode, str(entry)
+        self.judged = mode == "assert"
         self._code = compile(source, FILE, "exec", dont_inherit=True)
-        self._nonce = secrets.token_hex(16).encode()
-        for module in ("numpy", "typing"):
-            if module.encode() in source or (module, mode) == ("typing", "call"):
-                _import_if_there(module)
+        self._preamble = preamble.needed(source, FILE)
+        if self._preamble:
+            preamble.load()
+        if b"numpy" in source:
+            _import_if_there("numpy")
 
     def stdin(self, test: bytes) -> bytes:
         return test if self._mode == "stdin" else b""
 
-    def result(self, output: bytes) -> bytes | None:
-        """The output of a test with exit code 0; None if its assertions did not run to the end."""
-        if self._mode != "assert":
-            return output
-        return b"" if output == self._nonce else None
-
     def run(self, test: bytes) -> NoReturn:
         """Runs in the test's process, after its standard streams are set up."""
         os.closerange(3, 256)
+        self._end_with(lambda: getattr(self, f"_run_{self._mode}")(test))
+
+    def judge(self, test: bytes, questions: int) -> NoReturn:
+        """Runs assertions, without the program: a stand-in asks its process through `questions` and stdin. Once all
+        hold, the output is the first line of `test`."""
+        os.dup2(questions, 3)
+        os.closerange(4, 256)
+        self._end_with(lambda: self._judge(test))
+
+    def _end_with(self, work: Callable[[], None]) -> NoReturn:
         _standard_streams()
+        recursion.deepen()
+        sys.set_int_max_str_digits(0)
         sys.argv = [FILE]
         vars(builtins).update(exit=sys.exit, quit=sys.exit)  # as `site` does, which this interpreter does not import
         code = 0
         try:
-            getattr(self, f"_run_{self._mode}")(test)
+            work()
             threading._shutdown()  # type: ignore[attr-defined]  # joins the threads, as at the end of any program
             atexit._run_exitfuncs()
             sys.stdout.flush()
@@ -64,21 +76,42 @@ class PythonProgram:
         os._exit(code & 255)
 
     def _run_stdin(self, _: bytes) -> None:
-        _execute(self._code, "__main__")
+        self._executed("__main__")
 
     def _run_call(self, test: bytes) -> None:
         results = _divert_prints()
         arguments = json.loads(test)
-        names = {"ListNode": values.ListNode, "TreeNode": values.TreeNode}
-        function = _find(_execute(self._code, "solution", vars(sys.modules["typing"]) | names), str(self._entry))
-        result = function(*map(values.argument, arguments, _annotations(function, len(arguments))))
-        os.write(results, json.dumps(values.plain(result)).encode())
+        function = self._function()
+        notes = _annotations(function, len(arguments))
+        result = function(*map(values.argument, arguments, notes))
+        note = getattr(function, "__annotations__", {}).get("return", notes)
+        os.write(results, json.dumps(values.result(result, note)).encode())
 
-    def _run_assert(self, test: bytes) -> None:
+    def _run_assert(self, _: bytes) -> None:
+        answers, questions = _divert_prints(), os.dup(0)
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        with open(questions, "rb") as asked, open(answers, "wb", 0) as told:
+            assertions.answer(self._function, asked, told)
+        os._exit(0)  # no thread of the program goes on
+
+    def _judge(self, test: bytes) -> None:
         results = _divert_prints()
-        module = _execute(self._code, "solution")
-        exec(compile(test, TEST_FILE, "exec", dont_inherit=True), module)
-        os.write(results, self._nonce)
+        shown, _, source = test.partition(b"\n")
+        with open(3, "wb", 0) as questions, open(os.dup(0), "rb") as answers:
+            function = assertions.stand_in(self._entry, questions, answers)
+            exec(compile(source, TEST_FILE, "exec", dont_inherit=True), _module("solution") | {self._entry: function})
+        os.write(results, shown)
+
+    def _function(self) -> Any:
+        return _find(self._executed("solution"), self._entry)
+
+    def _executed(self, name: str) -> dict[str, Any]:
+        if self._preamble:
+            vars(builtins).update(preamble.names())
+        vars(builtins).update(ListNode=values.ListNode, TreeNode=values.TreeNode)
+        module = _module(name)
+        exec(self._code, module)
+        return module
 
 
 def _import_if_there(module: str) -> None:
@@ -102,28 +135,30 @@ def _divert_prints() -> int:
     return results
 
 
-def _execute(code: CodeType, name: str, names: dict[str, Any] | None = None) -> dict[str, Any]:
-    module = ModuleType(name)
-    sys.modules[name] = module
-    module.__dict__.update({k: v for k, v in (names or {}).items() if not k.startswith("_")})
+def _module(name: str) -> dict[str, Any]:
+    module = sys.modules[name] = ModuleType(name)
     module.__dict__.update(__file__=FILE, __builtins__=builtins)
-    exec(code, module.__dict__)
     return module.__dict__
 
 
 def _find(module: dict[str, Any], entry: str) -> Any:
     """A function, or a method of a new object of its class. LeetCode's class `Solution` need not be named."""
     owner, _, name = entry.rpartition(".")
-    if not owner and name not in module and "Solution" in module:
+    if not owner and (name not in module or hasattr(module.get("Solution"), name)):
         owner = "Solution"
     return getattr(module[owner](), name) if owner else module[name]
 
 
 def _annotations(function: Any, count: int) -> list[object]:
-    """The annotations of the first `count` parameters; None for one without an annotation."""
+    """The annotations of the first `count` parameters; None for one without an annotation. Decorators are looked
+    through: the function below them has the parameters."""
     notes: dict[str, object] = getattr(function, "__annotations__", {})
-    names = function.__code__.co_varnames[hasattr(function, "__self__") :] if notes else ()
-    return [notes.get(name) for name in names[:count]] + [None] * (count - len(names[:count]))
+    first = isinstance(function, MethodType)
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    code = getattr(function, "__code__", None)
+    names = code.co_varnames[first : code.co_argcount][:count] if code else ()
+    return [notes.get(name) for name in names] + [None] * (count - len(names))
 
 
 def _of_the_program(trace: TracebackType | None) -> TracebackType | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 
@@ -22,15 +23,23 @@ class TreeNode:
 
 def argument(value: Any, annotation: object) -> Any:
     """`value` as the type that a parameter with this annotation expects."""
-    if isinstance(value, list) and "ListNode" in str(annotation):
-        return [argument(item, annotation) for item in value] if _is_list_of(annotation) else linked_list(value)
-    if isinstance(value, list) and "TreeNode" in str(annotation):
-        return tree(value)
-    return value
+    build = next((build for name, build in _nodes().items() if name in str(annotation)), None)
+    if build is None or not isinstance(value, list):
+        return value
+    return [build(item) for item in value] if "list[" in str(annotation).lower() else build(value)
+
+
+def result(value: Any, annotation: object) -> Any:
+    """`plain(value)` of a function with this annotation: LeetCode writes a list or tree without a node as []."""
+    if not any(name in str(annotation) for name in _nodes()):
+        return plain(value)
+    if isinstance(value, list):
+        return [result(item, annotation) for item in value]
+    return [] if value is None else plain(value)
 
 
 def plain(value: Any) -> Any:
-    """`value` in the types of JSON. Raises TypeError if it has no such form."""
+    """`value` in the types of JSON. A fraction or decimal is a number. Raises TypeError if it has no such form."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, dict):
@@ -45,7 +54,15 @@ def plain(value: Any) -> Any:
         return _levels(value)
     if isinstance(value, list | tuple | deque | range) or hasattr(value, "__next__") or hasattr(value, "mapping"):
         return [plain(item) for item in value]
+    if hasattr(value, "as_integer_ratio"):
+        return rational(value)
     raise TypeError(f"a result of type {type(value).__name__} has no form in JSON")
+
+
+def rational(value: Any) -> float:
+    """A number with an exact ratio: an integer if it is one, else the nearest float."""
+    above, below = value.as_integer_ratio()
+    return above if below == 1 else above / below
 
 
 def linked_list(values: list[Any]) -> ListNode | None:
@@ -72,8 +89,8 @@ def tree(values: list[Any]) -> TreeNode | None:
     return root
 
 
-def _is_list_of(annotation: object) -> bool:
-    return "list[" in str(annotation).lower()
+def _nodes() -> dict[str, Callable[[list[Any]], Any]]:
+    return {"ListNode": linked_list, "TreeNode": tree}
 
 
 def _key(key: Any) -> Any:

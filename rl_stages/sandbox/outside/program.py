@@ -20,9 +20,8 @@ class Program:
     call    (Python) the input is a JSON list of arguments of `entry`, a function or `Class.method`; the output is the
             result as JSON. Tuples, sets (sorted if possible) and arrays become lists. Linked lists and binary trees
             (`ListNode`, `TreeNode`) become lists in LeetCode's notation. What the program prints is in `errors`
-    assert  (Python) the input is source that is compiled separately and runs in the program's module. It passes if it
-            runs to its end, which a nonce shows. This is weaker than the other modes, because the assertions share a
-            process with the program
+    assert  (Python) the input is source that calls `entry`. It passes if it runs to its end. It has its own process,
+            in which `entry` asks the program's process: arguments and results are values of Python's own types
     """
 
     language: Language
@@ -32,8 +31,8 @@ class Program:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        if self.mode == "call" and not self.entry:
-            raise ValueError("mode 'call': expected `entry`, the name of a function or Class.method, found none")
+        if self.mode != "stdin" and not self.entry:
+            raise ValueError(f"mode {self.mode!r}: expected `entry`, the name of a function, found none")
         if self.language == "cpp" and self.mode != "stdin":
             raise ValueError(f"expected mode 'stdin' for C++, found {self.mode!r}")
 

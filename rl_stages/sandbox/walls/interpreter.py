@@ -14,10 +14,13 @@ SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")  # in addition to /usr, u
 ETC = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 EXECUTABLE = os.path.realpath(sys.executable)
 PACKAGES = [sysconfig.get_path("purelib")]
-_SANDBOX = "limits inside.frames walls.landlock walls.seccomp walls.confinement inside.values inside.python_program"
+_WALLS = ("landlock", "seccomp", "confinement")
+_INSIDE = "frames values assertions preamble recursion python_program cpp_program driver"
 _DRIVER = (
     "cascade_rl.engine.core.parent_death",
-    *(f"cascade_rl.rl_stages.sandbox.{name}" for name in (*_SANDBOX.split(), "inside.cpp_program", "inside.driver")),
+    "cascade_rl.rl_stages.sandbox.limits",
+    *(f"cascade_rl.rl_stages.sandbox.walls.{name}" for name in _WALLS),
+    *(f"cascade_rl.rl_stages.sandbox.inside.{name}" for name in _INSIDE.split()),
 )
 # Isolated and without `site`, Python starts in 10 ms of processor time. The modules come through stdin, since the box
 # cannot see their folder.

@@ -103,12 +103,21 @@ class Solution:
 
 
 def test_assertions_must_come_to_their_end(sandbox: Sandbox) -> None:
-    program = Program(language="python", source="def f(x): return x + 1\n@staticmethod", mode="assert")
+    program = Program(language="python", source="def f(x): return x + 1\n@staticmethod", mode="assert", entry="f")
     assert sandbox.run_program(program, [b"def check(): assert False"]).compile_error  # a decorator of the test's
-    program = Program(language="python", source="def f(x): return x + 1", mode="assert")
+    program = Program(language="python", source="def f(x): return x + 1", mode="assert", entry="f")
     tests = [b"assert f(1) == 2", b"assert f(1) == 3", b"raise SystemExit(0)", b"import os; os._exit(0)", b"f("]
-    statuses = [test.status for test in sandbox.run_program(program, tests).tests]
-    assert statuses == [Status.OK] + [Status.RUNTIME_ERROR] * 4
+    runs = sandbox.run_program(program, [*tests, tests[0]]).tests
+    assert [test.status for test in runs] == [Status.OK] + [Status.RUNTIME_ERROR] * 4 + [Status.OK]
+    assert {test.output for test in runs} == {b""}
+    assert "AssertionError" in runs[1].errors
+
+
+def test_assertions_and_their_program_share_one_limit_of_time(sandbox: Sandbox) -> None:
+    for source, test in (("def f(x):\n    while True: pass", b"f(1)"), ("def f(x): pass", b"while True: pass")):
+        program = Program(language="python", source=source, mode="assert", entry="f", limits=Limits(cpu_seconds=0.3))
+        run = sandbox.run_program(program, [test]).tests[0]
+        assert run.status is Status.TIME_LIMIT and run.cpu_seconds < 1, source
 
 
 def test_compile_errors(sandbox: Sandbox) -> None:

@@ -12,15 +12,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from itertools import repeat
 from typing import Any
 
 from cascade_rl.engine.core.errors import UserError
 
 TOLERANCE = 1e-6  # of floats, relative and absolute
+CALL_TOLERANCE = 1e-5  # LeetCode's, and of NeMo-Gym's comparison of returned floats (numpy.allclose)
 
-_INTEGER = re.compile(r"[+-]?\d+")
-_NUMBER = re.compile(r"[+-]?(\d{1,400}\.?\d{0,400}|\.\d{1,400})([eE][+-]?\d{1,4})?")
-_WITH_POINT = re.compile(r"(?<!\S)[+-]?\d+\.\d+([eE][+-]?\d+)?(?!\S)")
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
+_DIGITS_OF_INT = 4000  # the time that `int` takes grows faster than the text
 
 Rule = Callable[[str, str, float], bool]
 
@@ -36,9 +39,16 @@ def same_tokens(given: str, expected: str, tolerance: float) -> bool:
 
 
 def same_floats(given: str, expected: str, tolerance: float) -> bool:
-    """Equal words, or finite numbers within the tolerance; two integers are the same only when equal."""
+    """Equal words, or numbers within the tolerance; two integers are the same only when equal."""
     words, wanted = given.split(), expected.split()
-    return len(words) == len(wanted) and all(map(_same_word, words, wanted, [tolerance] * len(words)))
+    return len(words) == len(wanted) and all(map(_same_word, words, wanted, repeat(tolerance)))
+
+
+def same_lines(given: str, expected: str, tolerance: float) -> bool:
+    """The rule of LiveCodeBench and of NeMo-Gym's `code_gen` (testing_util.py): as many lines, each of the same text or
+    of the same numbers. Ours differs in one thing: 7 is not 007, which may be a text of digits."""
+    lines, wanted = (text.strip().split("\n") for text in (given, expected))
+    return len(lines) == len(wanted) and all(map(_same_line, lines, wanted, repeat(tolerance)))
 
 
 def same_lines_in_any_order(given: str, expected: str, tolerance: float) -> bool:
@@ -47,14 +57,14 @@ def same_lines_in_any_order(given: str, expected: str, tolerance: float) -> bool
 
 
 def same_json(given: str, expected: str, tolerance: float) -> bool:
-    """Equal JSON values, floats within the tolerance."""
+    """Equal JSON values, floats within the tolerance. True is 1, as in Python."""
     value = _value(given)
-    return value is not _NO_VALUE and _same_value(value, json.loads(expected), tolerance)
+    return value is not _NO_VALUE and _same_value(value, parsed(expected), tolerance)
 
 
 def same_list_in_any_order(given: str, expected: str, tolerance: float) -> bool:
     """JSON lists with the same items, each equally often; no tolerance."""
-    value, wanted = _value(given), json.loads(expected)
+    value, wanted = _value(given), parsed(expected)
     if not isinstance(value, list) or not isinstance(wanted, list):
         return False
     try:
@@ -65,6 +75,7 @@ def same_list_in_any_order(given: str, expected: str, tolerance: float) -> bool:
 
 STDIN_RULES: Mapping[str, Rule] = {
     "exact": same_text,
+    "lines": same_lines,
     "tokens": same_tokens,
     "floats": same_floats,
     "unordered": same_lines_in_any_order,
@@ -85,22 +96,22 @@ class Checker:
         return any(self.rule(text, expected, self.tolerance) for expected in accepted)
 
 
-def parse_checker(value: Any, rules: Mapping[str, Rule], default: str) -> Checker:
+def parse_checker(value: Any, rules: Mapping[str, Rule], standard: Checker) -> Checker:
     """A row's `checker`: {"kind": one of `rules`, "tolerance": number}, both optional. UserError otherwise."""
     fields = {} if value is None else value
     if not isinstance(fields, dict) or not fields.keys() <= {"kind", "tolerance"}:
         raise UserError(f'expected \'checker\' to be {{"kind": text, "tolerance": number}}; found {value!r}')
-    kind, tolerance = fields.get("kind", default), fields.get("tolerance", TOLERANCE)
-    if not isinstance(kind, str) or kind not in rules:
+    kind, tolerance = fields.get("kind"), fields.get("tolerance", standard.tolerance)
+    if kind is not None and (not isinstance(kind, str) or kind not in rules):
         raise UserError(f"expected the checker's 'kind' to be one of {', '.join(rules)}; found {kind!r}")
     if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
         raise UserError(f"expected the checker's 'tolerance' to be in [0, 1); found {tolerance!r}")
-    return Checker(rules[kind], tolerance)
+    return Checker(rules[kind] if kind else standard.rule, tolerance)
 
 
-def natural_kind(outputs: Sequence[Sequence[str]]) -> str:
-    """`floats` where an expected output has a decimal point, else `tokens`: integers are then exact."""
-    return "floats" if any(_WITH_POINT.search(text) for accepted in outputs for text in accepted) else "tokens"
+def parsed(text: str) -> Any:
+    """The JSON value of `text`. An integer of many digits is a Decimal. Raises ValueError, RecursionError."""
+    return json.loads(text, parse_int=_whole)
 
 
 def _lines(text: str) -> list[str]:
@@ -111,14 +122,29 @@ def _line_counts(text: str) -> Counter[tuple[str, ...]]:
     return Counter(tuple(line.split()) for line in text.split("\n") if line.strip())
 
 
-def _same_word(given: str, expected: str, tolerance: float) -> bool:
-    if given == expected:
+def _same_line(given: str, expected: str, tolerance: float) -> bool:
+    if given.strip() == expected.strip():
         return True
+    words, wanted = given.split(), expected.split()
+    return len(words) == len(wanted) and all(map(_same_number, words, wanted, repeat(tolerance)))
+
+
+def _same_word(given: str, expected: str, tolerance: float) -> bool:
+    return given == expected or _same_number(given, expected, tolerance)
+
+
+def _same_number(given: str, expected: str, tolerance: float) -> bool:
+    """Whether both are decimal numbers, and close; two integers must be equal."""
     if _INTEGER.fullmatch(given) and _INTEGER.fullmatch(expected):
-        return False
+        return _positive_zero(given) == _positive_zero(expected)
     if not (_NUMBER.fullmatch(given) and _NUMBER.fullmatch(expected)):
         return False
-    return _close(float(given), float(expected), tolerance)
+    number, wanted = Decimal(given), Decimal(expected)
+    return abs(number - wanted) <= Decimal(str(tolerance)) * max(Decimal(1), abs(wanted))
+
+
+def _positive_zero(integer: str) -> str:
+    return "0" if integer == "-0" else integer.removeprefix("+")
 
 
 def _close(given: float, expected: float, tolerance: float) -> bool:
@@ -130,19 +156,23 @@ _NO_VALUE = object()
 
 
 def _value(text: str) -> Any:
-    """The JSON value, or a marker for text that is not JSON, nests too deeply or has too many digits."""
+    """The JSON value, or a marker for text that is not JSON or nests too deeply."""
     try:
-        return json.loads(text)
+        return parsed(text)
     except (ValueError, RecursionError):
         return _NO_VALUE
 
 
+def _whole(digits: str) -> int | Decimal:
+    return int(digits) if len(digits) <= _DIGITS_OF_INT else Decimal(digits)
+
+
 def _same_value(given: Any, expected: Any, tolerance: float) -> bool:
-    if isinstance(expected, bool) or isinstance(given, bool):
-        return given is expected
-    if isinstance(given, int) and isinstance(expected, int):
+    if isinstance(given, int | Decimal) and isinstance(expected, int | Decimal):
         return given == expected
-    if isinstance(given, int | float) and isinstance(expected, int | float):
+    if isinstance(given, float) and isinstance(expected, float) and not math.isfinite(expected):
+        return repr(given) == repr(expected)
+    if isinstance(given, int | float | Decimal) and isinstance(expected, int | float | Decimal):
         return _close(_as_float(given), _as_float(expected), tolerance)
     if type(given) is not type(expected):
         return False
@@ -151,11 +181,11 @@ def _same_value(given: Any, expected: Any, tolerance: float) -> bool:
             _same_value(given[key], value, tolerance) for key, value in expected.items()
         )
     if isinstance(expected, list):
-        return len(given) == len(expected) and all(map(_same_value, given, expected, [tolerance] * len(given)))
+        return len(given) == len(expected) and all(map(_same_value, given, expected, repeat(tolerance)))
     return bool(given == expected)
 
 
-def _as_float(number: float) -> float:
+def _as_float(number: float | Decimal) -> float:
     try:
         return float(number)
     except OverflowError:
@@ -163,4 +193,4 @@ def _as_float(number: float) -> float:
 
 
 def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
+    return json.dumps(value, sort_keys=True, default=str)

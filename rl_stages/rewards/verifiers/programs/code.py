@@ -1,4 +1,4 @@
-"""Programs: the last fenced block of an answer runs in the sandbox, and its outputs are compared outside.
+"""Programs: a fenced block of an answer runs in the sandbox, and its outputs are compared outside.
 
 The score is 1 if all tests pass, else 0, as in both papers (arXiv 2512.13607 and 2603.19220). The graders of
 LiveCodeBench and NeMo-Gym (testing_util.py) run the program in the process that holds the expected outputs, with
@@ -9,24 +9,20 @@ look-alikes of standard input and output. There a program that reads these outpu
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.rewards.verifiers.programs.checkers import Checker
-from cascade_rl.rl_stages.rewards.verifiers.programs.code_answers import last_program
-from cascade_rl.rl_stages.rewards.verifiers.programs.code_rows import Problem, SpecialJudge
+from cascade_rl.rl_stages.rewards.verifiers.programs.code_answers import program_in
+from cascade_rl.rl_stages.rewards.verifiers.programs.code_rows import Problem, SpecialJudge, definition
 from cascade_rl.rl_stages.rewards.verifiers.sandboxed import SandboxedVerifier
 from cascade_rl.rl_stages.sandbox import Program, ProgramRun, SandboxFailure, Status, TestRun
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.core.task import Task
 
-# The imports that LeetCode and LiveCodeBench add to an answer.
-CALL_IMPORTS = (
-    "import bisect, collections, functools, heapq, itertools, math, operator, random, re, string\n"
-    "from bisect import *\nfrom collections import *\nfrom functools import *\nfrom heapq import *\n"
-    "from itertools import *\nfrom math import *\nfrom typing import *\n"
-)
+_FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]+(?:\([^)]{0,500}\)|[^\n(]*)", re.MULTILINE)
 ACCEPTED, REFUSED = 0, (1, 2)  # testlib's exit codes
 TRACEBACK = "Traceback (most recent call last)"
 
@@ -43,10 +39,10 @@ class CodeVerifier(SandboxedVerifier):
     """
 
     def __call__(self, task: Task, text: str) -> Verdict:
-        source = last_program(final_answer(text) or "")
-        if source is None:
-            return Verdict.wrong_format("expected a program between two lines of ``` after the reasoning; found none")
         problem: Problem = task.metadata["problem"]
+        source = program_in(final_answer(text) or "", problem)
+        if source is None:
+            return Verdict.wrong_format("expected a program after a line of ``` after the reasoning; found none")
         # Keyed by hash: all tests of thousands of problems are too much to keep, and ids repeat between sources.
         return self._remembered(hash((problem, source)), lambda: self._run(problem, source))
 
@@ -100,16 +96,26 @@ def _accepts(test: TestRun) -> bool:
 
 
 def program(problem: Problem, source: str) -> Program:
-    """The program that the sandbox runs: the answer, after the source that its kind of test puts before it."""
-    if problem.function is not None and "from __future__" not in source:
-        source = CALL_IMPORTS + source
+    """The program that the sandbox runs: the answer, after the source that it continues."""
     return Program(
         language=problem.language,
-        source=problem.prologue + source,
+        source=_continued(problem, source) if problem.prologue else source,
         mode=problem.mode,
         entry=problem.function,
         limits=problem.limits,
     )
+
+
+def _continued(problem: Problem, source: str) -> str:
+    """The answer after the prologue; one that defines the function itself, after what stands before the function there.
+
+    What it imports from `__future__` comes first.
+    """
+    prologue, define = problem.prologue, definition(problem.function or "")
+    if define.search(source) and (there := define.search(prologue)):
+        prologue = prologue[: there.start()]
+    future = "".join(match[0] + "\n" for match in _FUTURE.finditer(source))
+    return future + prologue + _FUTURE.sub("", source)
 
 
 def _passes(problem: Problem, index: int, test: TestRun) -> bool:

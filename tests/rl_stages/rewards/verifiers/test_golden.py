@@ -9,10 +9,7 @@ import pytest
 from tests.rl_stages.rewards.verifiers.golden import rescore
 
 # (server, rollout) -> why our score is not Gym's
-ANOTHER_TOKENS = "outputs are compared by tokens; Gym compares line by line, and counts an expected empty line"
 EXPLAINED = {
-    ("code_gen", 2): ANOTHER_TOKENS,
-    ("code_gen", 4): ANOTHER_TOKENS,
     **{("structured_outputs", n): "the wheel has the rollout without its schema" for n in range(5)},
     **{("workplace_assistant", n): "the wheel has the rollout without its expected calls" for n in range(5)},
 }

@@ -6,17 +6,19 @@ import pytest
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.rewards.verifiers.programs.checkers import (
     CALL_RULES,
+    CALL_TOLERANCE,
     STDIN_RULES,
-    natural_kind,
+    Checker,
     parse_checker,
 )
 
 RULES = STDIN_RULES | CALL_RULES
+TOKENS = Checker(STDIN_RULES["tokens"])
 
 
 def accepts(kind, given, *expected, tolerance=None, rules=STDIN_RULES):
     value = {"kind": kind} | ({} if tolerance is None else {"tolerance": tolerance})
-    return parse_checker(value, rules, "tokens").accepts(given.encode(), expected)
+    return parse_checker(value, rules, TOKENS).accepts(given.encode(), expected)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,26 @@ def accepts(kind, given, *expected, tolerance=None, rules=STDIN_RULES):
         ("floats", "1e999", "1e999", True),  # the same text
         ("floats", "1_0", "10.0", False),
         ("floats", "x", "1.0", False),
+        ("floats", "-0 +5", "0 5", True),
+        ("floats", "11", "0011", False),  # of digits, and not a number
+        ("floats", "1" + "0" * 9000 + "1.0", "1" + "0" * 9000 + "2.5", True),
+        # NeMo-Gym's rule, of its testing_util.py: lines, and in them decimal numbers.
+        ("lines", "  1 2 \n3\n\n", "1 2\n3", True),
+        ("lines", "1 2 3", "1 2\n3", False),
+        ("lines", "1\n\n2", "1\n2", False),
+        ("lines", "a  b", "a b", False),
+        ("lines", "1  2", "1 2", True),
+        ("lines", "5.0", "5", True),
+        ("lines", "-0", "0", True),
+        ("lines", "5e0", "5", True),
+        ("lines", "1.000001", "1", True),
+        ("lines", "1.00001", "1", False),
+        ("lines", "1000000.5", "1000000", True),
+        ("lines", "yes 5.0", "yes 5", False),  # one word is no number
+        ("lines", "50000000000000001", "50000000000000000", False),
+        ("lines", "11", "0011", False),
+        ("lines", "nan", "nan", True),
+        ("lines", "1_0", "10", False),
         ("unordered", "b 1\n\na 2\n", "a 2\nb 1", True),
         ("unordered", "a\na\nb", "a\nb\nb", False),
     ],
@@ -56,7 +78,16 @@ def test_rules_of_printed_text(kind, given, expected, same):
         ("json", "[1, 2.001]", "[1, 2.0]", False),
         ("json", "1", "1.0", True),
         ("json", "10000000000000001", "10000000000000000", False),
-        ("json", "true", "1", False),
+        ("json", "true", "1", True),  # as `==` in the graders
+        ("json", "[1, 0.0]", "[true, false]", True),
+        ("json", "1.000009", "1.0", True),
+        ("json", "1.00002", "1.0", False),
+        ("json", "NaN", "NaN", True),
+        ("json", "Infinity", "Infinity", True),
+        ("json", "-Infinity", "Infinity", False),
+        ("json", "1" + "0" * 5000, "1" + "0" * 5000, True),
+        ("json", "1" + "0" * 5000, "1" + "0" * 4999 + "1", False),
+        ("json", '{"b": 2, "a": 1}', '{"a": 1, "b": 2}', True),
         ("json", '{"a": [1]}', '{"a": [1]}', True),
         ("json", '{"a": [1], "b": 1}', '{"a": [1]}', False),
         ("json", '"ab"', '"ab"', True),
@@ -70,7 +101,7 @@ def test_rules_of_printed_text(kind, given, expected, same):
     ],
 )
 def test_rules_of_returned_values(kind, given, expected, same):
-    assert accepts(kind, given, expected, rules=CALL_RULES) is same
+    assert accepts(kind, given, expected, rules=CALL_RULES, tolerance=CALL_TOLERANCE) is same
 
 
 def test_any_of_several_outputs_is_accepted():
@@ -84,15 +115,22 @@ def test_a_task_sets_its_own_tolerance():
     assert accepts("json", "[1.01]", "[1.0]", tolerance=0.02, rules=CALL_RULES)
 
 
-def test_floats_are_close_only_where_the_expected_outputs_have_a_point():
-    assert natural_kind([("1 2",), ("3", "x.y 1.2.3")]) == "tokens"
-    assert natural_kind([("1 2",), ("3", "0.5")]) == "floats"
+def test_a_row_without_a_kind_keeps_the_rule_of_its_format():
+    assert parse_checker({"tolerance": 0.5}, STDIN_RULES, TOKENS) == Checker(STDIN_RULES["tokens"], 0.5)
 
 
 @pytest.mark.parametrize("kind", sorted(RULES))
 @pytest.mark.parametrize(
     "given",
-    ["[" * 500_000, "1" * 1_000_000, "1 " * 500_000, "9e9999 " * 100_000, "[" * 900 + "]" * 900, "\0" * 1_000_000],
+    [
+        "[" * 500_000,
+        "1" * 1_000_000,
+        "1 " * 500_000,
+        "9e9999 " * 100_000,
+        "[" * 900 + "]" * 900,
+        "\0" * 1_000_000,
+        "1." + "1" * 1_000_000,
+    ],
 )
 def test_hostile_outputs_are_refused_at_once(kind, given):
     expected = json.dumps([1.5])
@@ -103,7 +141,7 @@ def test_hostile_outputs_are_refused_at_once(kind, given):
 
 
 def test_bytes_that_are_no_text_are_another_output():
-    assert not parse_checker(None, STDIN_RULES, "tokens").accepts(b"\xff", ["x"])
+    assert not parse_checker(None, STDIN_RULES, TOKENS).accepts(b"\xff", ["x"])
 
 
 @pytest.mark.parametrize(
@@ -120,4 +158,4 @@ def test_bytes_that_are_no_text_are_another_output():
 )
 def test_unknown_checkers_are_refused(value):
     with pytest.raises(UserError, match="expected "):
-        parse_checker(value, STDIN_RULES, "tokens")
+        parse_checker(value, STDIN_RULES, TOKENS)

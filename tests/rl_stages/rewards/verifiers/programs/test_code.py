@@ -10,6 +10,7 @@ from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rewards.verifiers.programs.code import CodeVerifier
 from cascade_rl.rl_stages.rewards.verifiers.programs.code_rows import parse_row
 from cascade_rl.rl_stages.sandbox import CompilerUnavailable, Sandbox, SandboxFailure
+from tests.rl_stages.rewards.verifiers.programs.attacks import ATTACKS
 
 DOUBLES = {"inputs": ["1\n2\n", "5\n7\n", "30\n1\n"], "outputs": ["3\n", "12\n", "31\n"]}
 ADD = {"inputs": ["1\n2", "5\n7"], "outputs": ["3", "12"], "fn_name": "add"}
@@ -54,6 +55,38 @@ HACKS = {
     "return an int that is equal to anything": (
         ADD,
         "class Same(int):\n    __eq__ = lambda self, other: True\n    __hash__ = None\n\ndef add(a, b): return Same(1)",
+    ),
+    "print every answer": (DOUBLES, "for n in range(100): print(n)"),
+    "exit before the answer": (DOUBLES, "import os\nos._exit(0)"),
+    "exit before the result": (ADD, "def add(a, b): raise SystemExit(0)"),
+    "return a text that is equal to anything": (
+        ADD,
+        "class Same(str):\n    __eq__ = lambda self, other: True\n    __hash__ = str.__hash__\n\n"
+        "def add(a, b): return Same()",
+    ),
+    "return a float that is equal to anything": (
+        ADD,
+        "class Same(float):\n    __eq__ = lambda self, other: True\n    as_integer_ratio = lambda self: (3, 1)\n"
+        "    __hash__ = None\n\ndef add(a, b): return Same(0)",
+    ),
+    "return a list that is equal to anything": (
+        ADD,
+        "class Same(list):\n    __eq__ = lambda self, other: True\n    __hash__ = None\n\ndef add(a, b): return Same()",
+    ),
+    "replace what writes and compares": (
+        ADD,
+        "import builtins, json, os\njson.dumps = lambda *a, **k: 'true'\nbuiltins.isinstance = lambda *a: True\n"
+        "def add(a, b): return 0",
+    ),
+    "write to every descriptor": (
+        ADD,
+        "import os\ndef add(a, b):\n    for d in range(256):\n        try: os.write(d, b'3\\n12\\n')\n"
+        "        except OSError: pass\n    os._exit(0)",
+    ),
+    "go on in a thread": (
+        ADD,
+        "import os, threading, time\ndef go():\n    for d in range(256):\n        try: os.write(d, b'3')\n"
+        "        except OSError: pass\ndef add(a, b):\n    threading.Timer(0.05, go).start()\n    return 0",
     ),
     "edit the expected outputs in a caller's frame": (
         ADD,
@@ -137,10 +170,126 @@ def test_right_programs_that_others_refuse_score_1(verifier, way):
         "def add(a, b): return a + b",
         "class Solution:\n    def add(self, a: int, b: int) -> Optional[List[int]]:\n        return a + b",
         "from __future__ import annotations\ndef add(a, b):\n    print('noise')\n    return a + b",
+        "@cache\ndef add(a: int, b: int) -> int: return a + b",
+        "@lru_cache(maxsize=None)\ndef add(a: int, b: int): return a + b",
+        "class Solution:\n    @cache\n    def add(self, a: int, b: int): return a + b",
+        "class Solution:\n    @staticmethod\n    def add(a: int, b: int): return a + b",
+        "class Add:\n    __annotations__ = {'a': int}\n    def __call__(self, a, b): return a + b\nadd = Add()",
+        "add = partial(lambda c, a, b: a + b + c, 0)",
+        "from operator import *\nclass Solution:\n    def add(self, a, b): return a + b",
     ],
 )
 def test_functions_and_methods_are_called(verifier, source):
-    assert judged(verifier, ADD, source).score == 1.0
+    verdict = judged(verifier, ADD, source)
+    assert verdict.score == 1.0, verdict.detail
+
+
+def test_a_function_that_only_its_graders_names_have_is_not_the_programs(verifier):
+    """`gcd` comes with the names that a program may use."""
+    tests = {"inputs": ["4\n6"], "outputs": ["2"], "fn_name": "gcd"}
+    assert judged(verifier, tests, "lcm(2, 3)").score == 0.0
+    assert judged(verifier, tests, "from math import gcd").score == 1.0
+
+
+NODES = {"inputs": ["[[1, 4], [2], []]"], "outputs": ["[[1, 4], [2], []]"], "fn_name": "f"}
+# what is returned for 3, what is expected, score
+RETURNED = {
+    "a tuple": ("(1, (2, 3))", "[1, [2, 3]]", 1.0),
+    "a set": ("{2, 1}", "[1, 2]", 1.0),
+    "a generator": ("(i for i in range(n))", "[0, 1, 2]", 1.0),
+    "a fraction": ("__import__('fractions').Fraction(n, 2)", "1.5", 1.0),
+    "a whole decimal": ("__import__('decimal').Decimal('3.0')", "3", 1.0),
+    "a float": ("3.0", "3", 1.0),
+    "a truth value": ("n == 3", "1", 1.0),
+    "a number for a truth value": ("n // 3", "true", 1.0),
+    "keys that are numbers": ("{1: [n]}", '{"1": [3]}', 1.0),
+    "other order of keys": ("{'b': 1, 'a': 2}", '{"a": 2, "b": 1}', 1.0),
+    "nothing": ("None", "[]", 0.0),
+    "the wrong truth value": ("True", "0", 0.0),
+    "a text": ("'3'", "3", 0.0),
+    "a longer list": ("[3, None]", "[3]", 0.0),
+}
+
+
+@pytest.mark.parametrize("what", RETURNED)
+def test_equal_values_of_other_types_are_equal(verifier, what):
+    returned, expected, score = RETURNED[what]
+    tests = {"inputs": ["3"], "outputs": [expected], "fn_name": "f"}
+    verdict = judged(verifier, tests, f"def f(n): return {returned}")
+    assert verdict.score == score, verdict.detail
+
+
+def test_lists_and_trees_without_a_node_are_written_as_empty_lists(verifier):
+    same = "class Solution:\n    def f(self, x: {0}) -> {0}: return x"
+    empty = {"inputs": ["[]"], "outputs": ["[]"], "fn_name": "f"}
+    for kind in ("Optional[ListNode]", "Optional[TreeNode]", "ListNode"):
+        assert judged(verifier, empty, same.format(kind)).score == 1.0
+    assert judged(verifier, NODES, same.format("List[Optional[ListNode]]")).score == 1.0
+
+
+DEEP = "import sys\nsys.setrecursionlimit(10**6)\n"
+# how each of these goes deeper than an interpreter's own count of calls through C, at 10,000 calls
+RECURSIONS = {
+    "a plain function": "def f(n): return n and 1 + f(n - 1)",
+    "a cached function": "@cache\ndef f(n): return n and 1 + f(n - 1)",
+    "a bounded cache": "@lru_cache(100)\ndef f(n): return n and 1 + f(n - 1)",
+    "a cached method": "class A:\n    @cache\n    def f(self, n): return n and 1 + self.f(n - 1)\nf = A().f",
+    "objects within objects": "class A:\n    def __init__(s, n): A(n - 1) if n else None\ndef f(n): return A(n) and n",
+    "a maximum": "def f(n): return n and 1 + max(f(n - 1) for _ in range(1))",
+    "a sum": "def f(n): return n and 1 + sum(map(f, [n - 1]))",
+    "an operator": "class A(int):\n    def __neg__(self): return self and 1 + -A(self - 1)\ndef f(n): return -A(n)",
+    "a thread with a stack of its own": (
+        "import threading\n@cache\ndef g(n): return n and 1 + g(n - 1)\ndef f(n):\n    threading.stack_size(1 << 26)\n"
+        "    found = []\n    t = threading.Thread(target=lambda: found.append(g(n)))\n    t.start(); t.join()\n"
+        "    return found[0]"
+    ),
+}
+
+
+@pytest.mark.parametrize("way", RECURSIONS)
+def test_recursion_is_as_deep_as_the_stack(verifier, way):
+    """python/cpython#112215: in 3.12 a cached function ends at depth 496, whatever the recursion limit."""
+    verdict = judged(
+        verifier, {"inputs": ["10000"], "outputs": ["10000"]}, f"{RECURSIONS[way]}\nprint(f(int(input())))"
+    )
+    assert verdict.score == 1.0, verdict.detail
+
+
+def test_recursion_without_an_end_is_an_error_of_the_program(verifier):
+    for source in ("def f(n): return f(n + 1)\nf(0)", DEEP + "@cache\ndef f(n): return f(n + 1)\nf(0)"):
+        verdict = judged(verifier, DOUBLES, source)
+        assert verdict.score == 0.0 and "runtime error" in verdict.detail
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "print(len(deque([sqrt(4), gcd(4, 6)])) + comb(3, 1) - 2)",
+        "print(json.loads(input()) + statistics.median([0, 0]))",
+        "a = [3]\nb = copy.deepcopy(a); heappush(b, 1)\nprint(heappop(b) + 2)",
+        "def f() -> List[int]: return [datetime.date(2020, 1, 3).day]\nprint(*f())",
+        "print(pow(3, 1, 5))",  # of the builtins, and not of math
+        "from __future__ import annotations\nprint(reduce(operator.add, [1, 2]))",
+        "print(stdin.readline().strip())",
+    ],
+)
+def test_the_graders_names_need_no_import(verifier, source):
+    """LiveCodeBench's and NeMo-Gym's testing_util.py put them before each program (allenai/olmo-eval#354)."""
+    verdict = judged(verifier, {"inputs": ["3"], "outputs": ["3"]}, source)
+    assert verdict.score == 1.0, verdict.detail
+
+
+def test_integers_of_any_length_are_read_and_printed(verifier):
+    tests = {"inputs": ["9" * 5000], "outputs": ["1" + "0" * 5000]}
+    assert judged(verifier, tests, "print(int(input()) + 1)").score == 1.0
+    assert judged(verifier, tests | {"fn_name": "f"}, "def f(n): return n + 1").score == 1.0
+    assert judged(verifier, tests | {"fn_name": "f"}, "def f(n): return n + 2").score == 0.0
+
+
+def test_outputs_above_the_usual_limit_are_compared(verifier):
+    tests = {"inputs": ["300000"], "outputs": ["12345 " * 300000]}
+    assert judged(verifier, tests, "print('12345 ' * int(input()))").score == 1.0
+    assert judged(verifier, tests, "print('12345 ' * int(input()) + '1')").score == 0.0
 
 
 @pytest.mark.parametrize(
@@ -236,24 +385,73 @@ def assertions(verifier, row, source):
 def test_human_eval_rows_take_a_body_or_the_whole_function(verifier, row):
     name, body = row["entry_point"], row["canonical_solution"]
     assert assertions(verifier, row, body).score == 1.0
-    assert assertions(verifier, row, f"def {name}(numbers):\n    xs = numbers\n{body}").score == 1.0
+    whole = f"def {name}(numbers):\n    xs = numbers\n{body}"
+    assert assertions(verifier, row, whole).score == 1.0
+    assert assertions(verifier, row, f"from __future__ import (\n    annotations,\n)\n{whole}").score == 1.0
     assert assertions(verifier, row, "    pass\n").score == 0.0
+    bare = row | {"prompt": row["prompt"].partition('    """')[0]}  # a function without a body
+    assert assertions(verifier, bare, whole).score == 1.0
 
 
-@pytest.mark.parametrize(
-    "attack",
-    [
-        # In one text with the assertions the last line would decorate their `check`.
-        "    return None\n\ndef ignore(check):\n    return lambda candidate: None\n\n@ignore",
-        "    return None\n\nimport os\nos._exit(0)",
-        "    return None\n\nimport sys\nsys.exit(0)",
-        "    return None\n\ndef check(candidate): pass",
-        "    raise SystemExit(0)",
-    ],
-)
-def test_a_program_cannot_end_or_replace_its_assertions(verifier, attack):
-    verdict = assertions(verifier, HUMAN_EVAL[0], attack)
+def asserts(*lines):
+    body = "".join(f"    {line}\n" for line in lines)
+    return {"prompt": "def f(*x, **k):\n", "test": f"def check(candidate):\n{body}", "entry_point": "f"}
+
+
+# what is asserted, a body of which it holds, one of which it does not
+ASSERTED = {
+    "types": ("candidate(1) == (1, [2]) and candidate(1) != [1, [2]]", "return 1, [2]", "return [1, [2]]"),
+    "a set": ("candidate(1) == {(1, 2), 3}", "return {(1, 2), 3}", "return [(1, 2), 3]"),
+    "a dict": ("candidate({1: {2}}) == {1: {2}, (3,): None}", "return {**x[0], (3,): None}", "return {'1': {2}}"),
+    "bytes": ("candidate(b'a') == b'ab'", "return x[0] + b'b'", "return 'ab'"),
+    "a complex number": ("candidate(1j) == -1", "return x[0] ** 2", "return 1j"),
+    "a fraction": ("candidate(1) == 0.5", "import fractions; return fractions.Fraction(1, 2)", "return '0.5'"),
+    "infinity": ("candidate(1e999) == float('inf')", "return x[0]", "return -x[0]"),
+    "a generator": ("list(candidate(2)) == [0, 1]", "return (i for i in range(2))", "return (i for i in 'a')"),
+    "a name": ("candidate(b=2) == {'b': 2}", "return k", "return x"),
+    "a rounded result": ("abs(candidate(3) - 1.5) < 1e-9", "return 1.5", "return 2"),
+    "a call of the function's name": ("f(2) == 2", "return x[0]", "return None"),
+    "a call of a result": ("candidate(candidate(2)) == 8", "return x[0] + 3", "return x[0]"),
+    "a subclass": ("candidate(1) == 'a'", "return type('S', (str,), {})('a')", "return type('S', (str,), {})('b')"),
+}
+
+
+@pytest.mark.parametrize("what", ASSERTED)
+def test_values_of_every_type_pass_between_program_and_assertions(verifier, what):
+    asserted, right, wrong = ASSERTED[what]
+    row = asserts(f"assert {asserted}")
+    verdict = assertions(verifier, row, f"    {right}")
+    assert verdict.score == 1.0, verdict.detail
+    assert assertions(verifier, row, f"    {wrong}").score == 0.0
+
+
+def test_assertions_see_exceptions_and_what_a_function_does_to_its_arguments(verifier):
+    raises = asserts("try: candidate(1)", "except ValueError as e: assert str(e) == 'one'", "else: assert False")
+    assert assertions(verifier, raises, "    raise ValueError('one')").score == 1.0
+    assert assertions(verifier, raises, "    raise TypeError('one')").score == 0.0
+    changes = asserts("a, b = [2, 1], {1}", "candidate(a, b)", "assert (a, b) == ([1, 2], {1, 3})")
+    assert assertions(verifier, changes, "    x[0].sort(); x[1].add(3)").score == 1.0
+    assert assertions(verifier, changes, "    x[1].add(3)").score == 0.0
+
+
+ATTACKED = asserts("assert candidate(3) == 6", "assert candidate('a') == 'aa'")
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_program_cannot_buy_what_its_assertions_decide(verifier, attack):
+    verdict = assertions(verifier, ATTACKED, ATTACKS[attack])
     assert (verdict.outcome, verdict.score) == (Outcome.COMPLETED, 0.0), verdict.detail
+
+
+def test_a_function_cannot_change_what_it_is_compared_with(verifier):
+    row = asserts("a = [2, 1]", "assert candidate(a) == sorted(a)")
+    assert assertions(verifier, row, "    x[0].clear(); return []").score == 0.0
+    assert assertions(verifier, row, "    x[0].sort(); return x[0]").score == 1.0
+
+
+def test_results_that_end_a_loop_early_end_no_assertion(verifier):
+    row = asserts("assert all(map(lambda n: candidate(n) == n, [1, 2]))", "assert list(map(candidate, [1])) == []")
+    assert assertions(verifier, row, "    raise StopIteration").score == 0.0
 
 
 def test_an_output_that_forges_the_sandbox_reply_is_only_an_output(verifier):

@@ -1,11 +1,12 @@
 import json
 import random
+import zlib
+from base64 import b64encode
 
 import pytest
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.rl_stages.rewards.verifiers.programs.checkers import STDIN_RULES, Checker
-from cascade_rl.rl_stages.rewards.verifiers.programs.code_answers import last_program
+from cascade_rl.rl_stages.rewards.verifiers.programs.checkers import CALL_RULES, STDIN_RULES, Checker
 from cascade_rl.rl_stages.rewards.verifiers.programs.code_rows import SpecialJudge, parse_row
 
 TESTS = {"inputs": ["1\n", "2\n"], "outputs": ["2\n", ["4\n", "five\n"]]}
@@ -39,8 +40,20 @@ def test_rows_of_nemo_gym():
     assert (read.language, read.mode, read.function) == ("python", "stdin", None)
     assert read.inputs == (b"1\n", b"2\n")
     assert read.accepted == (("2\n",), ("4\n", "five\n"))
-    assert read.checker == Checker(STDIN_RULES["tokens"])
+    assert read.checker == Checker(STDIN_RULES["lines"])
     assert (read.limits.cpu_seconds, read.limits.memory_mib) == (10.0, 1024)
+
+
+def test_compressed_tests_of_nemo_gym_are_the_same_tests():
+    def packed(content):
+        return b64encode(zlib.compress(content)).decode()
+
+    tests = {"packed": packed(json.dumps({"inputs": ["1\n[2]"], "outputs": ["3"]}).encode()), "fn_name": "f"}
+    read = problem(gym(tests))
+    assert (read.function, read.inputs, read.accepted) == ("f", (b"[1, [2]]",), (("3",),))
+    for damaged in (tests["packed"][:-9], "?", 5, packed(b"[]"), packed(b"{"), packed(b"\xff")):
+        with pytest.raises(UserError, match="expected "):
+            problem(gym({"packed": damaged}))
 
 
 def test_arguments_come_one_a_line():
@@ -58,9 +71,36 @@ def test_rows_of_livecodebench_join_public_and_private_tests():
 
 def test_rows_of_human_eval_become_assertions_in_a_unit_of_their_own():
     read = problem(HUMAN_EVAL)
-    assert (read.mode, read.function, read.checker) == ("assert", None, None)
-    assert read.inputs == ((HUMAN_EVAL["test"] + "\ncheck(twice)\n").encode(),)
+    assert (read.mode, read.function, read.checker) == ("assert", "twice", None)
+    assert read.inputs == (("\n" + HUMAN_EVAL["test"] + "\ncheck(twice)\n").encode(),)
     assert read.prologue == HUMAN_EVAL["prompt"] + "\n"
+
+
+def test_assertions_may_use_what_the_prompt_defines_before_the_function():
+    row = HUMAN_EVAL | {"prompt": "import math\ndef half(x): return x / 2\n" + HUMAN_EVAL["prompt"]}
+    assert problem(row).inputs[0].startswith(b"import math\ndef half(x): return x / 2\n\ndef check(")
+
+
+def test_the_rule_of_a_format_is_that_of_its_grader():
+    """Those of TACO and APPS compare words, the others lines."""
+    taco = {"input_output": json.dumps(TESTS)}
+    stdin = [{"input": "1", "output": "2", "testtype": "stdin"}]
+    rules = [problem(row).checker for row in (taco, GYM, {"public_test_cases": stdin}, TACO)]
+    names = [("floats", 1e-6), ("lines", 1e-6), ("lines", 1e-6), ("json", 1e-5)]
+    assert rules == [Checker((STDIN_RULES | CALL_RULES)[name], tolerance) for name, tolerance in names]
+
+
+def test_a_program_may_print_what_is_expected_however_long_it_is():
+    long = problem(gym({"inputs": ["1"], "outputs": ["1 " * (1 << 20)]}))
+    assert long.limits.output_bytes > 2 << 20
+    with pytest.raises(UserError, match="at most 32 MiB; found 33554433 bytes"):
+        problem(gym({"inputs": ["1"], "outputs": ["1" * ((32 << 20) + 1)]}))
+
+
+def test_numbers_of_any_length_are_read():
+    digits = "1" + "0" * 5000
+    read = problem(gym({"inputs": [f"[{digits}]\n2"], "outputs": [digits], "fn_name": "f"}))
+    assert read.inputs == (f"[[{digits}], 2]".encode(),)
 
 
 def test_a_row_sets_language_limits_and_checker():
@@ -135,22 +175,3 @@ def test_mutated_rows_become_a_problem_or_an_error_never_a_crash():
             assert str(error).startswith("expected ")
             counts["error"] += 1
     assert min(counts.values()) > 200, counts
-
-
-@pytest.mark.parametrize(
-    ("answer", "program"),
-    [
-        ("Here:\n```python\nprint(1)\n```\nDone.", "print(1)\n"),
-        ("```\nprint(1)\n```", "print(1)\n"),
-        ("```python\nwrong\n```\nno:\n```py\n  right\n```", "  right\n"),
-        ("```cpp\nint main() {}\n```\nit prints `x` and ```y``` too", "int main() {}\n"),
-        ("  ```python\n  print(1)\n  ```", "  print(1)\n"),
-        ("```python\nprint(1)\n```\n```python\nprint(2)", "print(1)\n"),  # the last fence is not closed
-        ("```python\nprint(1)", None),
-        ("print(1)", None),
-        ("```\n\n```", None),
-        ("", None),
-    ],
-)
-def test_the_program_is_the_last_closed_fence(answer, program):
-    assert last_program(answer) == program
