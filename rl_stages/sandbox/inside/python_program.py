@@ -33,9 +33,9 @@ class PythonProgram:
         self._mode, self._entry = mode, str(entry)
         self.judged = mode == "assert"
         self._code = compile(source, FILE, "exec", dont_inherit=True)
-        self._preamble = preamble.needed(source, FILE)
-        if self._preamble:
-            preamble.load()
+        self._names = (
+            preamble.names() if preamble.needed(source, FILE) else {}
+        )  # before the tests' processes are forked
         if b"numpy" in source:
             _import_if_there("numpy")
 
@@ -106,8 +106,7 @@ class PythonProgram:
         return _find(self._executed("solution"), self._entry)
 
     def _executed(self, name: str) -> dict[str, Any]:
-        if self._preamble:
-            vars(builtins).update(preamble.names())
+        vars(builtins).update(self._names)
         vars(builtins).update(ListNode=values.ListNode, TreeNode=values.TreeNode)
         module = _module(name)
         exec(self._code, module)
