@@ -19,16 +19,13 @@ from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints import (
     compare,
     instruction,
     nonempty_parts,
-    sentences,
+    occurrences,
+    spans,
     words,
 )
+from cascade_rl.rl_stages.rewards.verifiers.instructions.sentences import sentences
 
 _DIVIDER = re.compile(r"\s?\*\s?\*\s?\*\s?")
-
-
-def occurrences(answer: str, keyword: str) -> int:
-    """How often `keyword` occurs in `answer` as whole words, ignoring case."""
-    return len(re.findall(rf"(?<!\w){re.escape(keyword.strip())}(?!\w)", answer, re.IGNORECASE))
 
 
 def same_words(left: str, right: str) -> bool:
@@ -42,8 +39,7 @@ def is_palindrome(word: str) -> bool:
 @instruction("copy:repeat_phrase")
 def repeat_phrase(answer: str, *, phrase: str, small_n: int) -> bool:
     reference = phrase.split()
-    pattern = rf"{re.escape(reference[0])} .*? {re.escape(reference[-1])}"
-    found = [match.split() for match in re.findall(pattern, answer)]
+    found = [span.split() for span in spans(answer, f"{reference[0]} ", f" {reference[-1]}")]
     if len(found) != small_n or not all(len(match) == len(reference) for match in found):
         return False
     return all(sum(a != b for a, b in zip(match, reference, strict=True)) == 1 for match in found)
@@ -63,7 +59,7 @@ def copying_multiple(answer: str, *, prompt_to_repeat: str, N: int) -> bool:
 
 @instruction("new:copy_span_idx")
 def copy_span_idx(answer: str, *, n_start: int, n_end: int, prompt_to_repeat: str) -> bool:
-    return same_words(answer, prompt_to_repeat[n_start:n_end])
+    return same_words(answer, prompt_to_repeat[n_start : n_end + 1])
 
 
 @instruction("detectable_format:sentence_hyphens")
