@@ -53,7 +53,7 @@ _OR_MAYBE = re.compile(
     r"\b(?i:or|either|maybe|perhaps|possibly|alternatively|(?:might|may|could)\s++(?:also\s++)?be)\b"
     rf"(?:\W++\w++){{0,2}}?\W++([A-Z]){_NO_WORD}{_NO_ARTICLE}"
 )
-_OTHER_LABEL = re.compile(r"[.,;/|&+\n]\s*+(?:(?:or|and)\s++)?+[(\[{*_]*+([A-Z])[*_\s]*+[:)\]]")
+_OTHER_LABEL = re.compile(r"[.,;/|&+\n][ \t]*+(?:(?:or|and)[ \t]++)?+[(\[{*_]*+([A-Z])[*_\s]*+[:)\]]")
 _ASIDE = re.compile(r"\([^()]{2,}+\)")
 _LETTER_FIRST = re.compile(r"[(\[{<*_]*+([A-Za-z])(?!\w)[)\]}>*_\s.,:;\u2013\u2014-]*+")
 
@@ -127,9 +127,11 @@ def options_meant(text: str, options: Mapping[str, str]) -> set[str]:
     if first := _LABEL.match(said) or _ALONE.match(said, begins):
         return options_after(said, first.span(1), options)
     denied = _DENIED.search(said)
-    named = _ALONE.finditer(said, 0, denied.start() if denied else len(said))
-    means = [options_after(said, letter.span(1), options) for letter in named]
-    return set().union(*means)
+    named = [
+        letter for letter in _ALONE.finditer(said, 0, denied.start() if denied else len(said)) if letter[1] in options
+    ]
+    means = {letter[1] for letter in named}
+    return options_after(said, named[0].span(1), options) if len(means) == 1 else means
 
 
 def options_after(text: str, letter: tuple[int, int], options: Mapping[str, str]) -> set[str]:

@@ -4,8 +4,11 @@ Two of its 58 are in `constraints_language.py`. Differences from its code:
 
 - Only words are words; the original's tokenizer counts a full stop as one (`words_position`, `title_case`).
 - A constraint on quotes, bullets, sentences or neighbours needs some of them; the original passes a text without any.
+- Keywords are whole words, also those of `count:keywords_multiple`; the original finds "art" in "start".
+- `repeat:repeat_span` counts words, as its request says; the original counts characters (allenai/IFBench#34).
 - `csv_*` read the answer as CSV; the original doubles its quotes first.
 - `ratio:sentence_words` also requires different words, and `format:sub-bullets` a sub-bullet on a line of its own.
+- `format:quotes` and `format:title_case` know apostrophes, `custom:date_format_list` the calendar.
 """
 
 from __future__ import annotations

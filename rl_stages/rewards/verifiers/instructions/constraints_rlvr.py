@@ -6,6 +6,7 @@ Differences, each of which follows the wording of the request:
 - Keywords match literally and as whole words; the original compiles them and finds "cat" in "category".
 - A relation between neighbours needs two of them, so a text of one word or sentence does not pass by default.
 - `bigram_wrapping` requires every pair to be closed; `sentence_hyphens` requires two sentences joined by a hyphen.
+- `copy_span_idx` copies the character at `n_end` too, "between (and including)"; the original leaves it out.
 - `counting_composition` accepts "***" and, as the request spells it, "* * *".
 """
 

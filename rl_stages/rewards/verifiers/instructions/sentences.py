@@ -77,23 +77,20 @@ FIRST_WORDS = frozenset(
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of `text`, stripped, each with its stop and what closes it."""
-    found: list[str] = []
+    """The sentences of `text`, stripped, each with its stop and what closes it.
+
+    A piece of nothing but punctuation belongs to the sentence before it.
+    """
+    found: list[tuple[int, int]] = []
     start = 0
-    for gap in _GAP.finditer(text):
-        if ends_sentence(text, gap.start(), gap.end()):
-            _add(found, text[start : gap.end()].strip())
-            start = gap.end()
-    _add(found, text[start:].strip())
-    return found
-
-
-def _add(found: list[str], piece: str) -> None:
-    """A piece of nothing but punctuation belongs to the sentence before it."""
-    if piece.strip(_PUNCTUATION):
-        found.append(piece)
-    elif found and piece:
-        found[-1] += f" {piece}"
+    ends = [gap.end() for gap in _GAP.finditer(text) if ends_sentence(text, gap.start(), gap.end())]
+    for end in [*ends, len(text)]:
+        if text[start:end].strip(_PUNCTUATION):
+            found.append((start, end))
+        elif found:
+            found[-1] = (found[-1][0], end)
+        start = end
+    return [text[start:end].strip() for start, end in found]
 
 
 def ends_sentence(text: str, stop: int, following: int) -> bool:

@@ -8,6 +8,7 @@ from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rewards.verifiers import mcqa
 from cascade_rl.rl_stages.rewards.verifiers.mcqa import MultipleChoiceVerifier, parse_row
 from cascade_rl.rl_stages.rewards.verifiers.option_letters import option_letter
+from tests.rl_stages.rewards.verifiers.growth import superlinear
 
 OPTIONS = [{"A": "Aspirin"}, {"B": "Vitamin C"}, {"C": None}, {"D": "Both of  these"}]
 ROW = {"options": OPTIONS, "expected_answer": "B"}
@@ -170,6 +171,73 @@ def test_an_expression_that_does_not_end_masks_nothing(monkeypatch):
     monkeypatch.setattr(mcqa, "MATCH_SECONDS", 0.1)
     result = verdict("a" * 60, {"template_metadata": {"output_regex": "(?:a|aa)+!"}})
     assert (result.outcome, result.score) == (Outcome.WRONG_FORMAT, 0.0)
+
+
+REPEATED = (
+    *(
+        " ",
+        "\n",
+        ".",
+        "(",
+        "[",
+        "**",
+        "$",
+        "{",
+        "}",
+        "A",
+        "A ",
+        "A, ",
+        "A/",
+        "A or ",
+        "B. ",
+        "b) ",
+        "(A",
+        "(A, ",
+        "I ",
+        ",\n",
+    ),
+    *(
+        r"\boxed{",
+        r"\boxed{A}",
+        r"\boxed{A} ",
+        r"\text{",
+        r"\text{B}",
+        r"\ ",
+        "Answer:",
+        "Answer:\n",
+        "answer ",
+        "Answer: B\n",
+    ),
+    *(
+        "Answer: so ",
+        "Answer: A/B\n",
+        "answer**",
+        "or ",
+        "maybe ",
+        "might be ",
+        "not ",
+        "option ",
+        "is ",
+        "B: a, ",
+        "A: ",
+        "so A B ",
+    ),
+    *("Option Selected: ", "Option Selected: A/", "Vitamin C"),
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "head"),
+    [
+        *[(LENIENT, head) for head in ("", r"\boxed{", r"\boxed{B: ", r"\boxed{so ")],
+        *[(MARKDOWN, head) for head in ("", "Answer: so ", "Answer: B ")],
+        (SELECTED, "Option Selected: B"),
+    ],
+)
+def test_an_answer_is_read_in_a_time_linear_in_its_length(fields, head):
+    task, verifier = Task("t", "mcqa", (), parse_row(ROW | fields)), MultipleChoiceVerifier()
+    read = [piece for piece in REPEATED if superlinear(lambda text: verifier(task, head + text), piece, " z}")]
+    assert read == []
 
 
 @given(st.text(max_size=30))

@@ -203,6 +203,13 @@ def test_unknown_options_are_refused(options):
         verdict(["punctuation:no_comma"], [{}], "a", **options)
 
 
+def test_fields_may_be_under_verifier_metadata():
+    fields = {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [None], "grading_mode": "fraction"}
+    assert parse_row({"verifier_metadata": fields, "prompt": "x"}) == parse_row(fields)
+    with pytest.raises(UserError, match="'verifier_metadata' to be an object"):
+        parse_row({"verifier_metadata": []})
+
+
 def test_null_kwargs_are_dropped():
     assert parse_row({"instruction_id_list": ["punctuation:no_comma"], "kwargs": [None]})["kwargs"] == [{}]
     assert parse_row({"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{"num_words": None}]})["kwargs"] == [

@@ -39,7 +39,7 @@ def test_sentences_end_at_stops_but_not_at_abbreviations_and_initials(text, gap)
 
 
 @pytest.mark.parametrize(
-    ("text", "found"), [("", []), (". . . .", []), ("Yes. . .", ["Yes. . ."]), ("Yes.\n```", ["Yes. ```"])]
+    ("text", "found"), [("", []), (". . . .", []), ("Yes. . .", ["Yes. . ."]), ("Yes.\n```", ["Yes.\n```"])]
 )
 def test_punctuation_is_no_sentence(text, found):
     assert sentences(text) == found
