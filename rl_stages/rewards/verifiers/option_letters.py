@@ -43,17 +43,18 @@ _LABEL = re.compile(
 )
 _NEXT = re.compile(
     r"[\s)\]}>*_`$\"'\u201d.:]*+(?:(?P<list>[/|&+]|,?\s*+(?:or|and|to|through|vs)\b)|[,;\u2013\u2014-])?+"
-    rf"[\s(\[{{<*_`$\"'\u201c]*+(?P<letter>[A-Za-z]){_NO_WORD}(?P<clause>\s++(?!(?:or|and)\b)[a-z])?+"
+    rf"[\s(\[{{<*_`$\"'\u201c]*+(?P<letter>[A-Za-z]){_NO_WORD}(?P<clause>\s++(?!(?:or|and|are|were|both|all)\b)[a-z])?+"
 )
 _DENIED = re.compile(
     r"\b(?:not|no|none|nor|neither|never|cannot|except|wrong|incorrect)\b|n['\u2019]t\b", re.IGNORECASE
 )
 _DENIES_IT = re.compile(r"\W*+(?:is|was)(?:n['\u2019]t\b|\s++(?:not|wrong|incorrect)\b)", re.IGNORECASE)
 _OR_MAYBE = re.compile(
-    r"\b(?i:or|either|maybe|perhaps|possibly|alternatively|(?:might|may|could)\s++(?:also\s++)?be)\b"
+    r"(?:\A\W*+or|\b(?i:maybe|perhaps|possibly|alternatively|(?:might|may|could)\s++(?:also\s++)?be))\b"
     rf"(?:\W++\w++){{0,2}}?\W++([A-Z]){_NO_WORD}{_NO_ARTICLE}"
 )
 _OTHER_LABEL = re.compile(r"[.,;/|&+\n][ \t]*+(?:(?:or|and)[ \t]++)?+[(\[{*_]*+([A-Z])[*_\s]*+[:)\]]")
+_NEW_SENTENCE = re.compile(r"[)\]*_]*+[.!]\s++[A-Z]\b[^.]*?\b(?!and\b)[a-z]{3,}")  # "B. C and D are wrong"
 _ASIDE = re.compile(r"\([^()]{2,}+\)")
 _LETTER_FIRST = re.compile(r"[(\[{<*_]*+([A-Za-z])(?!\w)[)\]}>*_\s.,:;\u2013\u2014-]*+")
 
@@ -151,6 +152,8 @@ def listed_letters(text: str, letter: tuple[int, int], options: Mapping[str, str
     """The options in the list that `letter` begins, as in "A/B", "A, B" and "A or B", but not in "A, B is wrong"."""
     found: set[str] = set()
     capital, end = text[slice(*letter)].isupper(), letter[1]
+    if _NEW_SENTENCE.match(text, end):
+        return found
     while (after := _NEXT.match(text, end)) and after["letter"].upper() in options:
         if (capital and after["letter"].islower()) or (after["clause"] and not after["list"]):
             break
