@@ -6,6 +6,8 @@ IFEval asks langdetect, which takes milliseconds and is wrong about short texts:
 
 from __future__ import annotations
 
+import string
+
 from langdetect import DetectorFactory, LangDetectException, detect
 
 from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints import listed
@@ -16,6 +18,8 @@ DetectorFactory.seed = 0
 
 LOOKED_AT = 10_000  # characters. langdetect takes no more.
 PROOF = 0.25  # of all words
+
+_MARKS = string.punctuation + "\u201c\u201d\u2018\u2019"
 
 _COMMON = frozenset(
     listed(
@@ -62,7 +66,7 @@ _ENGLISH = (_COMMON | _FUNCTION | FIRST_WORDS | VERBS | IRREGULAR) - _SHARED
 def is_english(text: str) -> bool:
     """Whether a lower-case text is English. One without a known language is not."""
     beginning = text[:LOOKED_AT]
-    there = [word.strip(".,;:!?\"'()[]*_-\u201c\u201d") for word in beginning.split()]
+    there = [word.strip(_MARKS) for word in beginning.split()]
     if there and sum(word in _ENGLISH for word in there) >= PROOF * len(there):
         return True
     return language_of(beginning) == "en"
