@@ -26,33 +26,7 @@ _FIRST_WORD = re.compile(r"[\W_]{0,8}((?![^\W\d_]\.)[^\W\d_]+)")  # an initial i
 _INITIALS = re.compile(r"[^\W\d_](?:\.[^\W\d_])+")  # e.g., U.S, p.m
 
 # Before a name or an example, so never at an end.
-_TITLES = frozenset(
-    [
-        "mr",
-        "mrs",
-        "ms",
-        "mx",
-        "dr",
-        "prof",
-        "messrs",
-        "gen",
-        "col",
-        "capt",
-        "lt",
-        "sgt",
-        "rev",
-        "hon",
-        "gov",
-        "sen",
-        "rep",
-        "pres",
-        "mt",
-        "vs",
-        "cf",
-        "e.g",
-        "i.e",
-    ]
-)
+_TITLES = frozenset(listed("capt cf col dr e.g gen gov hon i.e lt messrs mr mrs ms mt mx pres prof rep rev sen sgt vs"))
 _ABBREVIATIONS = frozenset(
     listed(
         "approx apr aug ave blvd bros co corp dec dept eq etc feb fig figs inc jan jr jul jun ltd nov oct ph.d pp rd "
