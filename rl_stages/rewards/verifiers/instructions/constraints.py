@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -13,6 +14,8 @@ Check = Callable[..., bool]
 CHECKS: dict[str, Check] = {}
 RELATIONS = ("less than", "at least")
 
+_PART = regex.compile(r"\w+")
+_ASCII_PART = re.compile(r"\w+")
 _WORD = regex.compile(r"\w+(?:[-'\u2019]\w+)*")
 _PUNCTUATION = str.maketrans("", "", string.punctuation + "\u201c\u201d\u2018\u2019\u2026\u2013\u2014")
 
@@ -40,6 +43,11 @@ def nonempty_parts(parts: Sequence[str]) -> list[str]:
     if not all(part.strip() for part in parts[1:-1]):
         return []
     return [part for part in parts if part.strip()]
+
+
+def word_parts(text: str) -> list[str]:
+    """The runs of letters, digits and combining marks. `re`, which knows no marks, is faster where there are none."""
+    return (_ASCII_PART if text.isascii() else _PART).findall(text)
 
 
 def words(text: str) -> list[str]:

@@ -30,6 +30,7 @@ from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints import (
     listed,
     occurrences,
     rising,
+    word_parts,
     words,
 )
 from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints_rlvr import is_palindrome, same_words
@@ -92,7 +93,7 @@ def lengths_in_words(text: str) -> list[int]:
 
 @instruction("count:word_count_range")
 def word_count_range(answer: str, *, min_words: int, max_words: int) -> bool:
-    return min_words <= len(regex.findall(r"\w+", answer)) <= max_words
+    return min_words <= len(word_parts(answer)) <= max_words
 
 
 @instruction("count:unique_word_count")
@@ -107,7 +108,7 @@ def conjunctions(answer: str, *, small_n: int) -> bool:
 
 @instruction("count:person_names")
 def person_names(answer: str, *, N: int) -> bool:
-    return len(set(NAMES) & set(regex.findall(r"\w+", answer))) >= N
+    return len(set(NAMES) & set(word_parts(answer))) >= N
 
 
 @instruction("count:numbers")
@@ -129,7 +130,7 @@ def words_japanese(answer: str, *, N: int) -> bool:
 
 @instruction("count:pronouns")
 def pronouns(answer: str, *, N: int) -> bool:
-    return sum(word in PRONOUNS for word in regex.findall(r"\w+", answer.lower())) >= N
+    return sum(word in PRONOUNS for word in word_parts(answer.lower())) >= N
 
 
 @instruction("count:keywords_multiple")
@@ -142,7 +143,7 @@ def keywords_multiple(
 
 @instruction("ratio:stop_words")
 def stop_words(answer: str, *, percentage: int) -> bool:
-    there = regex.findall(r"\w+", answer.lower())
+    there = word_parts(answer.lower())
     return bool(there) and 100 * sum(word in STOP_WORDS for word in there) / len(there) <= percentage
 
 

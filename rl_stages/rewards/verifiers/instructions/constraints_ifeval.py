@@ -24,13 +24,13 @@ from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints import (
     nonempty_parts,
     occurrences,
     spans,
+    word_parts,
 )
 from cascade_rl.rl_stages.rewards.verifiers.instructions.english import is_english
 from cascade_rl.rl_stages.rewards.verifiers.instructions.sentences import sentences
 
 CONSTRAINED_ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
-_WORD = regex.compile(r"\w+")
 _HYPHENATED_WORD = regex.compile(r"\w+(?:-\w+)*")
 
 
@@ -56,7 +56,7 @@ def letter_frequency(answer: str, *, letter: str, let_frequency: int, let_relati
 
 @instruction("length_constraints:number_words")
 def number_words(answer: str, *, num_words: int, relation: str) -> bool:
-    return compare(len(_WORD.findall(answer)), relation, num_words)
+    return compare(len(word_parts(answer)), relation, num_words)
 
 
 @instruction("length_constraints:number_sentences")
