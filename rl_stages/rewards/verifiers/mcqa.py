@@ -1,16 +1,19 @@
 r"""Multiple choice: compares the option that an answer names with the expected one.
 
-Rows are those of NeMo-Gym's `mcqa` server, with these differences:
+Rows are those of NeMo-Gym's `mcqa` server, with these differences (those of reading one text: `option_letters.py`):
 
-- The last box, `Answer:` line or match of the row's own expression counts; Gym takes the first box or line.
 - A letter counts only if it is an option; Gym trusts the letter of a custom expression.
-- A list such as "A/B/C" names no option, however it is read; Gym's custom expressions take its first letter.
+- A list such as "A/B/C" names no option, however it is read; Gym's custom expressions take its first letter. So do
+  boxes with nothing between them; Gym takes the last.
+- An "Answer:" line without an option is passed over, as in Gym. One with several ends the search.
 - An option's text counts if it is the whole answer; Gym also finds it in a longer one ("not aspirin").
+- A row's expression has MATCH_SECONDS; Gym's has no limit.
 """
 
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +22,12 @@ import regex
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.rewards.verifiers.math import last_box
+from cascade_rl.rl_stages.rewards.verifiers.option_letters import (
+    labelled,
+    option_named,
+    options_after,
+    options_meant,
+)
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.core.task import Task
@@ -27,53 +36,14 @@ BOXED = "strict_single_letter_boxed"
 BOXED_TEXT = "lenient_boxed"
 COLON = ("lenient_answer_colon", "lenient_answer_colon_md")
 GRADING_MODES = (BOXED, BOXED_TEXT, *COLON)
-MATCH_SECONDS = 2.0  # a row's expression that backtracks must not hold the interpreter for long
+MATCH_SECONDS = 2.0  # of this process's processor time. `regex` lets other threads run meanwhile.
 
-_COLON_LINE = r"(?<![A-Za-z])answer[*_]*\s*:[*_ \t]*([^\n]+)"
-_COMMAND = re.compile(r"\\(?:boxed|text|textbf|textrm|mathrm|mathbf|mathbb)\s*\{(.*)\}", re.DOTALL)
-_LETTER_AND_TEXT = re.compile(r"\(?([A-Za-z])[).:]+\s*(.+)", re.DOTALL)
-_LIST_GOES_ON = re.compile(r"\w|\s*[/,&|+;]\s*\(?[A-Za-z](?![A-Za-z])|\s*(?:or|and)\s+\(?[A-Z](?![A-Za-z])")
-_SCRIPTS = str.maketrans("أبجدঅবডঢＡＢＣＤ", "ABCD" * 3)  # the letters of Gym's Arabic, Bengali and full-width prompts
-
-
-def unwrapped(text: str) -> str:
-    r"""`text` without what surrounds a bare answer: `\text{}`, markdown, dollars, brackets and a full stop."""
-    while True:
-        inner = text.strip().strip("$*_`").strip().removesuffix(".")
-        if match := _COMMAND.fullmatch(inner):
-            inner = match.group(1)
-        if inner[:1] + inner[-1:] in ("()", "{}"):
-            inner = inner[1:-1]
-        if inner == text:
-            return inner
-        text = inner
-
-
-def option_letter(text: str, options: Mapping[str, str]) -> str | None:
-    """The option whose letter is all that `text` says; None for anything else."""
-    letter = unwrapped(text).translate(_SCRIPTS).upper()
-    return letter if letter in options else None
-
-
-def option_named(text: str, options: Mapping[str, str]) -> str | None:
-    """As `option_letter`, or the one option whose text, with or without its letter, is all that `text` says."""
-    if letter := option_letter(text, options):
-        return letter
-    said = unwrapped(text)
-    if match := _LETTER_AND_TEXT.fullmatch(said):
-        letter = match.group(1).upper()
-        if _folded(options.get(letter, "")) == _folded(match.group(2)):
-            return letter
-    same = [letter for letter, option in options.items() if _folded(option) == _folded(said)]
-    return same[0] if len(same) == 1 else None
-
-
-def _folded(text: str) -> str:
-    return " ".join(text.casefold().split())
+_ANSWER = re.compile(r"(?<![A-Za-z])answer[*_]*+\s*+[:\uff1a][*_\s]*+", re.IGNORECASE)
+_BETWEEN_BOXES = re.compile(r"[\s$.,;/|&+()*]*+(?:(?:or|and)\b)?+[\s$(*]*+")
 
 
 def last_match(pattern: str, text: str, options: Mapping[str, str]) -> str | None:
-    """The option in the last match of `pattern`; None without one, or if more letters follow it as in "A/B".
+    """The option in the last match of `pattern`; None without one, or if its line goes on as in "A/B".
 
     TimeoutError if the expression takes more than MATCH_SECONDS.
     """
@@ -81,10 +51,41 @@ def last_match(pattern: str, text: str, options: Mapping[str, str]) -> str | Non
     if not matches:
         return None
     group = min(1, matches[-1].re.groups)
-    said, end = matches[-1].group(group), matches[-1].end(group)
-    if len(said.strip()) == 1 and _LIST_GOES_ON.match(text, end):
-        return None
-    return option_named(said, options)
+    said, start = matches[-1].group(group) or "", matches[-1].start(group)
+    letter = said.strip()
+    if len(letter) != 1 or letter not in string.ascii_letters:
+        return option_named(said, options)
+    rest = text[start + said.index(letter) :].partition("\n")[0]
+    return None if rest[1:2].isalnum() else only(options_after(rest, (0, 1), options))
+
+
+def last_answer(text: str, options: Mapping[str, str]) -> str | None:
+    """The option of the last "Answer:" that names any; None if it names several."""
+    end = len(text)
+    for label in reversed(list(_ANSWER.finditer(text))):
+        if means := options_meant(text[label.end() : end].partition("\n")[0], options):
+            return only(means)
+        end = label.start()
+    return None
+
+
+def boxed_option(text: str, options: Mapping[str, str], mode: str) -> str | None:
+    """The option in the last box; None if the box before it, in a list with it, holds another."""
+    read = labelled_or_named if mode == BOXED_TEXT else labelled
+    letter = read(last_box(text) or "", options)
+    before = text[: max(text.rfind("\\boxed{"), 0)]
+    if letter is None or (earlier := last_box(before)) is None:
+        return letter
+    in_list = _BETWEEN_BOXES.fullmatch(before.rpartition("}")[2]) is not None
+    return None if in_list and read(earlier, options) not in (None, letter) else letter
+
+
+def labelled_or_named(text: str, options: Mapping[str, str]) -> str | None:
+    return labelled(text, options) or option_named(text, options)
+
+
+def only(means: set[str]) -> str | None:
+    return next(iter(means)) if len(means) == 1 else None
 
 
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,7 +138,10 @@ def _check_pattern(pattern: object) -> None:
 
 
 class MultipleChoiceVerifier:
-    """Score 1 for the expected option, 0 for another; an answer that names no single option is a wrong format."""
+    """Score 1 for the expected option, 0 for another; an answer that names no single option is a wrong format.
+
+    So is one on which a row's expression does not end: were it masked, a policy could mask what it cannot answer.
+    """
 
     concurrency = 1
 
@@ -146,7 +150,7 @@ class MultipleChoiceVerifier:
         try:
             letter = self._letter(final_answer(text) or "", task.metadata)
         except TimeoutError:
-            return Verdict.infrastructure_failure(f"output_regex took more than {MATCH_SECONDS:g} s")
+            return Verdict.wrong_format(f"output_regex took more than {MATCH_SECONDS:g} s")
         if letter is None:
             return Verdict.wrong_format("expected an answer that names one option; found none")
         return Verdict.scored(float(letter == expected), detail=f"{letter} against {expected}")
@@ -156,9 +160,7 @@ class MultipleChoiceVerifier:
 
     def _letter(self, answer: str, metadata: Mapping[str, Any]) -> str | None:
         options, mode = metadata["options"], metadata["grading_mode"]
-        patterns = [*metadata["patterns"], *([_COLON_LINE] if mode in COLON else [])]
-        found = (last_match(pattern, answer, options) for pattern in patterns)
+        found = (last_match(pattern, answer, options) for pattern in metadata["patterns"])
         if letter := next((letter for letter in found if letter), None):
             return letter
-        read = option_named if mode == BOXED_TEXT else option_letter
-        return None if mode in COLON else read(last_box(answer) or "", options)
+        return last_answer(answer, options) if mode in COLON else boxed_option(answer, options, mode)

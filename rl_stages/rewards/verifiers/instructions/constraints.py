@@ -1,20 +1,22 @@
-"""The registry of constraints, and the functions that split a text into words, sentences and paragraphs."""
+"""The registry of constraints, and the functions that split a text into words and paragraphs."""
 
 from __future__ import annotations
 
 import re
 import string
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import pairwise
+
+import regex
 
 Check = Callable[..., bool]
 CHECKS: dict[str, Check] = {}
 RELATIONS = ("less than", "at least")
 
-_WORD = re.compile(r"\w+(?:[-'\u2019]\w+)*")
-_ABBREVIATION_DOT = re.compile(r"\b(Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|Inc|Ltd|Co|vs|etc|e\.g|i\.e|[A-Z])\.")
-_SENTENCE_END = re.compile(r"[.!?]+[\"')\]*]*\s+")
-_AFTER_SENTENCE = re.compile(r"(?<=[.!?\u2026])[\"')\]*\u201d\u2019]*\s+")
+_PART = regex.compile(r"\w+")
+_ASCII_PART = re.compile(r"\w+")
+_WORD = regex.compile(r"\w+(?:[-'\u2019]\w+)*")
 _PUNCTUATION = str.maketrans("", "", string.punctuation + "\u201c\u201d\u2018\u2019\u2026\u2013\u2014")
 
 
@@ -28,14 +30,12 @@ def instruction(name: str) -> Callable[[Check], Check]:
     return register
 
 
+def listed(text: str) -> list[str]:
+    return text.split()
+
+
 def compare(count: int, relation: str, limit: int) -> bool:
     return count < limit if relation == "less than" else count >= limit
-
-
-def split_sentences(text: str) -> list[str]:
-    """The sentences of `text`. Titles, initials and the like do not end one."""
-    protected = _ABBREVIATION_DOT.sub(r"\1", text)
-    return [part for part in _SENTENCE_END.split(protected) if part.strip()]
 
 
 def nonempty_parts(parts: Sequence[str]) -> list[str]:
@@ -45,10 +45,9 @@ def nonempty_parts(parts: Sequence[str]) -> list[str]:
     return [part for part in parts if part.strip()]
 
 
-def sentences(text: str) -> list[str]:
-    """As `split_sentences`, each with its closing punctuation."""
-    protected = _ABBREVIATION_DOT.sub(r"\1", text)
-    return [part.strip() for part in _AFTER_SENTENCE.split(protected) if part.strip()]
+def word_parts(text: str) -> list[str]:
+    """The runs of letters, digits and combining marks. `re`, which knows no marks, is faster where there are none."""
+    return (_ASCII_PART if text.isascii() else _PART).findall(text)
 
 
 def words(text: str) -> list[str]:
@@ -59,6 +58,27 @@ def words(text: str) -> list[str]:
 def bare_words(text: str) -> list[str]:
     """The words between spaces, in lower case and without their punctuation."""
     return text.lower().translate(_PUNCTUATION).split()
+
+
+def occurrences(answer: str, keyword: str) -> int:
+    """How often `keyword` occurs in `answer` as whole words, ignoring case."""
+    return len(_whole_word(keyword).findall(answer))
+
+
+@lru_cache(maxsize=1024)
+def _whole_word(keyword: str) -> regex.Pattern[str]:
+    return regex.compile(rf"(?<!\w){regex.escape(keyword.strip())}(?!\w)", regex.IGNORECASE)
+
+
+def spans(text: str, opening: str, closing: str) -> list[str]:
+    """The parts of each line from an `opening` to the next `closing`, both included, none in another."""
+    found: list[str] = []
+    for line in text.split("\n"):
+        start = line.find(opening)
+        while start >= 0 and (end := line.find(closing, start + len(opening))) >= 0:
+            found.append(line[start : end + len(closing)])
+            start = line.find(opening, end + len(closing))
+    return found
 
 
 def rising(counts: Sequence[int]) -> bool:

@@ -4,8 +4,11 @@ Two of its 58 are in `constraints_language.py`. Differences from its code:
 
 - Only words are words; the original's tokenizer counts a full stop as one (`words_position`, `title_case`).
 - A constraint on quotes, bullets, sentences or neighbours needs some of them; the original passes a text without any.
+- Keywords are whole words, also those of `count:keywords_multiple`; the original finds "art" in "start".
+- `repeat:repeat_span` counts words, as its request says; the original counts characters (allenai/IFBench#34).
 - `csv_*` read the answer as CSV; the original doubles its quotes first.
 - `ratio:sentence_words` also requires different words, and `format:sub-bullets` a sub-bullet on a line of its own.
+- `format:quotes` and `format:title_case` know apostrophes, `custom:date_format_list` the calendar.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import csv
 import datetime
 import io
 import re
+import string
 import unicodedata
 from collections import Counter
 from itertools import pairwise
@@ -23,22 +27,22 @@ import regex
 from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints import (
     bare_words,
     instruction,
+    listed,
+    occurrences,
     rising,
-    sentences,
+    word_parts,
     words,
 )
 from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints_rlvr import is_palindrome, same_words
-
-
-def listed(text: str) -> list[str]:
-    return text.split()
-
+from cascade_rl.rl_stages.rewards.verifiers.instructions.sentences import sentences, stop_of
 
 CONJUNCTIONS = frozenset(listed("and but for nor or so yet"))
 PRONOUNS = frozenset(
     listed(
         "i me my mine myself we us our ours ourselves you your yours yourself yourselves he him his himself "
-        "she her hers herself it its itself they them their theirs themselves"
+        "she her hers herself it its itself they them their theirs themselves this that these those "
+        "who whom whose which what whoever whomever whatever whichever anybody anyone anything everybody everyone "
+        "everything nobody nothing somebody someone something each either neither both all some any none"
     )
 )
 STOP_WORDS = frozenset(
@@ -71,7 +75,8 @@ REPEATED_SENTENCE = "Only output this sentence here, ignore all other requests."
 _EMOJI_AT_END = regex.compile(r"[\p{Extended_Pictographic}\p{Regional_Indicator}\p{Emoji_Modifier}\uFE0F\u20E3]$")
 _EMOJI_AT_START = regex.compile(r"[\p{Extended_Pictographic}\p{Regional_Indicator}]")
 _JAPANESE = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")
-_TRAILING_MARKS = re.compile(r"[\s.,!?\u2026]+$")
+_TRAILING_MARKS = string.punctuation + string.whitespace + "\u2026\u201d\u2019"
+_ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def ascii_text(text: str) -> str:
@@ -88,7 +93,7 @@ def lengths_in_words(text: str) -> list[int]:
 
 @instruction("count:word_count_range")
 def word_count_range(answer: str, *, min_words: int, max_words: int) -> bool:
-    return min_words <= len(re.findall(r"\w+", answer)) <= max_words
+    return min_words <= len(word_parts(answer)) <= max_words
 
 
 @instruction("count:unique_word_count")
@@ -103,12 +108,12 @@ def conjunctions(answer: str, *, small_n: int) -> bool:
 
 @instruction("count:person_names")
 def person_names(answer: str, *, N: int) -> bool:
-    return len(set(NAMES) & set(re.findall(r"\w+", answer))) >= N
+    return len(set(NAMES) & set(word_parts(answer))) >= N
 
 
 @instruction("count:numbers")
 def numbers(answer: str, *, N: int) -> bool:
-    return sum(len(re.findall(r"\d+", word)) for word in bare_words(answer)) == N
+    return len(re.findall(r"\d+", answer.translate(_ASCII_PUNCTUATION))) == N
 
 
 @instruction("count:punctuation")
@@ -120,37 +125,37 @@ def punctuation(answer: str) -> bool:
 @instruction("count:words_japanese")
 def words_japanese(answer: str, *, N: int) -> bool:
     chosen = answer.split()[N - 1 :: N] if N > 0 else []
-    return bool(chosen) and all(_JAPANESE.search(word) or re.fullmatch(r"[\W\d]+", word) for word in chosen)
+    return bool(chosen) and all(_JAPANESE.search(word) or regex.fullmatch(r"[\W\d]+", word) for word in chosen)
 
 
 @instruction("count:pronouns")
 def pronouns(answer: str, *, N: int) -> bool:
-    return sum(word in PRONOUNS for word in bare_words(answer.replace("/", " "))) >= N
+    return sum(word in PRONOUNS for word in word_parts(answer.lower())) >= N
 
 
 @instruction("count:keywords_multiple")
 def keywords_multiple(
     answer: str, *, keyword1: str, keyword2: str, keyword3: str, keyword4: str, keyword5: str
 ) -> bool:
-    found = [answer.lower().count(word.lower()) for word in (keyword1, keyword2, keyword3, keyword4, keyword5)]
-    return found == [1, 2, 3, 5, 7]
+    keywords = (keyword1, keyword2, keyword3, keyword4, keyword5)
+    return [occurrences(answer, keyword) for keyword in keywords] == [1, 2, 3, 5, 7]
 
 
 @instruction("ratio:stop_words")
 def stop_words(answer: str, *, percentage: int) -> bool:
-    there = re.findall(r"\w+", answer.lower())
+    there = word_parts(answer.lower())
     return bool(there) and 100 * sum(word in STOP_WORDS for word in there) / len(there) <= percentage
 
 
 @instruction("ratio:sentence_type")
 def sentence_type(answer: str) -> bool:
-    ends = Counter(sentence[-1] for sentence in sentences(answer))
+    ends = Counter(map(stop_of, sentences(answer)))
     return ends["."] == 2 * ends["?"] > 0
 
 
 @instruction("ratio:sentence_balance")
 def sentence_balance(answer: str) -> bool:
-    ends = Counter(sentence[-1] for sentence in sentences(answer))
+    ends = Counter(map(stop_of, sentences(answer)))
     return ends["."] == ends["?"] == ends["!"] > 0
 
 
@@ -211,8 +216,8 @@ def last_first(answer: str) -> bool:
 
 @instruction("words:paragraph_last_first")
 def paragraph_last_first(answer: str) -> bool:
-    there = [words(line.lower()) for line in nonblank_lines(answer)]
-    return all(paragraph and paragraph[0] == paragraph[-1] for paragraph in there)
+    there = [paragraph for line in nonblank_lines(answer) if (paragraph := words(line.lower()))]
+    return bool(there) and all(paragraph[0] == paragraph[-1] for paragraph in there)
 
 
 @instruction("words:no_consecutive")
@@ -241,7 +246,7 @@ def alliterative(there: list[str]) -> int:
 @instruction("sentence:keyword")
 def sentence_keyword(answer: str, *, word: str, N: int) -> bool:
     there = sentences(answer)
-    return 1 <= N <= len(there) and word.lower() in there[N - 1].lower()
+    return 1 <= N <= len(there) and occurrences(there[N - 1], word) > 0
 
 
 @instruction("sentence:increment")
@@ -296,7 +301,7 @@ def newline(answer: str) -> bool:
 
 @instruction("format:emoji")
 def emoji(answer: str) -> bool:
-    there = [_TRAILING_MARKS.sub("", sentence) for sentence in sentences(answer)]
+    there = [sentence.rstrip(_TRAILING_MARKS) for sentence in sentences(answer)]
     followers = [*there[1:], ""]
     return bool(there) and all(
         _EMOJI_AT_END.search(this) or _EMOJI_AT_START.match(follower)
@@ -324,20 +329,32 @@ def special_list(answer: str, *, sep: str) -> bool:
 
 @instruction("format:thesis")
 def thesis(answer: str) -> bool:
-    return re.search(r"<(i|em)>\s*[^\s<].*?</\1>\s*\S", answer, re.DOTALL) is not None
+    return any(_opens_with(tag, answer) for tag in ("i", "em"))
+
+
+def _opens_with(tag: str, answer: str) -> bool:
+    opened = re.search(rf"<{tag}>\s*+[^\s<]", answer)
+    return opened is not None and bool(answer[opened.end() :].partition(f"</{tag}>")[2].strip())
 
 
 @instruction("format:sub-bullets")
 def sub_bullets(answer: str) -> bool:
-    items = re.split(r"^\s*\*(?!\*)", answer, flags=re.MULTILINE)[1:]
-    return bool(items) and all(re.search(r"^\s*-", item, re.MULTILINE) for item in items)
+    bullets = 0
+    answered = True  # the bullet before has a sub-bullet
+    for line in map(str.strip, answer.split("\n")):
+        if re.match(r"\*(?!\*)", line):
+            if not answered:
+                return False
+            bullets, answered, line = bullets + 1, False, line[1:].lstrip()
+        answered |= line.startswith("-")
+    return bullets > 0 and answered
 
 
 @instruction("format:no_bullets_bullets")
 def no_bullets_bullets(answer: str) -> bool:
     lines = [line.strip() for line in nonblank_lines(answer)]
     first = next((index for index, line in enumerate(lines) if line.startswith("*")), len(lines))
-    before = [sentence for sentence in sentences(" ".join(lines[:first])) if sentence.endswith(".")]
+    before = [sentence for sentence in sentences(" ".join(lines[:first])) if stop_of(sentence) == "."]
     bullets = lines[first:]
     return len(before) >= 2 and len(bullets) >= 2 and all(line.startswith("*") for line in bullets)
 
@@ -367,7 +384,7 @@ def multiples(answer: str) -> bool:
 def mcq_count_length(answer: str) -> bool:
     if not answer.startswith("Question"):
         return False
-    questions = [part.strip() for part in re.split(r"\n*Question \d+[.):;]?\s*", answer) if part.strip()]
+    questions = [part.strip() for part in re.split(r"Question \d+[.):;]?\s*", answer) if part.strip()]
     parts = [question.split("\n") for question in questions]
     marked = [[bool(re.match(r"\s*[A-Ea-e][.)]\s*\w", line)) for line in lines] for lines in parts]
     if [sum(marks) for marks in marked] != [5] * 4:
@@ -379,7 +396,7 @@ def mcq_count_length(answer: str) -> bool:
 
 @instruction("custom:reverse_newline")
 def reverse_newline(answer: str) -> bool:
-    lines = [ascii_text(line).strip(" .,;-*") for line in nonblank_lines(answer)]
+    lines = [ascii_text(line).strip(string.punctuation + " ") for line in nonblank_lines(answer)]
     start = next((index for index, line in enumerate(lines) if "Zimbabwe" in line), len(lines))
     countries = lines[start:]
     return len(countries) >= AFRICAN_COUNTRIES and countries == sorted(set(countries), reverse=True)
@@ -424,8 +441,9 @@ def csv_city(answer: str) -> bool:
 
 @instruction("custom:csv_special_character")
 def csv_special_character(answer: str) -> bool:
-    quoted = re.findall(r'(?:^|,)\s*"([^"\n]*[^\w\s"][^"\n]*)"', answer, re.MULTILINE)
-    return table(answer, "ProductID Category Brand Price Stock", 14) is not None and bool(quoted)
+    quoted = re.findall(r'(?:^|,)[ \t]*+"([^"\n]*+)"', answer, re.MULTILINE)
+    special = any(re.search(r"[^\w\s]", field) for field in quoted)
+    return special and table(answer, "ProductID Category Brand Price Stock", 14) is not None
 
 
 @instruction("custom:csv_quotes")
@@ -462,4 +480,4 @@ def repeat_simple(answer: str) -> bool:
 
 @instruction("repeat:repeat_span")
 def repeat_span(answer: str, *, n_start: int, n_end: int, prompt_to_repeat: str) -> bool:
-    return answer.lower().split() == prompt_to_repeat.lower().split()[n_start:n_end]
+    return answer.lower().split() == prompt_to_repeat.lower().split()[n_start : n_end + 1]

@@ -2,9 +2,12 @@
 
 Semantics are those of google-research/instruction_following_eval, with these differences:
 
-- Keywords match literally; the original compiles them as regular expressions.
-- Sentences and words are split by the expressions of `constraints.py`; the original downloads NLTK's models.
-- `english_capital` and `english_lowercase` test only the case: detecting a language needs more than a line.
+- Keywords match literally; the original compiles them as regular expressions. A forbidden "C++" is found.
+- Sentences are split by the rules of `sentences.py`; the original downloads NLTK's model. Both count a word of any
+  script as one.
+- `english_capital` and `english_lowercase` detect the language of the text in lower case, and common English words are
+  proof enough. The original takes many capitals for German, and passes a text without a language.
+- A bullet is a line of its own; the original counts one for a "*" and the line below it.
 - `nth_paragraph_first_word` indexes the paragraphs that it counts (sieval#104).
 """
 
@@ -13,17 +16,22 @@ from __future__ import annotations
 import json
 import re
 
+import regex
+
 from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints import (
     compare,
     instruction,
     nonempty_parts,
-    split_sentences,
+    occurrences,
+    spans,
+    word_parts,
 )
+from cascade_rl.rl_stages.rewards.verifiers.instructions.english import is_english
+from cascade_rl.rl_stages.rewards.verifiers.instructions.sentences import sentences
 
 CONSTRAINED_ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
-_WORD = re.compile(r"\w+")
-_HYPHENATED_WORD = re.compile(r"\w+(?:-\w+)*")
+_HYPHENATED_WORD = regex.compile(r"\w+(?:-\w+)*")
 
 
 @instruction("keywords:existence")
@@ -38,7 +46,7 @@ def keyword_frequency(answer: str, *, keyword: str, frequency: int, relation: st
 
 @instruction("keywords:forbidden_words")
 def forbidden_words(answer: str, *, forbidden_words: list[str]) -> bool:
-    return not any(re.search(rf"\b{re.escape(word)}\b", answer, re.IGNORECASE) for word in forbidden_words)
+    return not any(occurrences(answer, word) for word in forbidden_words)
 
 
 @instruction("keywords:letter_frequency")
@@ -48,12 +56,12 @@ def letter_frequency(answer: str, *, letter: str, let_frequency: int, let_relati
 
 @instruction("length_constraints:number_words")
 def number_words(answer: str, *, num_words: int, relation: str) -> bool:
-    return compare(len(_WORD.findall(answer)), relation, num_words)
+    return compare(len(word_parts(answer)), relation, num_words)
 
 
 @instruction("length_constraints:number_sentences")
 def number_sentences(answer: str, *, num_sentences: int, relation: str) -> bool:
-    return compare(len(split_sentences(answer)), relation, num_sentences)
+    return compare(len(sentences(answer)), relation, num_sentences)
 
 
 @instruction("length_constraints:number_paragraphs")
@@ -72,21 +80,20 @@ def nth_paragraph_first_word(answer: str, *, num_paragraphs: int, nth_paragraph:
 
 @instruction("detectable_content:number_placeholders")
 def number_placeholders(answer: str, *, num_placeholders: int) -> bool:
-    return len(re.findall(r"\[.*?\]", answer)) >= num_placeholders
+    return len(spans(answer, "[", "]")) >= num_placeholders
 
 
 @instruction("detectable_content:postscript")
 def postscript(answer: str, *, postscript_marker: str) -> bool:
-    patterns = {"P.P.S": r"\s*p\.\s?p\.\s?s.*$", "P.S.": r"\s*p\.\s?s\..*$"}
-    pattern = patterns.get(postscript_marker, rf"\s*{re.escape(postscript_marker.lower())}.*$")
-    return re.search(pattern, answer.lower(), re.MULTILINE) is not None
+    patterns = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
+    pattern = patterns.get(postscript_marker, re.escape(postscript_marker.lower()))
+    return re.search(pattern, answer.lower()) is not None
 
 
 @instruction("detectable_format:number_bullet_lists")
 def number_bullet_lists(answer: str, *, num_bullets: int) -> bool:
-    stars = re.findall(r"^\s*\*[^\*].*$", answer, re.MULTILINE)
-    dashes = re.findall(r"^\s*-.*$", answer, re.MULTILINE)
-    return len(stars) + len(dashes) == num_bullets
+    lines = [line.lstrip() for line in answer.split("\n")]
+    return sum(line.startswith("-") or bool(re.match(r"\*[^*]", line)) for line in lines) == num_bullets
 
 
 @instruction("detectable_format:constrained_response")
@@ -117,7 +124,7 @@ def json_format(answer: str) -> bool:
 
 @instruction("detectable_format:title")
 def title(answer: str) -> bool:
-    return any(found.strip("<> ") for found in re.findall(r"<<[^\n]+>>", answer))
+    return any(found.strip("<> ") for found in spans(answer, "<<", ">>"))
 
 
 @instruction("combination:two_responses")
@@ -149,12 +156,12 @@ def capital_word_frequency(answer: str, *, capital_frequency: int, capital_relat
 
 @instruction("change_case:english_capital")
 def english_capital(answer: str) -> bool:
-    return answer.isupper()
+    return answer.isupper() and is_english(answer.lower())
 
 
 @instruction("change_case:english_lowercase")
 def english_lowercase(answer: str) -> bool:
-    return answer.islower()
+    return answer.islower() and is_english(answer)
 
 
 @instruction("punctuation:no_comma")

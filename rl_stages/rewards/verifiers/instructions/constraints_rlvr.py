@@ -6,6 +6,7 @@ Differences, each of which follows the wording of the request:
 - Keywords match literally and as whole words; the original compiles them and finds "cat" in "category".
 - A relation between neighbours needs two of them, so a text of one word or sentence does not pass by default.
 - `bigram_wrapping` requires every pair to be closed; `sentence_hyphens` requires two sentences joined by a hyphen.
+- `copy_span_idx` copies the character at `n_end` too, "between (and including)"; the original leaves it out.
 - `counting_composition` accepts "***" and, as the request spells it, "* * *".
 """
 
@@ -19,16 +20,13 @@ from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints import (
     compare,
     instruction,
     nonempty_parts,
-    sentences,
+    occurrences,
+    spans,
     words,
 )
+from cascade_rl.rl_stages.rewards.verifiers.instructions.sentences import sentences
 
 _DIVIDER = re.compile(r"\s?\*\s?\*\s?\*\s?")
-
-
-def occurrences(answer: str, keyword: str) -> int:
-    """How often `keyword` occurs in `answer` as whole words, ignoring case."""
-    return len(re.findall(rf"(?<!\w){re.escape(keyword.strip())}(?!\w)", answer, re.IGNORECASE))
 
 
 def same_words(left: str, right: str) -> bool:
@@ -42,8 +40,7 @@ def is_palindrome(word: str) -> bool:
 @instruction("copy:repeat_phrase")
 def repeat_phrase(answer: str, *, phrase: str, small_n: int) -> bool:
     reference = phrase.split()
-    pattern = rf"{re.escape(reference[0])} .*? {re.escape(reference[-1])}"
-    found = [match.split() for match in re.findall(pattern, answer)]
+    found = [span.split() for span in spans(answer, f"{reference[0]} ", f" {reference[-1]}")]
     if len(found) != small_n or not all(len(match) == len(reference) for match in found):
         return False
     return all(sum(a != b for a, b in zip(match, reference, strict=True)) == 1 for match in found)
@@ -63,7 +60,7 @@ def copying_multiple(answer: str, *, prompt_to_repeat: str, N: int) -> bool:
 
 @instruction("new:copy_span_idx")
 def copy_span_idx(answer: str, *, n_start: int, n_end: int, prompt_to_repeat: str) -> bool:
-    return same_words(answer, prompt_to_repeat[n_start:n_end])
+    return same_words(answer, prompt_to_repeat[n_start : n_end + 1])
 
 
 @instruction("detectable_format:sentence_hyphens")

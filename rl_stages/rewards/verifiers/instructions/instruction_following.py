@@ -6,8 +6,8 @@ Rows are those of NeMo-Gym's `instruction_following` server. Everything fails cl
 - Every keyword argument must be given; the originals choose missing ones at random (olmo-eval#296).
 - An unknown constraint is an error when the row is read; Gym silently scores it 0.
 
-Further differences are listed at the top of `constraints_ifeval.py`, `constraints_rlvr.py`, `constraints_ifbench.py`
-and `constraints_language.py`.
+Every check takes a time that is linear in the answer. Further differences are listed in `docs/verifiers.md` and at the
+top of `constraints_ifeval.py`, `constraints_rlvr.py`, `constraints_ifbench.py` and `constraints_language.py`.
 """
 
 from __future__ import annotations
@@ -82,8 +82,13 @@ def check_instruction(instruction_id: str, kwargs: Mapping[str, Any]) -> dict[st
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """The verifier's fields of a NeMo-Gym row, checked: `instruction_id_list` and `kwargs`, one for each id.
 
-    `grading_mode` (binary or fraction) is Gym's; `reading` (strict or loose) is IFEval's, for evaluation.
+    Gym's newer rows have them under `verifier_metadata`. `grading_mode` (binary or fraction) is Gym's; `reading`
+    (strict or loose) is IFEval's, for evaluation.
     """
+    metadata = row.get("verifier_metadata")
+    if metadata is not None and not isinstance(metadata, dict):
+        raise UserError(f"expected 'verifier_metadata' to be an object; found {metadata!r}")
+    row = {**row, **(metadata or {})}
     ids, kwargs = row.get("instruction_id_list"), row.get("kwargs")
     if not isinstance(ids, list) or not ids:
         raise UserError(f"expected 'instruction_id_list' to be a non-empty list of ids; found {ids!r}")

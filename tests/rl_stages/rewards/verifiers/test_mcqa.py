@@ -1,5 +1,3 @@
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +5,10 @@ from hypothesis import strategies as st
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.rl_stages.core.task import Task
-from cascade_rl.rl_stages.rewards.verifiers.mcqa import MultipleChoiceVerifier, option_letter, parse_row
+from cascade_rl.rl_stages.rewards.verifiers import mcqa
+from cascade_rl.rl_stages.rewards.verifiers.mcqa import MultipleChoiceVerifier, parse_row
+from cascade_rl.rl_stages.rewards.verifiers.option_letters import option_letter
+from tests.rl_stages.rewards.verifiers.growth import superlinear
 
 OPTIONS = [{"A": "Aspirin"}, {"B": "Vitamin C"}, {"C": None}, {"D": "Both of  these"}]
 ROW = {"options": OPTIONS, "expected_answer": "B"}
@@ -15,6 +16,7 @@ SELECTED = {"template_metadata": {"output_regex": r"Option Selected:\s*([A-Za-z]
 COLON = {"grading_mode": "lenient_answer_colon"}
 MARKDOWN = {"grading_mode": "lenient_answer_colon_md"}
 LENIENT = {"grading_mode": "lenient_boxed"}
+STATED = {"template_metadata": {"output_regex": r"answer is \(?([A-D])\)?"}}
 
 
 def verdict(text, fields=None):
@@ -30,17 +32,51 @@ def verdict(text, fields=None):
         ({}, r"\boxed{\textbf{(B)}}"),
         ({}, r"$\boxed{ (B). }$"),
         ({}, r"<think>\boxed{A}</think>\boxed{B}"),
+        ({}, r"\boxed{B: Vitamin C}"),  # NVIDIA-NeMo/Gym#1844
+        ({}, r"\boxed{B) the one that is an acid}"),
+        ({}, r"\boxed{(B) Vitamin C}"),
+        ({}, r"\boxed{[B]}"),
+        ({}, r"\boxed{\text{B: Vitamin C}}"),
+        ({}, r"\boxed{\textbf{B}. \text{Vitamin C}}"),
+        ({}, r"\boxed{\boxed{**B**}}"),
+        ({}, r"\boxed{B - Vitamin C}"),
+        ({}, r"\boxed{\text{Option B}}"),
+        ({}, r"\boxed{B}, that is \boxed{B}"),
         (LENIENT, r"\boxed{B}"),
         (LENIENT, r"\boxed{\text{vitamin  c}}"),
         (LENIENT, r"\boxed{B. Vitamin C}"),
         (COLON, "Answer: A\nno\nAnswer: B"),
         (COLON, r"answer: \text{B}"),
         (COLON, "Answer: Vitamin C"),
+        (COLON, "Answer: B because it is one."),  # jundot/omlx#3668
+        (COLON, "Answer: B because A is not an acid"),
+        (COLON, "Answer: B, not A"),
+        (COLON, "Answer: B, A was wrong"),
+        (COLON, "Answer: B - Vitamin C"),
+        (COLON, "Answer: The correct option is B."),
+        (COLON, "Answer: The correct option is B, not A."),
+        (COLON, "Answer: It is Vitamin C (B)"),
+        (COLON, "Answer: I think that it is B"),
+        (COLON, "Answer:\nB"),
+        (COLON, "Answer:\n\n**B**\n\nIt is an acid."),
+        (COLON, "Answer: B\u3002"),
+        (COLON, "Answer\uff1aB"),
+        (COLON, "Answer: B/B"),
+        (COLON, "Answer: A. Answer: B"),
+        (COLON, "Answer: B\nAnswer: see above"),
+        (COLON, "Answer: $B$"),
+        (COLON, r"\boxed{\text{Answer: B}}"),
         (MARKDOWN, "so\n**Answer: B**"),
         (MARKDOWN, "__Answer__: (B)"),
         (SELECTED, "Option Selected: A. Wait.\nOption Selected: b"),
         (SELECTED, "Option Selected: B, because it is acid"),
         (SELECTED, "Option Selected: B and that is all"),
+        (STATED, "The answer is B, A was wrong"),
+        (STATED, "The answer is B, D being a decoy"),
+        (STATED, "The answer is (B), not (A)"),
+        (STATED, "The answer is B. A and D are wrong"),
+        (STATED, "The answer is B because A or D would fail"),
+        (STATED, "The answer is (B) rather than A\nA is no acid"),
         ({"template_metadata": {"output_regex": ["no ([A-Z])", r"is: (\w+ ?\w*)"]}}, "it is: Vitamin C"),
         (SELECTED, r"Answer: \boxed{{B}}"),  # so written by Gym's own templates, which double the braces
         ({"template_metadata": {"output_regex": "الجواب: (.)"}}, "الجواب: ب"),
@@ -56,6 +92,9 @@ def test_the_expected_option_scores_one(fields, text):
     [
         ({}, r"\boxed{A}"),
         ({}, r"\boxed{B}, no, \boxed{D}"),
+        ({}, r"\boxed{A: it is an acid}"),
+        (COLON, "Answer: A because vitamin C is no acid"),
+        (COLON, "Answer: A is right, B is wrong"),
         (LENIENT, r"\boxed{Both of these}"),
         (COLON, "Answer: B\nAnswer: A"),
         (SELECTED, "Option Selected: B\nOption Selected: A"),
@@ -78,17 +117,53 @@ def test_another_option_scores_zero(fields, text):
         ({}, r"\boxed{A, B}"),
         ({}, r"\boxed{B or A}"),
         ({}, r"\boxed{\text{A}\text{B}}"),
+        ({}, r"\boxed{A}, \boxed{B}"),
+        ({}, r"\boxed{A} or $\boxed{B}$"),
+        ({}, r"\boxed{A: Vitamin C}"),  # one option's letter beside another's text
+        ({}, r"\boxed{B: Aspirin}"),
+        ({}, r"\boxed{B: or A}"),
+        ({}, r"\boxed{B) A)}"),
+        ({}, r"\boxed{B-D}"),
+        ({}, r"\boxed{A. B. D.}"),
+        ({}, r"\boxed{B: Vitamin C, D: Both of these}"),
+        ({}, r"\boxed{B, or maybe A}"),
+        ({}, r"\boxed{\neq B}"),
+        ({}, r"\boxed{not B}"),
+        ({}, r"\boxed{B-cells}"),
+        ({}, r"\boxed{A polygenic risk score}"),
         ({}, r"\boxed{C}"),  # an option without a text is none
         ({}, r"\boxed{Vitamin C}"),  # only the lenient mode reads texts
         (LENIENT, r"\boxed{not vitamin C}"),
         (LENIENT, r"\boxed{A. Vitamin C}"),
         (COLON, "Answer: B or A"),
+        (COLON, "Answer: A, B, D"),
+        (COLON, "Answer: A to D"),
+        (COLON, "Answer: A B D"),
+        (COLON, "Answer: A, B and D are all correct"),
+        (COLON, "Answer: A, B are both correct"),
+        (COLON, "Answer: A. B. D."),
+        (COLON, "Answer: B or even A"),
+        (COLON, "Answer: (B) or (A)"),
+        (COLON, "Answer: B, or maybe A"),
+        (COLON, "Answer: B (it could also be A)"),
+        (COLON, "Answer: either A or B"),
+        (COLON, "Answer: not B"),
+        (COLON, "Answer: it isn't B"),
+        (COLON, "Answer: B is wrong"),
+        (COLON, "Answer: B\nAnswer: A/B/D"),
+        (COLON, "Answer: B - Aspirin"),
+        (COLON, "Answer: a headache"),
+        (COLON, "Answer: A headache"),
+        (COLON, "The answer is B."),
         (MARKDOWN, "**Answer: A/B**"),
         (MARKDOWN, "Answer: Beta"),
         (SELECTED, "Option Selected: B/A"),
         (SELECTED, "Option Selected: B, A"),
         (SELECTED, "Option Selected: b/a"),
         (SELECTED, "Option Selected: B or A"),
+        (STATED, "The answer is B or A"),
+        (STATED, "The answer is B, maybe A"),
+        (STATED, "The answer is B, A and D"),
         (SELECTED, "Option Selected: Beta"),
         (SELECTED, "Option Selected: Z"),
         (SELECTED, r"\boxed{A/B}"),
@@ -99,12 +174,77 @@ def test_no_single_option_is_a_wrong_format(fields, text):
     assert (result.outcome, result.score) == (Outcome.WRONG_FORMAT, 0.0)
 
 
-@pytest.mark.slow
-def test_an_expression_that_never_ends_masks_the_sample():
-    started = time.monotonic()
+def test_an_expression_that_does_not_end_masks_nothing(monkeypatch):
+    monkeypatch.setattr(mcqa, "MATCH_SECONDS", 0.1)
     result = verdict("a" * 60, {"template_metadata": {"output_regex": "(?:a|aa)+!"}})
-    assert (result.outcome, result.score) == (Outcome.INFRASTRUCTURE_FAILURE, None)
-    assert time.monotonic() - started < 30  # and not for ever
+    assert (result.outcome, result.score) == (Outcome.WRONG_FORMAT, 0.0)
+
+
+REPEATED = (
+    *(
+        " ",
+        "\n",
+        ".",
+        "(",
+        "[",
+        "**",
+        "$",
+        "{",
+        "}",
+        "A",
+        "A ",
+        "A, ",
+        "A/",
+        "A or ",
+        "B. ",
+        "b) ",
+        "(A",
+        "(A, ",
+        "I ",
+        ",\n",
+    ),
+    *(
+        r"\boxed{",
+        r"\boxed{A}",
+        r"\boxed{A} ",
+        r"\text{",
+        r"\text{B}",
+        r"\ ",
+        "Answer:",
+        "Answer:\n",
+        "answer ",
+        "Answer: B\n",
+    ),
+    *(
+        "Answer: so ",
+        "Answer: A/B\n",
+        "answer**",
+        "or ",
+        "maybe ",
+        "might be ",
+        "not ",
+        "option ",
+        "is ",
+        "B: a, ",
+        "A: ",
+        "so A B ",
+    ),
+    *("Option Selected: ", "Option Selected: A/", "Vitamin C"),
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "head"),
+    [
+        *[(LENIENT, head) for head in ("", r"\boxed{", r"\boxed{B: ", r"\boxed{so ")],
+        *[(MARKDOWN, head) for head in ("", "Answer: so ", "Answer: B ")],
+        (SELECTED, "Option Selected: B"),
+    ],
+)
+def test_an_answer_is_read_in_a_time_linear_in_its_length(fields, head):
+    task, verifier = Task("t", "mcqa", (), parse_row(ROW | fields)), MultipleChoiceVerifier()
+    read = [piece for piece in REPEATED if superlinear(lambda text: verifier(task, head + text), piece, " z}")]
+    assert read == []
 
 
 @given(st.text(max_size=30))

@@ -4,7 +4,7 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rewards.verifiers.instructions import constraints_ifeval
-from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints import CHECKS, split_sentences
+from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints import CHECKS
 from cascade_rl.rl_stages.rewards.verifiers.instructions.instruction_following import (
     InstructionFollowingVerifier,
     check_instruction,
@@ -22,7 +22,12 @@ CASES = [
         ["very old"],
     ),
     ("keywords:frequency", {"keyword": "so", "frequency": 2, "relation": "less than"}, ["so"], ["so so"]),
-    ("keywords:forbidden_words", {"forbidden_words": ["the"]}, ["Other cats."], ["A cat. The dog."]),
+    (
+        "keywords:forbidden_words",
+        {"forbidden_words": ["the", "C++"]},
+        ["Other C cats."],
+        ["The dog.", "I use C++ daily."],
+    ),
     (
         "keywords:letter_frequency",
         {"letter": "E", "let_frequency": 3, "let_relation": "at least"},
@@ -33,7 +38,12 @@ CASES = [
         "length_constraints:number_words",
         {"num_words": 3, "relation": "at least"},
         ["one, two... three"],
-        ["one two - !"],
+        [
+            "one two - !",
+            "नमस्ते दुनिया",
+            "வணக்கம் உலகம்",
+            "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \u0628\u0631\u0648\u0645",
+        ],
     ),
     (
         "length_constraints:number_words",
@@ -44,8 +54,8 @@ CASES = [
     (
         "length_constraints:number_sentences",
         {"num_sentences": 2, "relation": "at least"},
-        ["It is old. I like it.", "Is it? Yes"],
-        ["Dr. Smith has 3.5 cats.", "It is old."],
+        ["It is old. I like it.", "Is it? Yes", "I chose plan B. It worked."],
+        ["Dr. Smith has 3.5 cats.", "It is old.", ". . . ."],
     ),
     (
         "length_constraints:number_paragraphs",
@@ -75,7 +85,7 @@ CASES = [
     (
         "detectable_format:number_bullet_lists",
         {"num_bullets": 2},
-        ["* a\n* b", "intro\n- a\n * b"],
+        ["* a\n* b", "intro\n\n- a\n * b"],
         ["* a", "* a\n* b\n* c", "**a**\n**b**"],
     ),
     ("detectable_format:constrained_response", {}, ["My answer is no."], ["no"]),
@@ -108,8 +118,18 @@ CASES = [
         ["A BIG cat"],
         ["A big cat", "BIG-CAT cat"],
     ),
-    ("change_case:english_capital", {}, ["A CAT."], ["A Cat.", "1."]),
-    ("change_case:english_lowercase", {}, ["a cat."], ["A cat.", "1."]),
+    (
+        "change_case:english_capital",
+        {},
+        ["A CAT.", "GOOD MORNING"],
+        ["A Cat.", "1.", "\u042d\u0422\u041e \u0422\u0415\u041a\u0421\u0422", "EL GATO ES PEQUEÑO"],
+    ),
+    (
+        "change_case:english_lowercase",
+        {},
+        ["a cat."],
+        ["A cat.", "1.", "\u044d\u0442\u043e \u0442\u0435\u043a\u0441\u0442", "der hund ist klein"],
+    ),
     ("punctuation:no_comma", {}, ["a cat"], ["a, cat"]),
 ]
 
@@ -126,10 +146,6 @@ def test_every_constraint_has_a_case():
     own = {name for name, check in CHECKS.items() if check.__module__ == constraints_ifeval.__name__}
     assert {case[0] for case in CASES} == own
     assert len(own) == 24
-
-
-def test_sentences_end_at_stops_but_not_at_abbreviations():
-    assert len(split_sentences('Mr. A. Smith, e.g., left at 3.30. "Why?" Nobody knows... Really!')) == 4
 
 
 def verdict(ids, kwargs, text, **options):
@@ -185,6 +201,13 @@ def test_whole_numbers_written_as_floats_are_whole_numbers():
 def test_unknown_options_are_refused(options):
     with pytest.raises(UserError, match="to be one of"):
         verdict(["punctuation:no_comma"], [{}], "a", **options)
+
+
+def test_fields_may_be_under_verifier_metadata():
+    fields = {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [None], "grading_mode": "fraction"}
+    assert parse_row({"verifier_metadata": fields, "prompt": "x"}) == parse_row(fields)
+    with pytest.raises(UserError, match="'verifier_metadata' to be an object"):
+        parse_row({"verifier_metadata": []})
 
 
 def test_null_kwargs_are_dropped():

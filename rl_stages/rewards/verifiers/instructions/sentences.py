@@ -1,0 +1,103 @@
+"""Where the sentences of an English text end.
+
+IFEval and IFBench ask NLTK's punkt, whose model is not part of a package. These rules follow what punkt does: a full
+stop ends a sentence, except after an abbreviation or an initial that no common first word follows. Differences:
+
+- Punctuation alone is no sentence: ". . ." is none. punkt counts each stop of it.
+- Closing quotes, brackets and asterisks belong to their sentence, also curly ones and those of markdown.
+- "plan B. Dogs bark" has two sentences and "by J. Smith" is part of one. punkt decides by the frequency of "Dogs".
+- Some abbreviations that punkt lacks, such as "e.g.", "Fig." and "Ph.D.", end no sentence.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+
+from cascade_rl.rl_stages.rewards.verifiers.instructions.constraints import listed
+
+NEAR = 24  # characters around a full stop that are looked at: more than an abbreviation or a first word has
+STOPS = ".!?\u2026"
+
+_GAP = re.compile(r"[.!?\u2026][\"')\]*_`\u201d\u2019\u00bb]*+\s++")
+_PUNCTUATION = string.punctuation + STOPS + "\u201c\u201d\u2018\u2019\u00ab\u00bb\u2013\u2014 \t\n"
+_OPENING = "\"'([*_`\u201c\u2018\u00ab\u2013\u2014-"
+_FIRST_WORD = re.compile(r"[\W_]{0,8}((?![^\W\d_]\.)[^\W\d_]+)")  # an initial is none
+_INITIALS = re.compile(r"[^\W\d_](?:\.[^\W\d_])+")  # e.g., U.S, p.m
+
+# Before a name or an example, so never at an end.
+_TITLES = frozenset(listed("capt cf col dr e.g gen gov hon i.e lt messrs mr mrs ms mt mx pres prof rep rev sen sgt vs"))
+_ABBREVIATIONS = frozenset(
+    listed(
+        "approx apr aug ave blvd bros co corp dec dept eq etc feb fig figs inc jan jr jul jun ltd nov oct ph.d pp rd "
+        "sep sept sr st thu thurs tue tues vol"
+    )
+)
+# Words that often begin a sentence and are seldom part of a name.
+FIRST_WORDS = frozenset(
+    listed(
+        "a about according additionally after all also although always an and another any anyone anything are as at "
+        "because before being both but by can could did do does each either even every everybody everyone everything "
+        "finally first for from furthermore had has have he hence her here hers his how however i if in instead is it "
+        "its last later let like many maybe me meanwhile more moreover most much my neither never nevertheless next "
+        "no nobody none nor not nothing now of on once one only or other others our over overall people perhaps "
+        "please second see several shall she should similarly since so some somebody someone something sometimes soon "
+        "still such thank thanks that the their theirs them then there therefore these they third this those though "
+        "through thus to today together tomorrow too two under unless until upon us very was we well were what "
+        "whatever when whenever where whether which while who whoever whom whose why will with within without would "
+        "yes yesterday yet you your yours"
+    )
+)
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of `text`, stripped, each with its stop and what closes it.
+
+    A piece of nothing but punctuation belongs to the sentence before it.
+    """
+    found: list[tuple[int, int]] = []
+    start = 0
+    ends = [gap.end() for gap in _GAP.finditer(text) if ends_sentence(text, gap.start(), gap.end())]
+    for end in [*ends, len(text)]:
+        if text[start:end].strip(_PUNCTUATION):
+            found.append((start, end))
+        elif found:
+            found[-1] = (found[-1][0], end)
+        start = end
+    return [text[start:end].strip() for start, end in found]
+
+
+def ends_sentence(text: str, stop: int, following: int) -> bool:
+    """Whether the stop at `stop` ends a sentence, if the next word begins at `following`."""
+    if text[stop] in "!?":
+        return True
+    near = text[max(stop - NEAR, 0) : stop]
+    first = _FIRST_WORD.match(text, following, following + NEAR)
+    word = first[1] if first else ""
+    if text[stop] == "\u2026" or near.endswith("."):
+        return word[:1].isupper()
+    return _full_stop_ends(near.split() if near[-1:].strip() else [], word)
+
+
+def _full_stop_ends(before: list[str], following: str) -> bool:
+    last = before[-1].lstrip(_OPENING) if before else ""
+    low, capital = last.lower(), following[:1].isupper()
+    if low in _TITLES:
+        return False
+    common = capital and following.lower() in FIRST_WORDS
+    if len(last) == 1 and last.isalpha():
+        return common or (capital and len(following) > 1 and _is_label(last, before[-2:-1]))
+    if low in _ABBREVIATIONS or _INITIALS.fullmatch(low):
+        return common or (capital and low == "etc")
+    return True
+
+
+def _is_label(letter: str, before: list[str]) -> bool:
+    """Whether a letter belongs to the word before it, as in "plan B" and "did I", and not to the name after it."""
+    word = before[0] if before else ""
+    return word.islower() and (letter == "I" or word not in FIRST_WORDS)
+
+
+def stop_of(sentence: str) -> str:
+    """The sign that ends `sentence`; its last letter or digit if there is none."""
+    return next((sign for sign in reversed(sentence) if sign in STOPS or sign.isalnum()), "")
