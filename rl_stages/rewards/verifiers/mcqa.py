@@ -21,7 +21,7 @@ import regex
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
-from cascade_rl.rl_stages.rewards.verifiers.math import last_box
+from cascade_rl.rl_stages.rewards.verifiers.maths.boxes import last_box
 from cascade_rl.rl_stages.rewards.verifiers.option_letters import (
     labelled,
     option_named,

@@ -21,7 +21,7 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.rewards.deadline_worker import DeadlineCheck
 from cascade_rl.rl_stages.rewards.verifiers import reasoning_gym_worker
-from cascade_rl.rl_stages.rewards.verifiers.math import last_box
+from cascade_rl.rl_stages.rewards.verifiers.maths.boxes import last_box
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.core.task import Task

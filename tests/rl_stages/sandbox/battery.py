@@ -99,7 +99,7 @@ def grading(tier: Tier) -> None:
 
 
 def hanging_math(_: Tier) -> None:
-    task: Any = SimpleNamespace(metadata={"expected_answer": "1"})
+    task: Any = SimpleNamespace(metadata={"expected_answer": "1!"})
     MathVerifier(deadline_seconds=60.0)(task, r"\boxed{((((10!)!)!)!)}")
 
 

@@ -15,7 +15,7 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.rewards.reward_models.genrm import quoted
 from cascade_rl.rl_stages.rewards.reward_models.judge_client import JudgeFailure, JudgeModel
-from cascade_rl.rl_stages.rewards.verifiers.math import last_box
+from cascade_rl.rl_stages.rewards.verifiers.maths.boxes import last_box
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.core.task import Task

@@ -1,6 +1,6 @@
-"""Sixty-three pairs of an expected and a given answer: which are equal, and where our verifier says otherwise.
+"""Sixty-three pairs of an expected and a given answer, and which are equal.
 
-The pairs include everything that math-verify 0.9.0 alone got wrong in an earlier measurement of ours with pairs of the
+They include everything that math-verify 0.9.0 alone got wrong in an earlier measurement of ours with pairs of the
 same kinds.
 """
 
@@ -77,14 +77,6 @@ PAIRS = [
     (r"\overline{AB}", "AB", True),
     (r"\frac{1}{3}", r"0.\overline{3}", True),
 ]
-WRONG = {
-    (r"x \in (-\infty, 5)", "x < 5"): "math-verify reads a relation as a set only where it is expected",
-    ("[1, 2]", r"1 \le x \le 2"): "as above",
-    (r"10 \text{ m}", r"10 \text{ cm}"): "it drops units; a rule for them would refuse metres for m",
-    (r"\frac{\pi}{2}", r"90^\circ"): "it drops the degree sign",
-    (r"\overline{AB}", "AB"): "it reads an overline as a function of what is below",
-    (r"\frac{1}{3}", r"0.\overline{3}"): "as above",
-}
 
 
 @pytest.fixture(scope="module")
@@ -102,5 +94,4 @@ def equal(verifier: MathVerifier, expected: str, given: str) -> bool:
 def test_sixty_three_pairs(verifier):
     found = {(expected, given): equal(verifier, expected, given) for expected, given, _ in PAIRS}
     assert len(found) == 63
-    wrong = {(expected, given) for expected, given, right in PAIRS if found[expected, given] is not right}
-    assert wrong == set(WRONG)
+    assert not [(expected, given) for expected, given, right in PAIRS if found[expected, given] is not right]

@@ -1,0 +1,47 @@
+r"""Equations that name a value: `x = 5`, `f(x) = 2x + 1`, `A = \pi r^2 = 25\pi`."""
+
+import re
+
+from cascade_rl.rl_stages.rewards.verifiers.maths.parts import split_outside
+
+_EQUALS = re.compile(r"=")
+_ABOUT = re.compile(r"\\approx|\\sim(?:eq)?")
+_DIGRAPHS = re.compile(r"([<>!:])=|==")
+_NO_NAME = r"frac|sqrt|cdot|times|pi(?![A-Za-z])|infty|log|ln|sin|cos|tan|exp|lim|int|sum|prod|binom|det|max|min|gcd|pm"
+_ATOM = (
+    r"(?:\\(?:overline|vec|hat|bar|tilde|text|mathcal|mathbb|widehat|overrightarrow)\s*\{[^{}]*\}"
+    rf"|\\(?!{_NO_NAME})[A-Za-z]+|[A-Za-z]+)"
+)
+_INDEX = r"(?:\s*_\s*(?:\w|\{[^{}]*\})|'+|\s*\^\s*\{\s*-1\s*\}|\s*\^\s*\{?\\(?:prime|circ)\}?)"
+_NAME = re.compile(
+    rf"\|?\s*(?:{_ATOM}{_INDEX}*\s*){{1,8}}(?:\([^()=]*\))?\s*\|?|[(\[]\s*[A-Za-z]\w*(?:\s*,\s*[A-Za-z]\w*)*\s*[)\]]"
+)
+_TEXT_OR_COMMAND = re.compile(r"\\text\s*\{[^{}]*\}|\\[A-Za-z]+")
+
+
+def sides(text: str) -> list[str]:
+    """The sides of an equation, without empty ones; `text` alone if it is none."""
+    if _DIGRAPHS.search(text):
+        return [text]
+    return split_outside(text, _EQUALS) or [text]
+
+
+def approximations(text: str) -> list[str]:
+    r"""The sides of `\sqrt{10} \approx 3.16`, without empty ones."""
+    return split_outside(text, _ABOUT) or [text]
+
+
+def is_name(text: str) -> bool:
+    r"""Whether `text` names a value: `x`, `\theta`, `S_n`, `f(x)`, `P(A)`, `AB`, `\text{area}`."""
+    return bool(_NAME.fullmatch(text.strip()))
+
+
+def name_of(text: str) -> str:
+    """The name that the first side of an equation gives to the last one, without white space and braces, or ""."""
+    first, *rest = sides(text)
+    return re.sub(r"[\s{}]", "", first) if rest and is_name(first) else ""
+
+
+def has_variable(text: str) -> bool:
+    """Whether a letter other than `e` and `i` stands for a value in `text`."""
+    return is_name(text) or bool(re.search(r"[A-Za-df-hj-z]", _TEXT_OR_COMMAND.sub("", text)))

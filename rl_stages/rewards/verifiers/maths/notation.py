@@ -1,0 +1,75 @@
+r"""One notation for what LaTeX and Unicode write in many ways: spaces, bold, colours, signs, thousands.
+
+Nothing here changes what an answer says.
+"""
+# ruff: noqa: RUF001 (the ambiguous characters are what is replaced)
+
+import re
+
+_SIGNS = {
+    "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "∕": "/", "⁄": "/", "π": r"\pi ",
+    "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\neq ", "≈": r"\approx ", "≡": r"\equiv ", "±": r"\pm ",
+    "∓": r"\mp ", "∈": r"\in ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "°": r"^\circ ", "º": r"^\circ ",
+    "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "λ": r"\lambda ", "μ": r"\mu ", "φ": r"\phi ",
+    "ω": r"\omega ", "Δ": r"\Delta ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "∑": r"\sum ",
+    "∫": r"\int ", "∏": r"\prod ", "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}",
+    "¾": r"\frac{3}{4}", "²": "^2", "³": "^3", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "⟨": "(", "⟩": ")",
+    "€": "$", "£": "$", "¥": "$", "₹": "$", "¢": r"\text{cents}", "％": "%", "，": ",", "；": ";", "。": ".",
+}  # fmt: skip
+_UNICODE = str.maketrans(_SIGNS)
+_ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+|[A-Za-z]))")
+_DROPPED = re.compile(
+    r"\\(?:left|right|[bB]ig+[lrm]?|middle)(?![A-Za-z])\.?|\\(?:display|text|script)style(?![A-Za-z])"
+    r"|\\(?:mathbf|mathit|mathsf|mathtt|mathnormal|bm|boldsymbol|pmb|bf|rm|it|large|Large|huge|underline|ensuremath|limits|boxed|fbox"
+    r"|math(?:open|close|rel|bin|ord|op))(?![A-Za-z])"
+    r"|\\(?:text)?color\s*\{[\w!]*\}|(?<!\\)\\(?:!\s*|[()\[\]])"
+)
+_TEXT = re.compile(
+    r"\\(?:text(?:bf|it|rm|sf|tt|normal|up|sl|sc)|mathrm|[mh]box|emph|operatorname)(?![A-Za-z])\s*(?=\{)"
+)
+_SPACE = re.compile(r"(?<!\\)\\[,;:> \n]|~|\\(?:q?quad|(?:thin|med|thick|en)space)(?![A-Za-z])|\s+")
+_LETTER = re.compile(
+    r"(?<![\d})] )(?<![\d})])\\text\s*\{\s*([A-Za-z])\s*\}|\\text\s*\{\s*([a-fi-lnp-rt-zB-EGHIM-QRSTUX-Z])\s*\}"
+)
+_NUMBER_IN_TEXT = re.compile(r"\\text\s*\{([^{}]*\d[^{}]*)\}")
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{(?:aligned|align|gathered|gather|split|equation|cases|eqnarray)\*?\}")
+_DOUBLED = re.compile(r"\\(?=\\[A-Za-z])")  # rows that were escaped twice
+_ROWS = re.compile(r"\\\\(?:\[\w*\])?")
+_MARKUP = re.compile(r"\*\*(.*)\*\*|__(.*)__|`(.*)`|\"(.*)\"", re.DOTALL)
+_SAME = (
+    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"\\(?:ne|not\s*=)(?![A-Za-z])|!=|\\not\s*="), r"\\neq "),
+    (re.compile(r"\\(?:pounds|euro)(?![A-Za-z])"), "$"),
+    (re.compile(r"\\varnothing|\\O(?![A-Za-z])"), r"\\emptyset"),
+    (re.compile(r"\{\s*,\s*\}"), ","),
+    (re.compile(r"\\lbrace(?![A-Za-z])"), r"\\{"),
+    (re.compile(r"\\rbrace(?![A-Za-z])"), r"\\}"),
+    (re.compile(r"\\langle(?![A-Za-z])"), "("),
+    (re.compile(r"\\rangle(?![A-Za-z])"), ")"),
+    (re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ|\\degree)|\\degree"), r"^\\circ"),
+    (re.compile(r"\\(?:overline|bar)\s*\{\s*([A-Z]{2,3})\s*\}"), r"\1"),
+)
+
+
+def one_notation(text: str) -> str:
+    """`text` in the notation that the other files here read."""
+    text = _ROOT.sub(lambda root: f"\\sqrt{{{root[1] or root[2]}}}", text).translate(_UNICODE)
+    if _ENVIRONMENT.search(text):
+        text = _ROWS.sub(",", _ENVIRONMENT.sub("", text).replace("&", ""))
+    elif "\\begin" not in text:
+        text = _DOUBLED.sub("", text)
+    text = _TEXT.sub(r"\\text", _DROPPED.sub("", text))
+    text = _LETTER.sub(r" \1\2", _SPACE.sub(" ", text))
+    for pattern, replacement in _SAME:
+        text = pattern.sub(replacement, text)
+    return _bare(_NUMBER_IN_TEXT.sub(r" \1 ", text))
+
+
+def _bare(text: str) -> str:
+    """Without Markdown, dollar signs of mathematics, and the full stop of a sentence."""
+    dollars = text.count("$") - text.count("\\$")
+    text = text if dollars < 2 else re.sub(r"(?<!\\)\$", " ", text)
+    text = text.replace("\\$", "$").strip().rstrip(" .,;:\\")
+    if markup := _MARKUP.fullmatch(text):
+        return _bare(next(inner for inner in markup.groups() if inner is not None))
+    return text

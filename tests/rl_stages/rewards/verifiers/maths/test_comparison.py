@@ -1,0 +1,199 @@
+"""What an answer says against what is expected, by the kinds of issues that users of math-verify have met."""
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from cascade_rl.rl_stages.rewards.verifiers.maths.comparison import right
+from cascade_rl.rl_stages.rewards.verifiers.maths.names import has_variable
+from cascade_rl.rl_stages.rewards.verifiers.maths.symbolic import MathVerify
+
+# kind -> (expected, answer); the sources are issues of huggingface/Math-Verify
+RIGHT = {
+    "spaces and thousands": [
+        ("5", r"5\,\text{cm}"), ("12", r"12\,\text{m/s}"), (r"70\sqrt{2}", r"70\,\sqrt{2}"), ("2x", r"2\,x"),
+        ("3", r"\$\,3"),
+        ("1234.5", "1,234.5"), ("1234.56", r"\$1,234.56"), ("12000", r"12,000\text{ dollars}"), ("32349", r"32,\! 349"),
+        (r"2000\sqrt{3}", r"2,000\sqrt{3}"), ("1234567.5", "1,234,567.50"), ("12000", r"12\,000"), ("0.5", "0,5"),
+        (r"\frac{1,000}{3}", r"\frac{1000}{3}"), ("1000, 2000", "1,000, 2,000"), ("100, 200", "100,200"),
+    ],
+    "units": [
+        ("90", r"90^\circ"), ("90", "90°"), (r"90^\circ", "90"), (r"\frac{\pi}{2}", r"90^\circ"),
+        (r"90^\circ", r"\frac{\pi}{2}"),
+        (r"10 \text{ m}", r"1000 \text{ cm}"), (r"10 \text{ m}", "10"),
+        (r"60 \text{ mph}", r"60 \text{ miles per hour}"),
+        (r"2\sqrt{3} \text{ cm}", r"\sqrt{12}"), ("5000000", r"5 \text{ million}"), (r"5 \text{ million}", "5000000"),
+    ],
+    "names (#14, #75)": [
+        ("5", r"\theta = 5"), ("5", "AB = 5"), (r"\frac{1}{3}", r"P(A) = \frac{1}{3}"), ("n^2", "S_n = n^2"),
+        ("2x+1", "f(x) = 2x+1"),
+        ("2x+1", "y=2x+1"), ("5", r"\begin{aligned}x&=5\end{aligned}"), ("5", r"\angle ABC = 5"), ("5", "f(2)=5"),
+        ("5", "|AB| = 5"),
+        ("5", r"\text{Area} = 5"), ("5", r"\overline{AB}=5"), ("5", "x+y = 5"),
+        (r"\frac{2}{3}", r"P(A \mid B) = \frac{2}{3}"),
+        ("(3,2)", "(p,q)=(3,2)"), ("(p,q)=(3,2)", "(3,2)"), ("5", "= 5"), ("x=5", "5"), ("5", r"\text{Answer: } 5"),
+    ],
+    "equations that work out a value": [
+        ("391", r"17 \cdot 23 = 391"), ("5", "x = 2+3 = 5"), (r"25\pi", r"A = \pi r^2 = 25\pi"),
+        (r"\frac{1}{2}", r"\frac{1}{2} = 0.5"),
+        (r"\sqrt{10}", r"\sqrt{10} \approx 3.16"), ("3.16", r"\sqrt{10} \approx 3.16"), ("11", r"x \approx 11"),
+    ],
+    "lists (#47)": [
+        ("2, 3", r"2 \text{ and } 3"), ("2,3", r"x = 2 \text{ or } x = 3"), (r"2 \text{ and } 3", "2, 3"),
+        ("2,3", "3,2"),
+        (r"x=2 \text{ or } x=3", "2,3"), ("-12;-11;-10", "-12,-11,-10"), ("2,3", r"\{2,3\}"), (r"\{1,2,3\}", "1,2,3"),
+        ("2,3", "x_1 = 2, x_2 = 3"), ("1,2,3", "1, 2, and 3"), ("(11,7)or(7,11)", r"(7,11),\ (11,7)"),
+        (r"\pm 2", r"2 \text{ and } -2"),
+        (r"1 \pm \sqrt{2}", r"1+\sqrt2, 1-\sqrt2"), (r"\{1\pm\sqrt{5},-2\}", r"\{-2, 1+\sqrt5, 1-\sqrt5\}"),
+        ("2, 3", "2, 3, 3.0"),
+    ],
+    "order": [
+        ("(2,3)", "x=2, y=3"), ("(2,3)", "y=3, x=2"), ("x=2,y=3", "(2,3)"), ("x=2,y=3", "y=3, x=2"),
+        ("AB=4,CD=5", "4, 5"),
+        ("1,2", "(1,2)"), ("(2,3,4)", r"\langle 2,3,4 \rangle"), ("(0;0;0)", "(0,0,0)"),
+        ("(5, 8), (8, 5)", r"(x, y) = (8, 5) \quad \text{and} \quad (5, 8)"),
+    ],
+    "one value in two forms": [
+        (r"\frac{1}{2}", r"0.5 \text{ or } \frac{1}{2}"), ("0.5", r"50\%"), (r"50\%", "50"),
+        ("1500", r"1.5 \times 10^3"),
+    ],
+    "sets": [
+        (r"\mathbb{R}\setminus\{0\}", r"(-\infty,0)\cup(0,\infty)"), (r"(-\infty,5)", "x < 5"), ("x<5", r"(-\infty,5)"),
+        ("[1,2]", r"1 \le x \le 2"),
+        (r"x \neq 3", r"x \ne 3"), (r"\emptyset", r"\varnothing"), (r"\emptyset", "∅"),
+    ],
+    "typography (#76)": [
+        ("5", r"\large 5"), ("12.5", r"\pounds 12.5"),
+        ("5", "**5**"), ("5", "5\\"), ("5", r"\color{red}{5}"), ("5", r"\textcolor{red}{5}"), (r"\sqrt{2}", "√2"),
+        ("12.5", "€12.5"), ("5", r"\mathbf{5}"),
+        ("5", r"\text{5}"), ("5", "{5}"), ("5", "5."), ("5", "$5$"), ("5", r"\(5\)"), ("-5", "\u22125"),
+        (r"2\pi", "2π"), ("x^2", "x²"),
+        (r"\left(\frac12, 1\right)", r"\\left(\\frac12, 1\\right)"), (r"1-\frac{1}{\mathrm{e}}", r"1-\frac1e"),
+        (r"\frac{1}{3}", r"0.\overline{3}"),
+    ],
+    "closed forms": [
+        (r"2\sqrt{3}", r"\sqrt{12}"), (r"\ln 6", r"\ln 2 + \ln 3"), ("e^2", "e^{2}"), (r"\log 2", r"\log 2"),
+        ("7!", "7!"), ("7!", "5040"), (r"\binom{5}{2}", "10"),
+        (r"\sqrt{2}", r"2^{\frac12}"), ("x^2-1", "(x-1)(x+1)"), (r"\tan^2(y)+1", r"\sec^2(y)"),
+        ("4.123105625617661", r"\sqrt{17}"), ("2x+3y=6", "3y+2x=6"),
+        ("y=2x+1", "2x-y+1=0"),
+    ],
+    "words, bases, residues, times": [
+        (r"\text{Monday}", "monday"), ("B", r"\text{(B)}"), (r"101_2", r"101_{\text{two}}"), ("101_2", "101"),
+        (r"5 \pmod 7", r"x \equiv 5 \pmod{7}"),
+        (r"5 \pmod 7", r"-2 \pmod 7"), (r"3:00 \text{ p.m.}", "15:00"), ("3:4", r"\frac{3}{4}"),
+    ],
+}  # fmt: skip
+WRONG = {
+    "exact constants (#14)": [
+        ("2^{140}-1", "2^{140}"), ("50!-1", "50!"), (r"2023 \cdot 2^{2024}+1", r"2023 \cdot 2^{2024}"),
+        ("1-2^{-200}", "1"), ("10^{-18}", "-10^{-18}"),
+        (r"6.6 \times 10^{-34}", r"6.6 \times 10^{-35}"),
+        (r"\frac{2^{100}+1}{3 \cdot 2^{101}}", r"\frac{1}{3 \cdot 2^{101}}"), (r"\pi", "3.14159265358979"),
+        (r"\frac{1}{3}", "0.3333333333"), ("0.5", "0.4999999"), (r"2^{200}\pi", r"2^{200}\pi+1"),
+        ("(10^{-18},1)", "(-10^{-18},1)"), ("3.14", r"\sqrt{9}"),
+    ],
+    "the question's expression": [
+        ("391", r"17 \cdot 23"), ("391", "17*23"), ("7", "3+4"), ("120", "5!"), ("10", r"\binom{5}{2}"),
+        ("55", r"\sum_{k=1}^{10} k"), ("12", r"\sqrt{144}"),
+        ("1024", "2^{10}"), ("6", r"\gcd(12,18)"), ("3", r"\lfloor 3.7 \rfloor"), ("3", "|-3|"),
+        ("0", r"\lim_{x\to\infty} \frac1x"), ("1", r"\sin 90^\circ"),
+        (r"\frac{1}{3}", r"\int_0^1 x^2 dx"), ("-2", r"\det \begin{pmatrix}1&2\\3&4\end{pmatrix}"), ("3", r"\log_2 8"),
+        ("5", r"\max(3,5)"), ("1", r"7 \bmod 3"),
+        (r"\frac{\pi}{4}", r"\int_0^1 \frac{1}{1+x^2}dx"), (r"\frac{\pi}{4}", r"\arctan 1"),
+        (r"\frac{n(n+1)}{2}", r"\sum_{k=1}^n k"), (r"\frac12", "2^{-1}"),
+        ("0.5", r"\sin 30^\circ"), ("0.5", "1-0.5"), ("0.1234", "1-0.8766"), ("(2,3)", "(1+1,3)"), ("2,3", "1+1,3"),
+        ("2x", r"\frac{d}{dx} x^2"), ("1", r"\sin^2 x + \cos^2 x"),
+    ],
+    "signs and words around the number": [
+        ("5", r"\neq 5"), ("5", r"x \neq 5"), ("5", "< 5"), ("5", r"\leq 5"), ("5", "≥ 5"), ("5", r"\text{at most } 5"),
+        ("5", r"\text{not } 5"), ("5", r"5 \text{ million}"),
+        ("5", r"5 \times 10^6"), ("5", "5_8"), ("101_2", "101_3"), ("101_2", "5"), ("5", r"5 \pmod 7"),
+        (r"5 \pmod 7", r"5 \pmod 8"), ("5", r"500\%"), ("5", r"\pm 5"),
+        ("5", "-5"), ("5", "5!"), ("5", "5x"), ("5", r"5\pi"), ("5", "5^2"), ("5", r"5 \text{ squared}"),
+        ("5", r"\text{minus } 5"), ("5", r"5 \text{ out of } 6"),
+        (r"9:30 \text{ a.m.}", r"9:30 \text{ p.m.}"), ("12:00", "1:00"), (r"10 \text{ m}", r"10 \text{ cm}"),
+        (r"2\sqrt{3} \text{ m}", r"2\sqrt{3} \text{ cm}"), ("0.4", "12:30"),
+        (r"5 \text{ million}", "5"), (r"2\sqrt{3}", r"2\sqrt{3} \text{ million}"),
+    ],
+    "hedges": [
+        ("42", "41, 42"), ("42", r"42 \text{ or not}"), ("42", r"\{41,42\}"), ("42", "x=41, x=42"),
+        ("42", r"x=41 \text{ or } 42"), ("42", r"\text{either } 41 \text{ or } 42"),
+        ("42", "41; 42"), ("42", r"41 \quad 42"), ("42", "41 | 42"), ("42", r"41 \lor 42"), ("42", r"41 \approx 42"),
+        ("42", r"42 \approx 43"), ("42", "[41,42]"), ("42", "(41,42)"),
+        ("42", r"41 \le x \le 42"), ("42", r"x \in \{41,42\}"), ("42", r"\begin{aligned} 41\\42 \end{aligned}"),
+        ("42", "41=42"), ("42", r"41 \text{ and } 42"), ("2,3", "2,3,4"),
+        ("2,3", "2"), (r"\pm 2", "-2, 2, 3"), ("2.5", "2, 5"), ("B", "A, B"), ("x^2", "x^2, x^3"),
+        ("42", r"\text{maybe } 42"), ("42", "42?"), ("x^2", "x^2=x^2"),
+    ],
+    "order": [
+        ("1,2", "(2,1)"), ("(1,2)", "2,1"), ("x=2,y=3", "x=3,y=2"), ("x=2,y=3", "(3,2)"), ("(3,1)", r"\{1,3\}"),
+        ("[1,2)", "(1,2]"),
+    ],
+    "other": [
+        (r"\text{no}", r"\text{on}"), (r"\text{Monday}", r"\text{Tuesday}"), ("x<5", "x>5"),
+        (r"(-\infty,5)", r"x \le 5"), (r"1 - \frac{1}{\mathrm{e}}", r"1 + \frac{1}{\mathrm{e}}"),
+        ("56", "5 6"), ("5", r"5 \text{ tens}"),
+        ("1000", "10,00"), ("1000", "1.000"), ("32349", "32, 349"), ("1", r"\frac{1}{0}"), ("7 = 11a+c", "11a+c"),
+        ("1", "-[0,1)"), (r"\infty", r"-\infty"), ("5", r"\text{five or six}"),
+    ],
+}  # fmt: skip
+
+
+def says(answer: str, expected: str) -> bool:
+    return right(answer, expected, MathVerify())
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+def test_right_answers(kind):
+    assert not [(expected, answer) for expected, answer in RIGHT[kind] if not says(answer, expected)]
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_wrong_answers(kind):
+    assert not [(expected, answer) for expected, answer in WRONG[kind] if says(answer, expected)]
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+def test_everything_says_itself(kind):
+    assert all(says(text, text) for pair in RIGHT[kind] for text in pair)
+
+
+NUMBERS = st.integers(-(10**50), 10**50)
+VALUES = st.sampled_from(
+    ["5", "-5", "0.5", r"\frac{1}{2}", r"\sqrt{2}", r"2\pi", "x", "x^2+1", "n", r"\frac{x}{2}", "7", "1,000"]
+)
+HEDGE = st.sampled_from(
+    [
+        "{}, {}",
+        r"{} \text{{ or }} {}",
+        "{} or {}",
+        "{}; {}",
+        r"\{{{}, {}\}}",
+        "{} = {}",
+        r"{} \text{{ and }} {}",
+        "x={}, x={}",
+    ]
+)
+
+
+@given(NUMBERS)
+def test_the_next_number_is_wrong(number):
+    assert says(f"{number:,}", str(number))
+    assert not says(str(number + 1), str(number)) and not says(str(-number - 1), str(number))
+
+
+@settings(max_examples=60, deadline=None)
+@given(VALUES, VALUES, HEDGE)
+def test_a_hedge_of_two_different_values_is_wrong(one, other, hedge):
+    assume(not says(one, other) and not ("=" in hedge and has_variable(one + other)))  # `x = 5` names a value
+    assert not says(hedge.format(one, other), one)
+    assert not says(hedge.format(one, other), other)
+
+
+@given(st.integers(2, 10**9), st.integers(2, 10**9), st.sampled_from([r"\cdot", r"\times", "*", "+", "-", "^"]))
+def test_an_expression_is_no_value(one, other, operator):
+    value = {"+": one + other, "-": one - other}.get(operator, one * other if operator != "^" else one**2)
+    expression = f"{one}^2" if operator == "^" else f"{one} {operator} {other}"
+    assert not says(expression, str(value))
+    assert says(f"x = {value}", str(value))
