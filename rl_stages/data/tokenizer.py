@@ -79,13 +79,19 @@ def load_tokenizer(folder: Path, chat_template: str | None) -> PreTrainedTokeniz
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
     if chat_template is not None:
         tokenizer.chat_template = chat_template
-    closed, opened = (_render(tokenizer, _OPENING[:1], (), None, speak=speak) for speak in (False, True))
-    if closed == opened:
+    if not turn_opening(tokenizer):
+        end = _render(tokenizer, _OPENING[:1], (), None, speak=True)[-40:]
         raise UserError(
             "expected a chat template that opens the assistant's turn where add_generation_prompt is true; found one "
-            f"that ends with {opened[-40:]!r} either way. Add that block, or name another one in base.chat_template"
+            f"that ends with {end!r} either way. Add that block, or name another one in base.chat_template"
         )
     return tokenizer
+
+
+def turn_opening(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What the chat template writes between a user's turn and the assistant's answer, in its default mode."""
+    closed, opened = (_render(tokenizer, _OPENING[:1], (), None, speak=speak) for speak in (False, True))
+    return opened.removeprefix(closed)
 
 
 def encode_prompt(
