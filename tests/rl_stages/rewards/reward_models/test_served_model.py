@@ -1,5 +1,6 @@
 """A really served tiny model answers as transformers does and leaves nothing behind; one that dies is asked again."""
 
+import copy
 import os
 import signal
 import time
@@ -105,7 +106,9 @@ def test_a_choice_has_the_probability_that_the_model_gives_it(
     with pytest.raises(JudgeFailure, match="found one that was cut"):
         served.choose(QUESTIONS[question], (likely, "YES", "NO"), behind=behind, max_tokens=count + 1)
     end = next(token for token in answer[count + 1 :] if token not in answer[: count + 1])
-    monkeypatch.setattr(served._tokenizer, "eos_token", served._tokenizer.convert_ids_to_tokens(end))
+    ending = copy.deepcopy(served._tokenizer)
+    ending.eos_token = ending.convert_ids_to_tokens(end)
+    monkeypatch.setattr(served, "_tokenizer", ending)
     told = served.choose(QUESTIONS[question], (likely, "YES", "NO"), behind=behind, max_tokens=NEW + MORE)
     assert told == pytest.approx([probability(tail) for tail in tails], rel=2e-3)
     assert told[0] > 10 * told[2] > 0
