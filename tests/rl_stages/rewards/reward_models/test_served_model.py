@@ -105,7 +105,8 @@ def test_a_choice_has_the_probability_that_the_model_gives_it(
 
     with pytest.raises(JudgeFailure, match="found one that was cut"):
         served.choose(QUESTIONS[question], (likely, "YES", "NO"), behind=behind, max_tokens=count + 1)
-    end = next(token for token in answer[count + 1 :] if token not in answer[: count + 1])
+    later = [token for token in answer[count + 1 :] if token not in answer[: count + 1]]
+    end = next(token for token in later if token < len(served._tokenizer))
     ending = copy.deepcopy(served._tokenizer)
     ending.eos_token = ending.convert_ids_to_tokens(end)
     monkeypatch.setattr(served, "_tokenizer", ending)
