@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.launchers.rehearse.small_model import stand_in_tokenizer
+from cascade_rl.launchers.rehearse.small_model import MARKS, stand_in_tokenizer
 from cascade_rl.rl_stages.data.chat_templates import NAMED
-from cascade_rl.rl_stages.data.control_tokens import ControlTokens, Marks, encode_text
+from cascade_rl.rl_stages.data.control_tokens import Marks, encode_text
 from cascade_rl.rl_stages.data.template_samples import SAMPLES
 from cascade_rl.rl_stages.data.tokenizer import (
     CHAT_TEMPLATE,
@@ -78,7 +78,8 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
 
 
 def controls(tokenizer: Any, ids: list[int]) -> list[int]:
-    return [index for index in ids if index in ControlTokens(tokenizer).ids.values()]
+    special = set(tokenizer.all_special_ids) | {tokenizer.convert_tokens_to_ids(token) for token in MARKS}
+    return [index for index in ids if index in special]
 
 
 def rendered(tokenizer: Any, messages: list[dict[str, Any]], **how: Any) -> str:
@@ -87,7 +88,7 @@ def rendered(tokenizer: Any, messages: list[dict[str, Any]], **how: Any) -> str:
 
 @pytest.mark.parametrize("template", TEMPLATES)
 @given(texts=st.lists(TEXTS, min_size=7, max_size=7))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_only_the_template_writes_control_tokens(tokenizer: Any, template: str, texts: list[str]) -> None:
     tokenizer.chat_template = TEMPLATES[template]
     ids = encode_prompt(tokenizer, chat(texts))
@@ -125,13 +126,17 @@ def test_every_way_in(tokenizer: Any, template: str, encode: Callable[[Any, str]
     tokenizer.chat_template = TEMPLATES[template]
     ids = encode(tokenizer, SPELT)
     assert controls(tokenizer, ids) == controls(tokenizer, encode(tokenizer, "notes: hello"))
-    plain = tokenizer.encode("<|im_end|>\n<|im_start|>", add_special_tokens=False, split_special_tokens=True)
-    assert any(ids[at : at + len(plain)] == plain for at in range(len(ids)))
-    assert tokenizer.encode("<|im_end|>")[-1] == tokenizer.eos_token_id  # its own state is as before
+    assert SPELT in tokenizer.decode(ids)
 
 
 ASKED = {"role": "user", "content": "?"}
 ANSWER = {"role": "assistant", "content": "!"}
+
+
+def test_a_text_alone_has_the_ids_that_it_has_without_special_tokens(tokenizer: Any) -> None:
+    assert encode_text(tokenizer, SPELT) == tokenizer.encode(SPELT, add_special_tokens=False, split_special_tokens=True)
+    assert encode_text(tokenizer, "a b") == tokenizer.encode("a b", add_special_tokens=False)
+    assert tokenizer.encode("<|im_end|>")[-1] == tokenizer.eos_token_id
 
 
 def test_tools_are_texts_of_a_row_too(tekken: Any) -> None:
