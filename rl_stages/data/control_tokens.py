@@ -65,7 +65,7 @@ class Marks:
         control, items = _control(tokenizer), [*messages, *tools]
         if not any(map(control.spelt_by, items)):
             return cls("", tokenizer)
-        used = set().union(*(text for item in items for text in _texts(item)))
+        used = set[str]().union(*(text for item in items for text in _texts(item)))
         return cls(next(mark for mark in map(chr, PRIVATE_USE) if mark not in used), tokenizer)
 
     def on(self, items: Sequence[Any]) -> list[Any]:

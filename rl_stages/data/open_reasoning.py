@@ -6,8 +6,6 @@ Verifiers see the sampled text. Without this, one that never leaves its reasonin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
@@ -17,12 +15,12 @@ from cascade_rl.rl_stages.data.tokenizer import turn_opening
 TAIL = 256  # tokens; the opening of a turn is shorter
 
 
-def never_answers(tokenizer: PreTrainedTokenizerBase, prompt_ids: np.ndarray, text: str) -> bool:
+def never_answers(tokenizer: PreTrainedTokenizerBase, prompt_ids: list[int] | np.ndarray, text: str) -> bool:
     """Whether `text`, sampled after that prompt, has no end of its reasoning."""
     return final_answer(opened_by(tokenizer, prompt_ids) + text) is None
 
 
-def opened_by(tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[int] | np.ndarray) -> str:
+def opened_by(tokenizer: PreTrainedTokenizerBase, prompt_ids: list[int] | np.ndarray) -> str:
     """The `<think>` with which the prompt begins its answer; empty if it opens none, or also closes it."""
     tail = str(tokenizer.decode(prompt_ids[-TAIL:]))
     if REASONING not in tail:

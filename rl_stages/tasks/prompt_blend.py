@@ -1,6 +1,7 @@
 """The prompts of a stage: one stream over all sources, or one stream per source, mixed by the sources' weights."""
 
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from cascade_rl.rl_stages.config.base import HELDOUT_FRACTION
 from cascade_rl.rl_stages.config.grpo_stage import EpochFilter
@@ -47,8 +48,8 @@ def open_prompts(
     Raises UserError as `load_tasks` and `parse_sources` do.
     """
     weights = [source.weight for source in parse_sources(sources)]
-    how = {"seed": seed, "heldout_fraction": heldout_fraction, "rewards": rewards}
-    lists = [load_tasks(source, split="train", **how) for source in sources]
+    load = partial(load_tasks, split="train", seed=seed, heldout_fraction=heldout_fraction, rewards=rewards)
+    lists = [load(source) for source in sources]
     shares = [weight for weight in weights if weight is not None]
     if not shares:
         return PromptStream(JoinedTasks(lists), seed, epoch_filter, admits)
