@@ -34,7 +34,7 @@ class ControlTokens:
         self.ids = {str(token): index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
         self.all, self._others = _any_of(self.ids), _any_of(self.ids.keys() - OWN)
         self._heads = _any_of({token[:HEAD] for token in self.ids})
-        self._backend: Tokenizer = tokenizer.backend_tokenizer  # type: ignore[attr-defined]
+        self._backend: Tokenizer = tokenizer.backend_tokenizer
 
     def spelt_by(self, item: Mapping[str, Any]) -> bool:
         """Whether a text of the message or tool spells one that is foreign to it."""
