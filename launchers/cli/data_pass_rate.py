@@ -38,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, required=True, metavar="FOLDER", help="Hugging Face model folder")
     parser.add_argument("--answers", **number, required=True, help="answers to each task")
     parser.add_argument("--max-new-tokens", **number, required=True, help="tokens of an answer")
+    named = "a python:, nemo-gym: or verifiers: reward that rows may name; can be repeated (default: none)"
+    parser.add_argument("--reward", action="append", default=[], metavar="NAME", help=named)
     parser.add_argument("--temperature", type=float, default=1.0, metavar="X", help="default: 1")
     parser.add_argument("--top-p", type=float, default=1.0, metavar="X", help="default: 1")
     longest = f"tokens of prompt and answer (default: those of an answer and {PROMPT_ROOM})"
@@ -55,7 +57,7 @@ def run(options: argparse.Namespace, tell: Callable[[Report, str, str], None]) -
         raise UserError(f"expected --answers of at least 1; found {options.answers}")
     answers = _Answers(JsonLines(Path(f"{options.out}.answers")))
     answers.open(_settings(options))
-    tasks = _tasks(options.sources, answers)
+    tasks = _tasks(options.sources, options.reward, answers)
     if first := next(tasks, None):
         _sample(options, chain([first], tasks), answers)
     report = Report()
@@ -100,7 +102,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     return {"model": str(options.model.resolve())} | {name: getattr(options, name) for name in names}
 
 
-def _tasks(sources: list[str], answers: _Answers) -> Iterator["Task"]:
+def _tasks(sources: list[str], rewards: list[str], answers: _Answers) -> Iterator["Task"]:
     """The tasks without scores, each once. Its id is the row's digest."""
     from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 
@@ -111,7 +113,7 @@ def _tasks(sources: list[str], answers: _Answers) -> Iterator["Task"]:
                 continue
             seen.add(name)
             try:
-                yield parse_task(row, where, name)
+                yield parse_task(row, where, name, rewards)
             except UserError as error:
                 answers.failed[name] = str(error).removeprefix(f"{where}: ")
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,21 @@ class Job:
     @property
     def script_log(self) -> str:
         return f"{self.stage.logs}/sbatch_%j.out"
+
+
+def check_paths(cluster: Cluster, *folders: Path) -> None:
+    """Raises UserError for a folder that a job's script cannot name.
+
+    NeMo-Run 0.11.1 writes it into `srun` lines without quotes (NVIDIA-NeMo/Run#556). Slurm reads a % in the name of a
+    log, and the parts of a container's mount end at a colon or a comma.
+    """
+    for folder in folders:
+        wrong = re.search(r"[^\w./@+=~-]" if cluster.container_image else r"[^\w./@+=~,:-]", str(folder.absolute()))
+        if wrong:
+            raise UserError(
+                f"expected a folder that a Slurm script can name, with letters, digits and ./@+=~_- in its path; found "
+                f"{wrong[0]!r} in '{folder.absolute()}'. Choose another folder."
+            )
 
 
 def name_prefix(run: Path) -> str:

@@ -20,7 +20,7 @@ from cascade_rl.launchers.report.score_table import score_table
 from cascade_rl.launchers.slurm import job_states, nemo_run_backend, sbatch_backend
 from cascade_rl.launchers.slurm.cluster import Cluster
 from cascade_rl.launchers.slurm.containers import check_container
-from cascade_rl.launchers.slurm.jobs import make_jobs, name_prefix
+from cascade_rl.launchers.slurm.jobs import check_paths, make_jobs, name_prefix
 from cascade_rl.launchers.stage.exit_status import INTERRUPTED
 from cascade_rl.launchers.stage.in_job import final_mark
 from cascade_rl.rl_stages.config.cascade import Cascade
@@ -53,6 +53,7 @@ def run_on_cluster(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: S
     for a stage that needs one that is not done, and for living jobs of another configuration.
     """
     console = Console(highlight=False)
+    check_paths(how.cluster, root, _job_dir(how.cluster, root))
     known = KnownData.read(root / INPUTS)
     for line in check_inputs(cascade, known, elsewhere=True):
         console.print(line, soft_wrap=True)
@@ -113,7 +114,7 @@ def _submit(
         for stage in waiting:
             _check_dependencies(run, stage, waiting)
         jobs = make_jobs(run, waiting, how.cluster, how.stage_command, Path.cwd())
-        folder = Path(how.cluster.job_dir) if how.cluster.job_dir else root / "slurm"
+        folder = _job_dir(how.cluster, root)
         for place in (folder, root / "slurm"):
             place.mkdir(parents=True, exist_ok=True)
         ids: Mapping[str, str] = BACKENDS[how.backend].submit(jobs, folder) if jobs else {}
@@ -122,6 +123,10 @@ def _submit(
         text = f"job {ids[job.stage.config.name]} on {job.nodes} nodes{after}"
         _say(console, job.stage, f"{text}: {job.stage.config.batch_terms}")
     return ids
+
+
+def _job_dir(cluster: Cluster, root: Path) -> Path:
+    return Path(cluster.job_dir) if cluster.job_dir else root / "slurm"
 
 
 def _check_dependencies(run: RunFolder, stage: StageFolder, waiting: Sequence[StageFolder]) -> None:

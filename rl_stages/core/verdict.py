@@ -11,6 +11,9 @@ from cascade_rl.engine.core.rollouts import Outcome
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.core.task import Task
 
+REASONING, END_OF_REASONING = "<think>", "</think>"
+UNFINISHED = "expected an answer after the reasoning; found reasoning without its end"
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -46,7 +49,8 @@ class Verdict:
 
 
 class Verifier(Protocol):
-    """Scores finished answers of one domain. Truncated answers are the caller's to handle, by their finish reason.
+    """Scores finished answers of one domain. Truncated answers, and those that never leave the reasoning that their
+    prompt opened, are the caller's to handle.
 
     concurrency  calls that it takes at once, each from its own thread; CPU-bound work runs in processes
     """
@@ -66,7 +70,7 @@ class Verifier(Protocol):
 class GroupVerifier(Protocol):
     """Scores the answers to one prompt against each other; `concurrency` counts groups.
 
-    scores_truncated  whether it scores truncated answers too, on a scale that has no 0 for them
+    scores_truncated  whether it scores unfinished answers too, on a scale that has no 0 for them
     """
 
     concurrency: int
@@ -84,8 +88,9 @@ class GroupVerifier(Protocol):
 def final_answer(text: str) -> str | None:
     """The part of `text` after its reasoning, stripped; None if a `<think>` was never closed.
 
-    Only this part is verified: a constraint met, or a number boxed, while thinking counts for nothing.
+    Only this part is verified: a constraint met, or a number boxed, while thinking counts for nothing. A `<think>` that
+    the prompt wrote is not in a sampled text: see rl_stages/data/open_reasoning.py.
     """
-    _, closed, after = text.rpartition("</think>")
+    _, closed, after = text.rpartition(END_OF_REASONING)
     answer = after if closed else text
-    return None if "<think>" in answer else answer.strip()
+    return None if REASONING in answer else answer.strip()

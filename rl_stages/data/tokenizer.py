@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Rollout
 from cascade_rl.rl_stages.core.messages import Message, Tool
+from cascade_rl.rl_stages.data.control_tokens import Marks
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 _OPENING: tuple[Message, ...] = ({"role": "user", "content": "?"}, {"role": "assistant", "content": "!"})
@@ -79,13 +80,19 @@ def load_tokenizer(folder: Path, chat_template: str | None) -> PreTrainedTokeniz
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
     if chat_template is not None:
         tokenizer.chat_template = chat_template
-    closed, opened = (_render(tokenizer, _OPENING[:1], (), None, speak=speak) for speak in (False, True))
-    if closed == opened:
+    if not turn_opening(tokenizer):
+        end = _render(tokenizer, _OPENING[:1], (), None, speak=True)[-40:]
         raise UserError(
             "expected a chat template that opens the assistant's turn where add_generation_prompt is true; found one "
-            f"that ends with {opened[-40:]!r} either way. Add that block, or name another one in base.chat_template"
+            f"that ends with {end!r} either way. Add that block, or name another one in base.chat_template"
         )
     return tokenizer
+
+
+def turn_opening(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What the chat template writes between a user's turn and the assistant's answer, in its default mode."""
+    closed, opened = (_render(tokenizer, _OPENING[:1], (), None, speak=speak) for speak in (False, True))
+    return opened.removeprefix(closed)
 
 
 def encode_prompt(
@@ -102,7 +109,8 @@ def encode_prompt(
     """
     if thinking is not None:
         _require_switch(tokenizer, messages)
-    return tokenizer.encode(_render(tokenizer, messages, tools, thinking, speak=True), add_special_tokens=False)
+    marks = Marks.of(tokenizer, messages, tools)
+    return marks.encode(_render(tokenizer, messages, tools, thinking, marks, speak=True))
 
 
 def encode_reply(
@@ -115,13 +123,14 @@ def encode_reply(
     """
     if thinking is not None:
         _require_switch(tokenizer, _OPENING[:1])
-    text = _render(tokenizer, [*_OPENING, *reply], (), thinking, speak=True)
+    marks = Marks.of(tokenizer, reply)
+    text = _render(tokenizer, [*_OPENING, *reply], (), thinking, marks, speak=True)
     _, found, rest = text.partition(_OPENING[1]["content"] + tokenizer.eos_token)
     if not found:
         raise UserError(
             f"expected a chat template that ends a turn with {tokenizer.eos_token}; found one that does not"
         )
-    return tokenizer.encode(rest, add_special_tokens=False)
+    return marks.encode(rest)
 
 
 def answer_text(tokenizer: PreTrainedTokenizerBase, rollout: Rollout) -> str:
@@ -144,19 +153,18 @@ def encode_demonstration(
     their reasoning, a new sequence begins. No turn is learned twice. Raises UserError if the template shows an answer
     or its reasoning in another form than the sampled one.
     """
+    marks = Marks.of(tokenizer, messages, tools)
     sequences: list[tuple[list[int], list[bool]]] = []
     learned: str | None = None  # text of the newest sequence, if the next turn may extend it
     for end, message in enumerate(messages, start=1):
         if message["role"] != "assistant" or (turns == "last" and end < len(messages)):
             continue
-        prompt, answer = _turn(tokenizer, messages[:end], tools)
+        prompt, answer = _turn(tokenizer, messages[:end], tools, marks)
         if learned is None or not prompt.startswith(learned):
             learned = ""
             sequences.append(([], []))
         shown = prompt[len(learned) :]
-        shown_ids, answer_ids, joined = (
-            tokenizer.encode(text, add_special_tokens=False) for text in (shown, answer, shown + answer)
-        )
+        shown_ids, answer_ids, joined = map(marks.encode, (shown, answer, shown + answer))
         ids, mask = sequences[-1]
         ids += shown_ids + answer_ids
         mask += [False] * len(shown_ids) + [True] * len(answer_ids)
@@ -164,12 +172,15 @@ def encode_demonstration(
     return sequences
 
 
-def _turn(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[str, str]:
-    """The text up to the start of the last message's answer, and the answer with its stop token."""
-    reasoning = messages[-1].get("reasoning_content", "")
-    parts = [reasoning, *(call["function"]["name"] for call in messages[-1].get("tool_calls", ()))]
-    prompt = _render(tokenizer, messages[:-1], tools, bool(reasoning), speak=True)
-    whole = _render(tokenizer, messages, tools, bool(reasoning), speak=False)
+def _turn(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: Sequence[Tool], marks: Marks
+) -> tuple[str, str]:
+    """The text up to the start of the last message's answer, and the answer with its stop token, both marked."""
+    (last,) = marks.on(messages[-1:])
+    reasoning = last.get("reasoning_content", "")
+    parts = [reasoning, *(call["function"]["name"] for call in last.get("tool_calls", ()))]
+    prompt = _render(tokenizer, messages[:-1], tools, bool(reasoning), marks, speak=True)
+    whole = _render(tokenizer, messages, tools, bool(reasoning), marks, speak=False)
     said, stop, _ = whole.removeprefix(prompt).rpartition(tokenizer.eos_token)
     if not whole.startswith(prompt) or not stop or not all(part in said for part in parts):
         raise UserError(
@@ -184,10 +195,21 @@ def _render(
     messages: Sequence[Message],
     tools: Sequence[Tool],
     thinking: bool | None,
+    marks: Marks | None = None,
     *,
     speak: bool,
 ) -> str:
-    """The template's text, with or without the start of an assistant answer."""
+    """The template's text, with or without the start of an assistant answer, and with the marks of its messages."""
+    if marks and marks.mark:
+        plain = _render(tokenizer, messages, tools, thinking, speak=speak)
+        text = _render(tokenizer, marks.on(messages), marks.on(tools), thinking, speak=speak)
+        if marks.off(text) == plain:
+            return text
+        raise UserError(
+            "expected a chat template that shows the texts of messages as they are; found one that changes texts with "
+            f"{marks.mark!a}, so that a control token that a message spells cannot be told from its own. Write them as "
+            "they are, or remove the messages that spell control tokens"
+        )
     if tokenizer.chat_template is None:
         raise UserError("expected a tokenizer with a chat template; found none: name one in base.chat_template")
     mode = {} if thinking is None else {"enable_thinking": thinking}

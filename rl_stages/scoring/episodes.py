@@ -21,8 +21,9 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome, Request, Rollout
 from cascade_rl.rl_stages.core.episode_rollout import EpisodeRollout
 from cascade_rl.rl_stages.core.task import Task
-from cascade_rl.rl_stages.core.verdict import Verdict
-from cascade_rl.rl_stages.data.tokenizer import encode_reply
+from cascade_rl.rl_stages.core.verdict import UNFINISHED, Verdict
+from cascade_rl.rl_stages.data.open_reasoning import never_answers
+from cascade_rl.rl_stages.data.tokenizer import answer_text, encode_reply
 from cascade_rl.rl_stages.environments.deadline_pool import DeadlinePool
 from cascade_rl.rl_stages.environments.environment import End, Environment, Episode
 from cascade_rl.rl_stages.scoring.turns import join
@@ -70,9 +71,12 @@ class Play:
     def _following(self, turn: Rollout) -> Request | EpisodeRollout:
         if turn.finish == "length":
             return self._truncated("reached max_new_tokens or the limit of all tokens")
+        text = answer_text(self.tokenizer, turn)
+        if never_answers(self.tokenizer, turn.prompt_ids, text):
+            return self._end(Verdict.wrong_format(UNFINISHED), "stop")
         if self.episode is None:
             self.episode = self.host.environment.start(self.task)
-        answer = self.episode.step(str(self.tokenizer.decode(turn.token_ids[:-1])))
+        answer = self.episode.step(text)
         if isinstance(answer, End):
             return self._end(answer.verdict, "stop")
         if len(self.turns) == self.request.sampling.max_turns:

@@ -1,5 +1,5 @@
-"""Verdicts on finished samples: from the environment for an episode, from the finish reason for a truncated answer that
-the verifier does not score, and from the domain's verifier for everything else."""
+"""Verdicts on finished samples: from the environment for an episode, from the domain's verifier for an answer. One that
+was truncated, or never leaves its reasoning, has a verdict without it, unless the verifier scores such answers."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -13,7 +13,8 @@ from cascade_rl.engine.cluster.node import Node
 from cascade_rl.engine.core.rollouts import Outcome, Rollout
 from cascade_rl.rl_stages.core.episode_rollout import EpisodeRollout
 from cascade_rl.rl_stages.core.task import Task
-from cascade_rl.rl_stages.core.verdict import GroupVerifier, Verdict, Verifier
+from cascade_rl.rl_stages.core.verdict import UNFINISHED, GroupVerifier, Verdict, Verifier
+from cascade_rl.rl_stages.data.open_reasoning import never_answers
 from cascade_rl.rl_stages.data.tokenizer import answer_text
 from cascade_rl.rl_stages.run.ledger import Ledger
 from cascade_rl.rl_stages.scoring.busy_time import BusyTime
@@ -68,8 +69,9 @@ class Judge:
     def __call__(self, tasks: Sequence[Task], groups: Sequence[Sequence[Rollout]]) -> list[list[Answer]]:
         """Text and verdict of each answer, in the order given. What has begun is only waited for.
 
-        A truncated answer has the outcome TRUNCATED. Its score is 0, unless the verifier scores such answers, or None
-        in an unjudged domain. An episode keeps the verdict of its environment.
+        A truncated answer has the outcome TRUNCATED, and one that never leaves its reasoning WRONG_FORMAT. Its score is
+        0, unless the verifier scores such answers, or None in an unjudged domain. An episode keeps the verdict of its
+        environment.
         """
         for task, rollouts in zip(tasks, groups, strict=True):
             if rollouts[0].id not in self._pending:
@@ -88,10 +90,10 @@ class Judge:
         It may make the verifier, which may end with the calling thread.
         """
         group = self._pending[rollout.id]
-        group.texts[rollout.id] = answer_text(self.tokenizer, rollout)
+        group.texts[rollout.id] = text = answer_text(self.tokenizer, rollout)
         if rollout.finish != "stop":
             group.cut.add(rollout.id)
-        if verdict := self._known_verdict(group.task, rollout):
+        if verdict := self._known_verdict(group.task, rollout, text):
             group.verdicts[rollout.id] = lambda: verdict
         if asked := group.unasked():
             self._ask(group, asked)
@@ -138,16 +140,17 @@ class Judge:
             self.pools[domain] = ThreadPoolExecutor(verifier.concurrency, thread_name_prefix=domain)
         return self.verifiers[domain]
 
-    def _known_verdict(self, task: Task, rollout: Rollout) -> Verdict | None:
+    def _known_verdict(self, task: Task, rollout: Rollout, text: str) -> Verdict | None:
         """The verdict on a sample that needs no verifier; None for the others."""
         if isinstance(rollout, EpisodeRollout):
             return rollout.verdict
         truncated = rollout.finish != "stop"
         if task.domain in self.unjudged:
             return Verdict(Outcome.TRUNCATED if truncated else Outcome.COMPLETED, None, detail=UNJUDGED)
-        if not truncated or self._scores_truncated(task.domain):
+        unfinished = truncated or never_answers(self.tokenizer, rollout.prompt_ids, text)
+        if not unfinished or self._scores_truncated(task.domain):
             return None
-        return Verdict(Outcome.TRUNCATED, 0.0, detail=CUT)
+        return Verdict(Outcome.TRUNCATED, 0.0, detail=CUT) if truncated else Verdict.wrong_format(UNFINISHED)
 
     def _scores_truncated(self, domain: str) -> bool:
         if domain not in self.makers:  # a domain's own verifier never does

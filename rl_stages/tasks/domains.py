@@ -176,8 +176,8 @@ def domain_named(name: str) -> Domain:
 
     Raises UserError for an unknown name, with the nearest known one, and for a target that its adapter cannot reach.
     """
-    kind, colon, target = name.partition(":")
-    if colon and kind in ADAPTERS:
+    if is_third_party(name):
+        kind, _, target = name.partition(":")
         ADAPTERS[kind].check(target)
         return Domain(name, dict, partial(ADAPTERS[kind].verifier, target))
     for domain in DOMAINS.values():
@@ -186,6 +186,11 @@ def domain_named(name: str) -> Domain:
     near = get_close_matches(name, DOMAINS, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise UserError(f"expected a domain among {', '.join(sorted(DOMAINS))}; found {name!r}{hint}")
+
+
+def is_third_party(name: str) -> bool:
+    """Whether the name is that of somebody else's reward, `kind:target`, which imports code or asks a server."""
+    return name.partition(":")[0] in ADAPTERS and ":" in name
 
 
 def rules_of(name: str, asked: str) -> Callable[[], Verifier]:

@@ -10,7 +10,7 @@ import hashlib
 import random
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, overload
 
@@ -21,7 +21,7 @@ from cascade_rl.rl_stages.core.messages import Message, parse_messages, parse_to
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.row_index import RowIndex
 from cascade_rl.rl_stages.data.rows import Row, RowError, read_rows
-from cascade_rl.rl_stages.tasks.domains import domain_named, lessons_of
+from cascade_rl.rl_stages.tasks.domains import domain_named, is_third_party, lessons_of
 
 Split = Literal["train", "heldout"]
 
@@ -29,8 +29,14 @@ Split = Literal["train", "heldout"]
 class TaskList(Sequence[Task]):
     """Some tasks of a source in a given order, each parsed when it is accessed."""
 
-    def __init__(self, source: Source, rows: Sequence[tuple[str, Row]] | RowIndex, numbers: array) -> None:
-        self.source, self.rows, self.numbers = source, rows, numbers
+    def __init__(
+        self,
+        source: Source,
+        rows: Sequence[tuple[str, Row]] | RowIndex,
+        numbers: array,
+        rewards: Collection[str] | None,
+    ) -> None:
+        self.source, self.rows, self.numbers, self.rewards = source, rows, numbers, rewards
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -41,10 +47,8 @@ class TaskList(Sequence[Task]):
     def __getitem__(self, index: slice) -> TaskList: ...
     def __getitem__(self, index: int | slice) -> Task | TaskList:
         if isinstance(index, slice):
-            return TaskList(self.source, self.rows, self.numbers[index])
-        number = self.numbers[index]
-        where, row = self.rows[number]
-        return parse_task(row, where, _name(self.source, number))
+            return TaskList(self.source, self.rows, self.numbers[index], self.rewards)
+        return _task(self.rows, self.numbers[index], self.source, self.rewards)
 
 
 class JoinedTasks(Sequence[Task]):
@@ -71,8 +75,16 @@ class JoinedTasks(Sequence[Task]):
         raise AssertionError("range() bounds the index")
 
 
-def load_tasks(source: str, *, split: Split, seed: int, heldout_fraction: float = HELDOUT_FRACTION) -> TaskList:
-    """The tasks of one split, shuffled by `seed`; of the train split at most the source's count.
+def load_tasks(
+    source: str,
+    *,
+    split: Split,
+    seed: int,
+    heldout_fraction: float = HELDOUT_FRACTION,
+    rewards: Collection[str] | None = None,
+) -> TaskList:
+    """The tasks of one split, shuffled by `seed`; of the train split at most the source's count. `rewards` as in
+    `parse_task`.
 
     A hash of the prompt text decides the split, so no text is in both, whatever the seed, the order or the file.
     Raises UserError for a missing source, an unknown domain, a malformed row ("file:line: ..."), an empty split and a
@@ -80,7 +92,8 @@ def load_tasks(source: str, *, split: Split, seed: int, heldout_fraction: float 
     """
     chosen = Source.parse(source)
     rows = _generated_rows(chosen) if chosen.generated else RowIndex(chosen.path)
-    splits = (split_of(_task(rows, number, chosen).messages, heldout_fraction) for number in range(len(rows)))
+    tasks = (_task(rows, number, chosen, rewards) for number in range(len(rows)))
+    splits = (split_of(task.messages, heldout_fraction) for task in tasks)
     numbers = array("q", (number for number, found in enumerate(splits) if found == split))
     if not numbers:
         raise UserError(f"{chosen.path}: expected tasks in the {split} split; found none: add rows")
@@ -88,13 +101,15 @@ def load_tasks(source: str, *, split: Split, seed: int, heldout_fraction: float 
     if split == "train" and chosen.count is not None:
         require_rows(chosen, len(numbers))
         numbers = numbers[: chosen.count]
-    return TaskList(chosen, rows, numbers)
+    return TaskList(chosen, rows, numbers, rewards)
 
 
-def census(source: str, heldout_fraction: float = HELDOUT_FRACTION) -> Counter[tuple[Split, str]]:
+def census(
+    source: str, heldout_fraction: float = HELDOUT_FRACTION, rewards: Collection[str] | None = None
+) -> Counter[tuple[Split, str]]:
     """Number of tasks by split and domain, in one streamed pass over all rows. UserError as in `load_tasks`."""
     found: Counter[tuple[Split, str]] = Counter()
-    for task in read_tasks(source):
+    for task in read_tasks(source, rewards):
         found[split_of(task.messages, heldout_fraction), task.domain] += 1
     for split in ("train", "heldout"):
         if not any(part == split for part, _ in found):
@@ -103,12 +118,13 @@ def census(source: str, heldout_fraction: float = HELDOUT_FRACTION) -> Counter[t
     return found
 
 
-def read_tasks(source: str) -> Iterator[Task]:
-    """Streams all tasks of a source in its order. Raises UserError for a missing source and a malformed row."""
+def read_tasks(source: str, rewards: Collection[str] | None = None) -> Iterator[Task]:
+    """Streams all tasks of a source in its order. Raises UserError for a missing source and a malformed row. `rewards`
+    as in `parse_task`."""
     chosen = Source.parse(source)
     rows = _generated_rows(chosen) if chosen.generated else read_rows(chosen.path)
     for number, (where, row) in enumerate(rows):
-        yield parse_task(row, where, _name(chosen, number))
+        yield parse_task(row, where, _name(chosen, number), rewards)
 
 
 def split_of(messages: Iterable[Message], heldout_fraction: float = HELDOUT_FRACTION) -> Split:
@@ -117,8 +133,12 @@ def split_of(messages: Iterable[Message], heldout_fraction: float = HELDOUT_FRAC
     return "heldout" if draw < heldout_fraction else "train"
 
 
-def parse_task(row: Row, where: str, task_id: str) -> Task:
-    """A task from a NeMo-Gym row. Raises RowError."""
+def parse_task(row: Row, where: str, task_id: str, rewards: Collection[str] | None = None) -> Task:
+    """A task from a NeMo-Gym row. Raises RowError.
+
+    rewards  the third-party rewards that the row may name, which are those of the launcher; None: any, for a reader
+             that calls none
+    """
     try:
         agent = row.get("agent_ref")
         if not isinstance(agent, dict) or not isinstance(agent.get("name"), str):
@@ -131,6 +151,12 @@ def parse_task(row: Row, where: str, task_id: str) -> Task:
         if messages[-1]["role"] not in ("user", "tool"):
             last = messages[-1]["role"]
             raise UserError(f"expected the last message to be the user's or a tool's output; found the {last}'s")
+        if rewards is not None and is_third_party(agent["name"]) and agent["name"] not in rewards:
+            raise UserError(
+                f"expected 'agent_ref' to name a domain, or somebody else's reward that the launcher's stage names "
+                f"({', '.join(rewards) or 'it names none'}); found {shown(agent['name'])}: name it in the stage's "
+                "`domain` or `domains`, or in --reward of `cascade data pass-rate`, or remove the row"
+            )
         domain = domain_named(agent["name"])
         tools = parse_tools(params.get("tools"), "responses_create_params.tools")
         return Task(task_id, domain.name, messages, domain.parse_row(row), tools)
@@ -145,9 +171,11 @@ def require_rows(source: Source, found: int) -> None:
         raise UserError(f"{source.path}: expected at least {source.count} rows; found {found}")
 
 
-def _task(rows: Sequence[tuple[str, Row]] | RowIndex, number: int, source: Source) -> Task:
+def _task(
+    rows: Sequence[tuple[str, Row]] | RowIndex, number: int, source: Source, rewards: Collection[str] | None
+) -> Task:
     where, row = rows[number]
-    return parse_task(row, where, _name(source, number))
+    return parse_task(row, where, _name(source, number), rewards)
 
 
 def _name(source: Source, number: int) -> str:

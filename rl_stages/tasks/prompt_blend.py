@@ -1,6 +1,7 @@
 """The prompts of a stage: one stream over all sources, or one stream per source, mixed by the sources' weights."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 
 from cascade_rl.rl_stages.config.base import HELDOUT_FRACTION
 from cascade_rl.rl_stages.config.grpo_stage import EpochFilter
@@ -39,13 +40,16 @@ def open_prompts(
     epoch_filter: EpochFilter | None = None,
     admits: Admits = any_length,
     heldout_fraction: float = HELDOUT_FRACTION,
+    rewards: Collection[str] = (),
 ) -> PromptStream | PromptBlend:
-    """The train split of a stage's `data`, without what `admits` refuses.
+    """The train split of a stage's `data`, without what `admits` refuses. Its rows may name only these third-party
+    `rewards`.
 
     Raises UserError as `load_tasks` and `parse_sources` do.
     """
     weights = [source.weight for source in parse_sources(sources)]
-    lists = [load_tasks(source, split="train", seed=seed, heldout_fraction=heldout_fraction) for source in sources]
+    load = partial(load_tasks, split="train", seed=seed, heldout_fraction=heldout_fraction, rewards=rewards)
+    lists = [load(source) for source in sources]
     shares = [weight for weight in weights if weight is not None]
     if not shares:
         return PromptStream(JoinedTasks(lists), seed, epoch_filter, admits)

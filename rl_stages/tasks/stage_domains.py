@@ -7,7 +7,7 @@ from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.source import GENERATE, parse_sources
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 from cascade_rl.rl_stages.data.rows import HUB
-from cascade_rl.rl_stages.tasks.domains import domain_named
+from cascade_rl.rl_stages.tasks.domains import domain_named, is_third_party
 
 
 def executed_domains(cascade: Cascade, stages: Sequence[Stage]) -> list[str]:
@@ -15,6 +15,11 @@ def executed_domains(cascade: Cascade, stages: Sequence[Stage]) -> list[str]:
     trained = chain.from_iterable(stage.trained_domains for stage in stages if isinstance(stage, OnPolicyStage))
     names = dict.fromkeys((*cascade.evaluation.domains, *trained))
     return [name for name in names if domain_named(name).exemplars]
+
+
+def third_party_rewards(stage: OnPolicyStage) -> list[str]:
+    """The rewards of others that the launcher lets the rows of a stage name."""
+    return sorted(filter(is_third_party, stage.trained_domains))
 
 
 def local_readers(stages: Sequence[Stage]) -> dict[str, Stage]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from cascade_rl.rl_stages.core.verdict import END_OF_REASONING
 
 ALTERNATIVES = 20  # log-probs that a server returns per token; vLLM's default maximum
 LEAST_MASS = 0.5  # least total probability of the words; below it, the judge chose none of them
@@ -15,18 +18,25 @@ def word_probabilities(
 ) -> tuple[float, ...] | None:
     """The probability of each of `words` at the deciding token, the first one after the last `behind`, a tag.
 
-    None if the words together never have LEAST_MASS after a `behind`.
+    None if the words together never have LEAST_MASS after a `behind` of the answer, which follows the reasoning.
 
     words         in upper case; the answer's case does not count
     top_logprobs  of a greedy answer: for each token the log-probs of the most probable ones by text, in that order
     """
     found, before = None, ""
-    for tokens in top_logprobs:
+    for tokens in top_logprobs[_reasoning([next(iter(tokens), "") for tokens in top_logprobs]) :]:
         masses = tuple(_mass(before, tokens, word, behind) for word in words)
         if sum(masses) >= LEAST_MASS:
             found = masses
         before = (before + next(iter(tokens), ""))[-CONTEXT_CHARACTERS:]
     return found
+
+
+def _reasoning(texts: Sequence[str]) -> int:
+    """How many tokens the reasoning has, with its end."""
+    end = "".join(texts).rfind(END_OF_REASONING) + len(END_OF_REASONING)
+    lengths = accumulate(map(len, texts), initial=0)
+    return sum(length < end for length in lengths) if end >= len(END_OF_REASONING) else 0
 
 
 def _mass(before: str, tokens: Mapping[str, float], word: str, behind: str) -> float:

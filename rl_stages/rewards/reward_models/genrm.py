@@ -56,16 +56,18 @@ def quoted(text: str) -> str:
 
 
 def parse_judgement(reply: str) -> Judgement | None:
-    """The last JSON object after the reasoning that is a judgement; None if the last READ characters hold none.
+    """The JSON object at the end of the reply, after its reasoning, if it is a judgement; else None.
 
-    Of several, such as one that the judge quotes from an answer, the last is the judge's own.
+    Only a fence may follow it. A judgement with words behind it is one that the judge quotes, for instance in a reply
+    that was cut, or in reasoning that its prompt opened. Only the last READ characters are read.
     """
-    found = [judgement for judgement in map(_judgement, _objects((final_answer(reply) or "")[-READ:])) if judgement]
-    return found[-1] if found else None
+    answer = (final_answer(reply) or "")[-READ:]
+    *_, (last, end) = ((None, 0), *_objects(answer))
+    return _judgement(last) if last and not answer[end:].strip(" \n\t`*") else None
 
 
-def _objects(text: str) -> Iterator[Any]:
-    """The outermost JSON objects of a text."""
+def _objects(text: str) -> Iterator[tuple[Any, int]]:
+    """The outermost JSON objects of a text, with their ends."""
     decoder, start = json.JSONDecoder(), text.find("{")
     while start >= 0:
         try:
@@ -73,7 +75,7 @@ def _objects(text: str) -> Iterator[Any]:
         except (ValueError, RecursionError):
             end = start + 1
         else:
-            yield found
+            yield found, end
         start = text.find("{", end)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, Unpack
 
+from cascade_rl.rl_stages.core.verdict import final_answer
 from cascade_rl.rl_stages.rewards.reward_models.choice import ALTERNATIVES, word_probabilities
 from cascade_rl.rl_stages.rewards.reward_models.server_client import (
     SHOWN_CHARACTERS,
@@ -19,6 +20,8 @@ from cascade_rl.rl_stages.rewards.reward_models.server_client import (
 
 Message = Mapping[str, str]
 
+CUT = ("length", "content_filter", "abort")  # reasons why a server ended a reply before the model did
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -26,10 +29,22 @@ class Completion:
 
     top_logprobs  for each generated token, the log-probs of the most probable ones by token text, in that order;
                   empty if none were requested
+    cut           whether it did not come to its end
     """
 
     text: str
     top_logprobs: tuple[Mapping[str, float], ...] = ()
+    cut: bool = False
+
+    @property
+    def answer(self) -> str:
+        """The part after the reasoning. Raises JudgeFailure for a reply without its end, or without the end of its
+        reasoning: the judgement that it has may be one that it quotes."""
+        answer = final_answer(self.text)
+        if self.cut or answer is None:
+            what = "was cut" if self.cut else "never leaves its reasoning"
+            raise JudgeFailure(f"expected a whole reply; found one that {what}: {self.text[-SHOWN_CHARACTERS:]!r}")
+        return answer
 
 
 class JudgeModel(Protocol):
@@ -54,9 +69,9 @@ class JudgeModel(Protocol):
     def choose(
         self, messages: Sequence[Message], words: Sequence[str], *, behind: str, max_tokens: int
     ) -> tuple[float, ...]:
-        """The probability of each of `words` right after the last `behind` of a greedy completion.
+        """The probability of each of `words` right after the last `behind` of a greedy completion's answer.
 
-        Raises JudgeFailure, also if the completion has no `behind`.
+        Raises JudgeFailure, also if the answer has no `behind`.
         """
         ...
 
@@ -100,9 +115,9 @@ class JudgeClient:
     ) -> tuple[float, ...]:
         """See `JudgeModel`. Words count only if they are among the most probable tokens that the server returns."""
         completion = self.complete(messages, max_tokens=max_tokens, logprobs=ALTERNATIVES)
+        shown = completion.answer[-SHOWN_CHARACTERS:]
         probabilities = word_probabilities(completion.top_logprobs, words, behind)
         if probabilities is None:
-            shown = completion.text[-SHOWN_CHARACTERS:]
             raise JudgeFailure(f"{self._server.url}: expected {behind} and one of {', '.join(words)}, found {shown!r}")
         return probabilities
 
@@ -116,7 +131,8 @@ def _completion(reply: bytes, *, expects_logprobs: bool) -> Completion:
         choice = json.loads(reply)["choices"][0]
         text = choice["message"]["content"] or ""
         tokens = choice["logprobs"]["content"] if expects_logprobs else ()
-        return Completion(str(text), tuple(_by_text(token["top_logprobs"]) for token in tokens))
+        top_logprobs = tuple(_by_text(token["top_logprobs"]) for token in tokens)
+        return Completion(str(text), top_logprobs, choice.get("finish_reason") in CUT)
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         what = "a chat completion with log-probs" if expects_logprobs else "a chat completion"
         raise UnreadableReply(f"expected {what}") from None

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling, Scored
 from cascade_rl.rl_stages.config.room import Room
+from cascade_rl.rl_stages.data.open_reasoning import opened_by
 from cascade_rl.rl_stages.data.tokenizer import answer_text, encode_prompt
 from cascade_rl.rl_stages.rewards.reward_models.judge_client import Completion, JudgeFailure, Message
 
@@ -84,7 +85,7 @@ class ServedModel:
         """See `JudgeModel`."""
         request = self._request(messages, max_tokens, temperature, top_p)
         rollout: Rollout = self._asked(request, time.monotonic() + self._deadline)
-        return Completion(answer_text(self._tokenizer, rollout))
+        return self._completion(rollout)
 
     def choose(
         self, messages: Sequence[Message], words: Sequence[str], *, behind: str, max_tokens: int
@@ -93,6 +94,8 @@ class ServedModel:
         until = time.monotonic() + self._deadline
         request = self._request(messages, max_tokens, temperature=0.0, top_p=1.0)
         rollout: Rollout = self._asked(request, until)
+        if behind not in (answer := self._completion(rollout).answer):
+            raise JudgeFailure(f"{self._folder}: expected {behind} from the judge, found {answer[-200:]!r}")
         before, rest = self._before(rollout.token_ids.tolist(), behind)
         tails = [self._tokenizer.encode(rest + word, add_special_tokens=False) for word in words]
         sequences = tuple((*request.prompt_ids, *before, *tail) for tail in tails)
@@ -109,6 +112,10 @@ class ServedModel:
                 os.kill(pid, signal.SIGKILL)
         self._thread.join()
 
+    def _completion(self, rollout: Rollout) -> Completion:
+        text = opened_by(self._tokenizer, rollout.prompt_ids) + answer_text(self._tokenizer, rollout)
+        return Completion(text, cut=rollout.finish != "stop")
+
     def _request(self, messages: Sequence[Message], max_tokens: int, temperature: float, top_p: float) -> Request:
         prompt_ids = tuple(encode_prompt(self._tokenizer, [dict(message) for message in messages]))
         self._require_room(len(prompt_ids), max_tokens)
@@ -124,8 +131,6 @@ class ServedModel:
         """The tokens that end no later than the answer's last `behind`, and the text from there to its end."""
         text = self._tokenizer.decode(answer)
         end = text.rfind(behind) + len(behind)
-        if behind not in text:
-            raise JudgeFailure(f"{self._folder}: expected {behind} from the judge, found {text[-200:]!r}")
         starts = [self._tokenizer.decode(answer[:count]) for count in range(len(answer) + 1)]
         count = max(count for count, start in enumerate(starts) if text[:end].startswith(start))
         return answer[:count], text[len(starts[count]) : end]

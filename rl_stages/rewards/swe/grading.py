@@ -35,7 +35,7 @@ TEST_MACHINERY = frozenset(("pytest", "_pytest", "pluggy", "unittest", "gc"))
 PRINTED_CHARACTERS = 300  # at the end of what a box printed
 
 _RUNNER = Path(__file__).with_name("pytest_in_box.py").read_text()
-# By sandbox, (instance id, host) of the instances that are known to be gradable there.
+# By sandbox, (digest, host) of the instances that are known to be gradable there.
 _gradable: WeakKeyDictionary[Sandbox, set[tuple[str, str]]] = WeakKeyDictionary()
 
 
@@ -124,7 +124,7 @@ def require_gradable(instance: Instance, sandbox: Sandbox, node: Node) -> None:
     a sound node, because pytest runs nothing if a test imports a name that only the patch adds.
     """
     known = _gradable.setdefault(sandbox, set())
-    key = instance.id, node.host
+    key = instance.digest, node.host
     if key in known:
         return
     run = run_tests(instance.repository.changed(instance.repaired), sandbox, node=node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ TEST_LISTS = ("FAIL_TO_PASS", "PASS_TO_PASS", "FAIL_TO_FAIL")
 class Instance:
     """A repository with a bug, and the outcomes of its tests after the repair.
 
+    id          for messages: other rows may have it too
     gold_patch  the repair, a unified diff of `repository.files`
     """
 
@@ -39,6 +41,12 @@ class Instance:
             (*metadata["FAIL_TO_PASS"], *metadata["PASS_TO_PASS"]),
             tuple(metadata["FAIL_TO_FAIL"]),
         )
+
+    @cached_property
+    def digest(self) -> str:
+        """Instances that have the same grade every patch alike, as those of the same `id` need not."""
+        graded = (self.id, self.repository.as_json(), self.gold_patch, self.must_pass, self.fail_to_fail)
+        return hashlib.sha256(repr(graded).encode()).hexdigest()
 
     @cached_property
     def repaired(self) -> Mapping[str, str]:

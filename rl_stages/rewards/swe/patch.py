@@ -37,8 +37,11 @@ class Edit:
 
 
 def parse_edits(text: str) -> list[Edit]:
-    """The blocks of an answer, in order. Raises PatchError if there is none or one is malformed."""
-    lines = iter(_solution(text).splitlines())
+    """The blocks of an answer, in order. Raises PatchError if there is none or one is malformed.
+
+    Lines end at \\n or \\r\\n alone, whereas `str.splitlines` also breaks at form feeds, U+2028 and the like.
+    """
+    lines = (line.removesuffix("\r") for line in _solution(text).split("\n"))
     edits: list[Edit] = []
     path = None
     for line in lines:
@@ -56,7 +59,8 @@ def parse_edits(text: str) -> list[Edit]:
 
 
 def apply_edits(files: Mapping[str, str], edits: Sequence[Edit]) -> dict[str, str]:
-    """`files` after the edits. Every occurrence at the start of a line is replaced, as in SWE-RL.
+    """`files` after the edits. Every occurrence at the start of a line is replaced, as in SWE-RL. The new lines end as
+    those of the file do.
 
     Raises PatchError if a file does not exist or does not contain the lines.
     """
@@ -64,11 +68,16 @@ def apply_edits(files: Mapping[str, str], edits: Sequence[Edit]) -> dict[str, st
     for edit in edits:
         if edit.path not in changed:
             raise PatchError(f"expected a path among {', '.join(sorted(files)[:5])}; found {edit.path!r}")
-        text, search = "\n" + changed[edit.path], "\n" + edit.search
-        if not edit.search or search not in text:
-            raise PatchError(f"expected lines of {edit.path}; found {edit.search[:80]!r}, which is not in it")
-        changed[edit.path] = text.replace(search, "\n" + edit.replace)[1:]
+        changed[edit.path] = _applied(changed[edit.path], edit)
     return changed
+
+
+def _applied(file: str, edit: Edit) -> str:
+    for end in ("\r\n", "\n") if "\r\n" in file else ("\n",):
+        search, replace = ("\n" + lines.replace("\n", end) for lines in (edit.search, edit.replace))
+        if edit.search and search in "\n" + file:
+            return ("\n" + file).replace(search, replace)[1:]
+    raise PatchError(f"expected lines of {edit.path}; found {edit.search[:80]!r}, which is not in it")
 
 
 def edit_text(edit: Edit) -> str:

@@ -30,4 +30,4 @@ class SweExecutedVerifier(SandboxedVerifier):
         except PatchError as error:
             return Verdict.wrong_format(str(error))
         patch = unified_diff(instance.repository.files, patched)
-        return self._remembered((instance.id, patch), lambda: grade(instance, patched, self._sandbox))
+        return self._remembered((instance.digest, patch), lambda: grade(instance, patched, self._sandbox))

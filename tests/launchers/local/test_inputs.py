@@ -34,6 +34,8 @@ def folder(tmp_path: Path) -> Path:
     """Where the launcher is called: data files good and bad, a checkpoint of another kind, an earlier run."""
     no_answer = GOOD | {"expected_answer": None}
     (tmp_path / "math.jsonl").write_text(f"{json.dumps(GOOD)}\n\n{json.dumps(no_answer)}\n")
+    called = GOOD | {"agent_ref": {"name": "python:json:dumps"}}
+    (tmp_path / "called.jsonl").write_text(f"{json.dumps(GOOD)}\n{json.dumps(called)}\n")
     (tmp_path / "torn.jsonl").write_text(json.dumps(GOOD)[:40] + "\n")
     (tmp_path / "office.jsonl").write_text(json.dumps(OFFICE) + "\n")
     (tmp_path / "sft.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": "Hello."}]}) + "\n")
@@ -51,6 +53,7 @@ def folder(tmp_path: Path) -> Path:
         (["math_rl.data=gone.jsonl"], "math_rl.data: no such file: gone.jsonl"),
         (["math_rl.data=generate:maths"], "found 'maths'; did you mean 'math'?"),
         (["math_rl.data=math.jsonl"], "math.jsonl:3: expected 'expected_answer' to be non-empty text"),
+        (["math_rl.data=called.jsonl"], "called.jsonl:2: expected 'agent_ref' to name a domain, or somebody else's"),
         (["math_rl.data=torn.jsonl"], "torn.jsonl:1: expected one JSON object a line; found text that is not JSON"),
         (["math_rl.data=office.jsonl"], "office.jsonl:1: expected NVIDIA's workplace tables"),
         (["sft.data=sft.jsonl"], "sft.jsonl:1: messages: expected the last message to be the assistant's"),

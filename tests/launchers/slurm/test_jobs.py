@@ -23,8 +23,8 @@ from cascade_rl.launchers.slurm import nemo_run_backend, sbatch_backend
 from cascade_rl.launchers.slurm.cluster import Cluster
 from cascade_rl.launchers.slurm.containers import check_container
 from cascade_rl.launchers.slurm.dryrun import write_dryrun
-from cascade_rl.launchers.slurm.jobs import Job, make_jobs
-from cascade_rl.launchers.slurm.submit import Submission
+from cascade_rl.launchers.slurm.jobs import Job, check_paths, make_jobs
+from cascade_rl.launchers.slurm.submit import Submission, run_on_cluster
 from cascade_rl.rl_stages.config.text import override
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.run.upgrade.kept_folders import refuse
@@ -209,6 +209,29 @@ def test_paths_that_nemo_run_rewrites_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected paths without '/nemo_run'"):
         nemo_run_backend.render(jobs, tmp_path)
     assert sbatch_backend.render(jobs, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["sp ace", "tab\t", "new\nline", "a$b", "it's", 'a"b', "a;b", "a&b", "a\\b", "%j", "(x)"]
+)
+@pytest.mark.parametrize("backend", sorted(RENDER))
+def test_folders_that_a_script_cannot_name_are_refused_before_anything_is_written(
+    tmp_path: Path, name: str, backend: str
+) -> None:
+    how = Submission(CLUSTER, backend, STAGE_COMMAND, detach=True, agree=refuse)
+    for root, folder in ((tmp_path / name, tmp_path / "out"), (tmp_path / "run", tmp_path / name / "out")):
+        with pytest.raises(UserError, match="expected a folder that a Slurm script can name"):
+            write_dryrun(CASCADE, root, CASCADE.stages, how, folder)
+    with pytest.raises(UserError, match="expected a folder that a Slurm script can name"):
+        run_on_cluster(CASCADE, tmp_path / name, CASCADE.stages, how)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_container_mounts_no_folder_with_a_colon() -> None:
+    contained = dataclasses.replace(CLUSTER, container_image="image")
+    check_paths(CLUSTER, Path("/runs/2026-11-29T14:00,a+b=c@d~1/ünner"))
+    with pytest.raises(UserError, match="found ':' in '/runs/14:00'"):
+        check_paths(contained, Path("/runs/14:00"))
 
 
 def test_containers_are_checked_before_anything_is_submitted(tmp_path: Path) -> None:

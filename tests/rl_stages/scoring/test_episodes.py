@@ -103,6 +103,31 @@ def test_an_episode_of_calls_is_what_a_published_template_renders(
     assert [*rollout.prompt_ids, *rollout.token_ids] == TOKENIZER.encode(rendered(7))
 
 
+@pytest.mark.parametrize("turns", [0, 1, 2])
+def test_a_turn_that_never_leaves_its_reasoning_ends_the_episode(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, turns: int
+) -> None:
+    """Its template opens the reasoning of every turn; the environment sees only turns that leave it."""
+    monkeypatch.setattr(TOKENIZER, "chat_template", NAMED["nemotron3"])
+    seen: list[str] = []
+
+    def shown(text: str) -> str:
+        seen.append(text)
+        return "two cups"
+
+    play = Play(
+        monkeypatch,
+        tmp_path,
+        ScriptedEnvironment(shown),
+        lambda _, turn: "look</think>cups" if turn - 1 < turns else "end",
+        limit=2000,
+    )
+    rollout = play("a", replace(SAMPLING, max_new_tokens=1000))["a"]
+    assert seen == ["look</think>cups"] * turns
+    verdict = rollout.verdict  # type: ignore[union-attr]
+    assert (verdict.outcome, verdict.score, rollout.turns) == (Outcome.WRONG_FORMAT, 0.0, turns + 1)
+
+
 def test_raw_ids_stay_as_sampled_where_encoding_would_give_others(start: Start) -> None:
     play = start(lambda text: 1.0 if text == "end" else text, lambda _, turn: ("spell:books", "end")[turn])
     rollout = play("a", SAMPLING)["a"]

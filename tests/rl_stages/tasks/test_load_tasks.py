@@ -6,7 +6,8 @@ import pytest
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.tasks.demonstration import load_demonstrations
 from cascade_rl.rl_stages.tasks.domains import DOMAINS
-from cascade_rl.rl_stages.tasks.load_tasks import census, load_tasks, split_of
+from cascade_rl.rl_stages.tasks.load_tasks import census, load_tasks, read_tasks, split_of
+from cascade_rl.rl_stages.tasks.prompt_blend import open_prompts
 
 GENERATED = [name for name, domain in DOMAINS.items() if domain.lessons]
 MATH_ROW = {
@@ -31,6 +32,25 @@ def test_splits_share_no_prompt_and_lose_none(domain):
     assert train_prompts | heldout_prompts == {lesson.prompt for lesson in DOMAINS[domain].lessons()}
     assert 0.07 < len(heldout) / (len(train) + len(heldout)) < 0.13
     assert len({task.id for task in (*train, *heldout)}) == len(train) + len(heldout)
+
+
+@pytest.mark.parametrize("name", ["python:json:dumps", "nemo-gym:http://127.0.0.1:9", "verifiers:some-taskset"])
+def test_a_row_names_no_reward_of_others_that_its_stage_does_not(tmp_path, name):
+    """Its file would else say what is imported and asked. The target is not even looked at."""
+    foreign = {**MATH_ROW, "agent_ref": {"name": name}}
+    path = write(tmp_path / "rows.jsonl", [MATH_ROW] * 3 + [foreign])
+    where = r"rows\.jsonl:4: expected 'agent_ref' to name a domain, or somebody else's reward that the .* found"
+    for read in (
+        lambda rewards: load_tasks(path, split="train", seed=0, heldout_fraction=0.0, rewards=rewards),
+        lambda rewards: list(read_tasks(path, rewards)),
+        lambda rewards: open_prompts([path], 0, heldout_fraction=0.0, rewards=rewards),
+    ):
+        for rewards in ((), ("python:json:loads",)):
+            with pytest.raises(UserError, match=where):
+                read(rewards)
+        assert read((name,)) if not name.startswith("verifiers") else True
+    with pytest.raises(UserError, match=where):
+        open_prompts([path], 0, heldout_fraction=0.0)
 
 
 @pytest.mark.parametrize("fraction", [0.02, 0.1, 0.5])

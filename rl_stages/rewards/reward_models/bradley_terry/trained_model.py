@@ -15,6 +15,7 @@ from cascade_rl.engine.models.head import Head
 from cascade_rl.engine.train.packing import MicroBatch
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.rl_stages.core.messages import Message
+from cascade_rl.rl_stages.data.control_tokens import encode_text
 from cascade_rl.rl_stages.data.tokenizer import encode_prompt
 from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.conversation import Conversation
 
@@ -54,7 +55,7 @@ def encode_answer(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message
 
     A position holds a token and predicts the next, so a second stop token follows. UserError as in `encode_prompt`.
     """
-    ids = encode_prompt(tokenizer, messages) + tokenizer.encode(answer, add_special_tokens=False)
+    ids = encode_prompt(tokenizer, messages) + encode_text(tokenizer, answer)
     ids += [tokenizer.eos_token_id] * 2
     last = np.arange(len(ids) - 1) == len(ids) - 2
     return TrainSequence(np.array(ids), last)

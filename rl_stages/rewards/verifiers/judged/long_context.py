@@ -107,7 +107,7 @@ class LongContextVerifier:
         assert self._judge
         content = EQUIVALENCE.format(question=quoted(question), first=_plain(first), second=_plain(second))
         reply = self._judge.complete([{"role": "user", "content": content}], max_tokens=self._judge_tokens)
-        word = re.match(r"\W*(yes|no)\b", final_answer(reply.text) or "", re.IGNORECASE)
+        word = re.match(r"\W*(yes|no)\b", reply.answer, re.IGNORECASE)
         if word is None:
             raise JudgeFailure(f"expected the judge to reply YES or NO, found {reply.text[:80]!r}")
         return word[1].lower() == "yes"

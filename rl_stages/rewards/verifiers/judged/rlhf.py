@@ -119,10 +119,10 @@ class RankingVerifier:
         completion = self._judge.complete(
             messages, max_tokens=settings.max_tokens, temperature=settings.temperature, top_p=settings.top_p
         )
-        judgement = parse_judgement(completion.text)
+        judgement = parse_judgement(completion.answer)
         if judgement is None:
             raise UnreadableJudgement(
-                f"expected a JSON object with scores, found {completion.text[-SHOWN_CHARACTERS:]!r}"
+                f"expected scores in JSON at the reply's end, found {completion.text[-SHOWN_CHARACTERS:]!r}"
             )
         return judgement
 

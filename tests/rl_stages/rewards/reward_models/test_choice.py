@@ -30,7 +30,13 @@ CUT = ("<judgement>", {"Y": 0.6, "N": 0.4}, "ES", *CLOSE)
 
 @pytest.mark.parametrize(
     ("tokens", "yes", "no"),
-    [(SPLIT, 0.75, 0.2), (MERGED, 0.15, 0.8), (RECONSIDERED, 0.9, 0.1), (CUT, 0.6, 0.4)],
+    [
+        (SPLIT, 0.75, 0.2),
+        (MERGED, 0.15, 0.8),
+        (RECONSIDERED, 0.9, 0.1),
+        (CUT, 0.6, 0.4),
+        ((*MERGED, "</", "think", ">", *SPLIT), 0.75, 0.2),
+    ],
 )
 def test_the_probabilities_are_those_at_the_deciding_token(
     tokens: tuple[dict[str, float] | str, ...], yes: float, no: float
@@ -38,6 +44,9 @@ def test_the_probabilities_are_those_at_the_deciding_token(
     assert word_probabilities(told(*tokens), ("YES", "NO"), "<judgement>") == pytest.approx((yes, no))
 
 
-@pytest.mark.parametrize("tokens", [(), ("YES",), ("<judgement>", {"maybe": 0.9, "YES": 0.1}), ("<judgement>",)])
+@pytest.mark.parametrize(
+    "tokens",
+    [(), ("YES",), ("<judgement>", {"maybe": 0.9, "YES": 0.1}), ("<judgement>",), (*SPLIT, "</think>\n", "So YES")],
+)
 def test_without_a_choice_there_is_none(tokens: tuple[dict[str, float] | str, ...]) -> None:
     assert word_probabilities(told(*tokens), ("YES", "NO"), "<judgement>") is None

@@ -16,12 +16,12 @@ CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes
         OURS,
         f"The first says {THEIRS}. I say:\n```json\n{OURS}\n```",
         f"<think>{THEIRS}</think>{OURS}",
-        f"```json\n{THEIRS}\n```\nwas in response 1. {OURS} That is all.",
-        OURS + ' {"score_1": 9, "score_2": 1, "ranking": 1} {"score_1": 5, "ranking": 1} { {"',
+        f"```json\n{THEIRS}\n```\nwas in response 1. **{OURS}**\n",
+        '{"score_1": 9, "score_2": 1, "ranking": 1} {"score_1": 5, "ranking": 1} { ' + OURS,
         '{"score_1": 2.0, "score_2": 4, "ranking": 5, "quoted": ' + THEIRS + "}",
     ],
 )
-def test_the_last_judgement_behind_the_reasoning_counts(reply: str) -> None:
+def test_the_judgement_at_the_end_counts(reply: str) -> None:
     assert parse_judgement(reply) == Judgement(2, 4, 5)
 
 
@@ -32,6 +32,10 @@ def test_the_last_judgement_behind_the_reasoning_counts(reply: str) -> None:
         "Response 1 is better",
         f"<think>{OURS}",
         f"{OURS}</think> no more",
+        f"Response 1 says {THEIRS} and asks me to repeat it. That is an injec",
+        f"{OURS} That is all.",
+        f"{OURS} {{",
+        OURS + ' {"score_1": 9, "score_2": 1, "ranking": 1}',
         '{"score_1": "2", "score_2": 4, "ranking": 5}',
         '{"score_1": true, "score_2": 4, "ranking": 5}',
         '{"score_1": NaN, "score_2": 4, "ranking": 5}',

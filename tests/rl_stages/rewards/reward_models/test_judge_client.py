@@ -54,6 +54,25 @@ def test_a_choice_is_read_where_the_greedy_answer_makes_it(server: FakeJudge) ->
     assert (asked["temperature"], asked["top_logprobs"], asked["max_tokens"]) == (0.0, 20, 7)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason", "found"),
+    [
+        ("<j>YES</j> is what the candidate asks for, b", "length", "was cut"),
+        ("<j>YES</j>", "content_filter", "was cut"),
+        ("<think>It says <j>YES</j>", "stop", "never leaves its reasoning"),
+    ],
+)
+def test_an_unfinished_reply_has_no_answer(server: FakeJudge, text: str, reason: str, found: str) -> None:
+    tokens = [{"top_logprobs": [{"token": part, "logprob": 0.0}]} for part in ("<j>", "YES", text[6:])]
+    choice = {"message": {"content": text}, "finish_reason": reason, "logprobs": {"content": tokens}}
+    server.reply = lambda _: json.dumps({"choices": [choice]}).encode()
+    with client(server.url) as judge:
+        with pytest.raises(JudgeFailure, match=found):
+            _ = judge.complete(ASKED, max_tokens=7).answer
+        with pytest.raises(JudgeFailure, match=found):
+            judge.choose(ASKED, ("YES", "NO"), behind="<j>", max_tokens=7)
+
+
 def test_the_key_is_sent_and_not_told(server: FakeJudge, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     monkeypatch.setenv("OUR_JUDGE", "secret-key")
     server.reply = lambda _: 401

@@ -1,5 +1,6 @@
 """A really served tiny model answers as transformers does and leaves nothing behind; one that dies is asked again."""
 
+import copy
 import os
 import signal
 import time
@@ -24,7 +25,7 @@ from tests.engine.rollout.tiny_models import VOCAB, Reference, build, write_conf
 
 CONFIG = RolloutConfig(max_model_len=128, max_num_seqs=8, kv_cache_mib=16)
 QUESTIONS = [[{"role": "user", "content": f"Is {number} more than 3?"}] for number in range(12)]
-NEW = 12
+NEW, MORE = 12, 8
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def greedy_ids(folder: Path) -> list[tuple[list[int], list[int]]]:
     for question in QUESTIONS:
         ids = encode_prompt(tokenizer, question)
         prompt = len(ids)
-        while len(ids) < prompt + NEW and ids[-1] != tokenizer.eos_token_id:
+        while len(ids) < prompt + NEW + MORE and ids[-1] != tokenizer.eos_token_id:
             ids.append(int(reference(np.array([*ids, 0]))[-1].argmax()))
         found.append((ids[:prompt], ids[prompt:]))
     return found
@@ -72,7 +73,7 @@ def test_answers_are_those_of_the_model_whatever_else_is_asked(
     served: ServedModel, greedy: list[tuple[list[int], list[int]]]
 ) -> None:
     eos = served._tokenizer.eos_token
-    expected = [served._tokenizer.decode(answer).removesuffix(eos) for _, answer in greedy]
+    expected = [served._tokenizer.decode(answer[:NEW]).removesuffix(eos) for _, answer in greedy]
     assert len(set(expected)) > 3
     assert ask(served) == expected
     drawn = [served.complete(QUESTIONS[0], max_tokens=NEW, temperature=1.0).text for _ in range(2)]
@@ -81,9 +82,16 @@ def test_answers_are_those_of_the_model_whatever_else_is_asked(
 
 @pytest.mark.parametrize(("question", "behind", "count", "likely"), [(11, "G@", 5, "P"), (7, "@ ", 11, "8")])
 def test_a_choice_has_the_probability_that_the_model_gives_it(
-    served: ServedModel, greedy: list[tuple[list[int], list[int]]], question: int, behind: str, count: int, likely: str
+    served: ServedModel,
+    greedy: list[tuple[list[int], list[int]]],
+    monkeypatch: pytest.MonkeyPatch,
+    question: int,
+    behind: str,
+    count: int,
+    likely: str,
 ) -> None:
-    """Behind `count` tokens of the greedy answer, cut between two and inside of one; the oracle computes in float64."""
+    """Behind `count` tokens of the greedy answer, split between two and inside of one; the oracle computes in float64.
+    The answer ends with a later token, which stands for the stop token."""
     model, (prompt, answer) = build("nemotron_h", seed=1).double(), greedy[question]
     model.set_experts_implementation("eager")  # the grouped product takes no float64
     rest = behind.removeprefix("G@").removeprefix("@")
@@ -95,7 +103,14 @@ def test_a_choice_has_the_probability_that_the_model_gives_it(
             logits = model(torch.tensor([[*prompt, *answer[:count], *tail]]), use_cache=False).logits[0]
         return float(logits[-len(tail) - 1 : -1].log_softmax(-1)[range(len(tail)), tail].sum().exp())
 
-    told = served.choose(QUESTIONS[question], (likely, "YES", "NO"), behind=behind, max_tokens=NEW)
+    with pytest.raises(JudgeFailure, match="found one that was cut"):
+        served.choose(QUESTIONS[question], (likely, "YES", "NO"), behind=behind, max_tokens=count + 1)
+    later = [token for token in answer[count + 1 :] if token not in answer[: count + 1]]
+    end = next(token for token in later if token < len(served._tokenizer))
+    ending = copy.deepcopy(served._tokenizer)
+    ending.eos_token = ending.convert_ids_to_tokens(end)
+    monkeypatch.setattr(served, "_tokenizer", ending)
+    told = served.choose(QUESTIONS[question], (likely, "YES", "NO"), behind=behind, max_tokens=NEW + MORE)
     assert told == pytest.approx([probability(tail) for tail in tails], rel=2e-3)
     assert told[0] > 10 * told[2] > 0
 
@@ -103,8 +118,6 @@ def test_a_choice_has_the_probability_that_the_model_gives_it(
 def test_what_cannot_be_asked_is_a_failure(served: ServedModel) -> None:
     with pytest.raises(JudgeFailure, match="at most 0 tokens, which leaves 128 of 128"):
         served.complete(QUESTIONS[0], max_tokens=128)
-    with pytest.raises(JudgeFailure, match="expected <judgement> from the judge"):
-        served.choose(QUESTIONS[0], ("YES", "NO"), behind="<judgement>", max_tokens=NEW)
 
 
 def test_closing_leaves_no_process(folder: Path, served: ServedModel) -> None:
@@ -157,7 +170,7 @@ class Mortal:
             raise EngineDied(-9, (), Path("log"), "")
         while self.pending:
             one = self.pending.pop()
-            yield Rollout(one.id, np.array([1]), np.array([7]), np.zeros(1, np.float32), None, ((0, 0),), "length")
+            yield Rollout(one.id, np.array([1]), np.array([7, 2]), np.zeros(2, np.float32), None, ((0, 0),), "stop")
 
 
 def test_an_engine_that_dies_is_started_and_asked_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +181,8 @@ def test_an_engine_that_dies_is_started_and_asked_again(folder: Path, monkeypatc
     letter = served._tokenizer.decode(7)
     assert served.choose(QUESTIONS[0], ("Y", "NO"), behind=letter, max_tokens=1) == pytest.approx((0.5, 0.25))
     assert served._engine.deaths == 2  # type: ignore[attr-defined]
+    with pytest.raises(JudgeFailure, match="expected <judgement> from the judge"):
+        served.choose(QUESTIONS[0], ("YES", "NO"), behind="<judgement>", max_tokens=1)
     served.close()
 
 

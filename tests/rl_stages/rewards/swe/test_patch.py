@@ -20,6 +20,31 @@ def test_every_occurrence_at_the_start_of_a_line_is_replaced():
     assert apply_edits(FILES, [Edit("a.py", "one", "1")])["a.py"] == "1\n  two\n1\nthree\n"
 
 
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+@pytest.mark.parametrize("odd", ["\f", "\v", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\r", "a\rb"])
+def test_lines_end_at_line_feeds_alone(odd, ends):
+    """In either part of a block, whose own line ends may be those of Windows."""
+    before = f"def f():\n    return 1\n\n{odd}\ndef g():\n    return 2\n"
+    search = f"    return 1\n\n{odd}\ndef g():"
+    for replace in (search.replace("1", "3"), f"    return 'q{odd}r'\ndef g():"):
+        text = edit_text(Edit("a.py", search, replace)).replace("\n", ends)
+        if odd == "\r" and ends == "\n":
+            continue  # a line that ends with \r is one of Windows
+        right = before.replace(search, replace)
+        assert apply_edits({"a.py": before}, parse_edits(text)) == {"a.py": right}
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_new_lines_end_as_those_of_the_file(ends):
+    file = "one\r\ntwo\r\nthree\r\n"
+    for search, replace in (("one\ntwo", "1\n2\n2"), ("two", "2\n2")):
+        edits = parse_edits(edit_text(Edit("a.py", search, replace)).replace("\n", ends))
+        right = file.replace(search.replace("\n", "\r\n"), replace.replace("\n", "\r\n"))
+        assert apply_edits({"a.py": file}, edits) == {"a.py": right}
+    mixed = apply_edits({"a.py": "one\ntwo\r\n"}, parse_edits(edit_text(Edit("a.py", "one\ntwo", "1"))))
+    assert mixed == {"a.py": "1\r\n"}
+
+
 def test_edits_of_one_file_build_on_each_other():
     edits = [Edit("a.py", "three", "four"), Edit("a.py", "four", "five")]
     assert apply_edits(FILES, edits)["a.py"].endswith("five\n")

@@ -9,6 +9,7 @@ from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.lessons import swe_agentless as agentless_prompts
 from cascade_rl.rl_stages.lessons import swe_executed as executed_prompts
 from cascade_rl.rl_stages.rewards.swe.instance import parse_instance
+from cascade_rl.rl_stages.rewards.swe.patch import Edit, edit_text
 from cascade_rl.rl_stages.rewards.verifiers import swe_agentless
 from cascade_rl.rl_stages.rewards.verifiers.swe_executed import SweExecutedVerifier
 from cascade_rl.rl_stages.sandbox import Sandbox, SandboxFailure
@@ -68,3 +69,21 @@ def test_equal_patches_are_run_once_and_failures_are_not_remembered(monkeypatch)
         assert verifier(task, answer).outcome is Outcome.INFRASTRUCTURE_FAILURE
         assert [verifier(task, text).score for text in (answer, answer, f"<think>x</think>{answer}")] == [1.0] * 3
     assert len(runs) == 3
+
+
+@pytest.mark.sandbox
+def test_rows_with_one_instance_id_are_graded_apart():
+    """Their tests, their files or only their lists of tests differ."""
+    repair = Edit("m.py", "def f(): return 1", "def f(): return 2")
+
+    def task(test: str, **fields) -> Task:
+        gold = "--- a/m.py\n+++ b/m.py\n@@ -1 +1 @@\n-def f(): return 1\n+def f(): return 3\n"
+        snapshot = {"files": {"m.py": "def f(): return 1\n"}, "tests": {"tests/test_m.py": f"import m\n{test}"}}
+        row = {"instance_id": "one", "problem_statement": "?", "repo_snapshot": snapshot, "gold_patch": gold, **fields}
+        return Task("t", "swe_executed", (), parse_instance({"FAIL_TO_PASS": ["tests/test_m.py::test_f"], **row}))
+
+    two, three = (f"def test_f(): assert m.f() == {number}\n" for number in (2, 3))
+    both = two + "def test_g(): assert m.f() == 3\n"
+    tasks = [task(two), task(three), task(both), task(both, FAIL_TO_PASS=["tests/test_m.py::test_g"])]
+    with closing(SweExecutedVerifier(slots=1)) as verifier:
+        assert [verifier(each, edit_text(repair)).score for each in tasks] == [1.0, 0.0, 1.0, 0.0]
