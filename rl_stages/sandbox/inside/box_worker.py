@@ -20,9 +20,10 @@ from typing import Any
 from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.rl_stages.sandbox import process_tree
 from cascade_rl.rl_stages.sandbox.inside import precompiled, program_job
-from cascade_rl.rl_stages.sandbox.inside.box import BoxLost, ClientGone, client_gone, open_box
+from cascade_rl.rl_stages.sandbox.inside.box import BoxLost, open_box
 from cascade_rl.rl_stages.sandbox.inside.command_job import Command
 from cascade_rl.rl_stages.sandbox.inside.frames import Frame, read_frame, write_frame
+from cascade_rl.rl_stages.sandbox.inside.watch import ClientGone, Watch, client_gone
 from cascade_rl.rl_stages.sandbox.limits import Limits
 from cascade_rl.rl_stages.sandbox.tier import Tier
 from cascade_rl.rl_stages.sandbox.walls import bubblewrap, confinement, interpreter, seccomp
@@ -74,26 +75,27 @@ class Worker:
 
     def _run_program(self, head: dict[str, Any], source: bytes, limits: Limits, scratch: str, extra: list[str]) -> None:
         filter_file = memory_file(self._filter)
-        outer = self._bubblewrap(limits, filter_file, extra=extra) if self._namespaces else []
+        outer = self._bubblewrap(limits, filter_file, extra=extra, first=True) if self._namespaces else []
         environment = {} if self._namespaces else interpreter.environment("/", scratch)
         try:
             with open_box(
                 [*outer, *self._driver],
-                self._client,
                 environment=environment,
                 user=self._host.user,
                 confine=die_with_parent,
                 pass_fds=[filter_file],
             ) as box:
-                program_job.start(box, self._driver_code)
-                answer = program_job.compile_program(box, head, source, limits)
+                within = confinement.COMPILER if head["language"] == "cpp" else limits
+                watch = Watch(self._client, within, program_job.SPARE_SECONDS)
+                program_job.start(box, self._driver_code, watch)
+                answer = program_job.compile_program(box, head, source, within, watch)
                 write_frame(1, *answer)
                 last = answer[0]["compile_error"] is not None
                 while not last:
                     request, test = self._request()
                     if request["kind"] == "end":
                         return
-                    answer = program_job.run_test(box, test, limits)
+                    answer = program_job.run_test(box, test, limits, self._client)
                     write_frame(1, *answer)
                     last = answer[0]["last"]
         finally:
@@ -108,7 +110,7 @@ class Worker:
                 self._host.workspace(Path(head["workspace"]).resolve(strict=True)) as workspace,
                 self._command_box(head, limits, workspace, scratch, files) as box,
             ):
-                answer = Command(box, limits, workspace).run()
+                answer = Command(box, limits, workspace, Watch(self._client, limits)).run()
         finally:
             for descriptor in files:
                 os.close(descriptor)
@@ -126,12 +128,10 @@ class Worker:
             confine = confinement.command_confinement(interpreter.readable(), [workspace, scratch], limits)
         return open_box(
             command,
-            self._client,
             environment=environment,
             user=self._host.user,
             confine=confine,
             stdin=stdin,
-            errors_to_output=True,
             folder="/" if self._namespaces else workspace,
             pass_fds=[filter_file] if self._namespaces else [],
         )

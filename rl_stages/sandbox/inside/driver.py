@@ -11,6 +11,7 @@ import select
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +29,7 @@ TICK_SECONDS = 0.05
 
 def main() -> None:
     confinement.set_dumpable(False)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # process 1 gets only the signals that it handles
     write_frame(1, {"ready": True})
     head, source = read_frame(0)
     box = Box(head)
@@ -75,12 +77,14 @@ class Box:
         return confinement.command_confinement(self._readable, [scratch], confinement.COMPILER)
 
     def _kill_strays(self) -> None:
-        """Kills all processes but init and this one, which is the first that init started in this namespace."""
-        if self._namespaces and (os.getppid(), os.getpid()) == (1, 2):
-            try:
-                os.kill(-1, signal.SIGKILL)
-            except ProcessLookupError:
-                return
+        """Kills and reaps all other processes if this is process 1 of its namespace."""
+        if os.getpid() != 1:
+            return
+        with suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            while True:
+                os.wait()
 
 
 class TestProcess:

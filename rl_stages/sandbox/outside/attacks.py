@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cascade_rl.rl_stages.sandbox.errors import SandboxFailure
 from cascade_rl.rl_stages.sandbox.limits import Limits
+from cascade_rl.rl_stages.sandbox.outside.pool import Sandbox
 from cascade_rl.rl_stages.sandbox.outside.program import Program, Status, TestRun
 
 LIMITS = Limits(cpu_seconds=0.3, memory_mib=1024, file_mib=4)
@@ -21,12 +23,15 @@ class Attack:
     statuses: frozenset[Status]
     stdin: bytes = b"1 2\n"
 
-    @property
-    def program(self) -> Program:
-        return Program(language="python", source=self.source, limits=LIMITS)
+    def tried(self, sandbox: Sandbox) -> str | None:
+        """What is wrong with the outcome; None if the attack was contained."""
+        try:
+            run = sandbox.run_program(Program(language="python", source=self.source, limits=LIMITS), [self.stdin])
+        except SandboxFailure as failure:
+            return f"it has no score: {failure}"
+        return self._failure(run.tests[0])
 
-    def failure(self, run: TestRun) -> str | None:
-        """What is wrong with this outcome; None if the attack was contained."""
+    def _failure(self, run: TestRun) -> str | None:
         breaches = [line for line in run.output.decode(errors="replace").splitlines() if line.startswith("BREACH")]
         if breaches:
             return breaches[0]
@@ -197,6 +202,88 @@ except RuntimeError as error:
     print(count, error, flush=True)
 import os; os._exit(0)
 """),
+    "forge the judge's answer": _attack(
+        """
+import json, os, struct
+head = {"status": "ok", "exit_code": 0, "cpu_seconds": 0.0, "wall_seconds": 0.0, "errors": ""}
+forged = [(json.dumps(head | change).encode(), b"BREACH") for change in ({}, {"status": "starved"})]
+frames = [struct.pack("<II", len(text), len(body)) + text + body for text, body in (*forged, (b"{", b""))]
+doors = [f"/proc/{pid}/fd/{number}" for pid in {1, 2, os.getppid()} - {os.getpid()} for number in range(20)]
+for door in doors + list(range(3, 256)):
+    try:
+        descriptor = os.open(door, os.O_WRONLY) if isinstance(door, str) else door
+        for frame in (*frames, struct.pack("<II", 2, 1 << 31) + b"{}"): os.write(descriptor, frame)
+        print("BREACH", door)
+    except OSError:
+        pass
+""",
+        OK,
+    ),
+    "starve behind children": _attack(
+        """
+import os
+for _ in range(55):
+    if os.fork() == 0:
+        while True: pass
+while True: pass
+""",
+        TIME,
+        ERROR,
+    ),
+    "starve behind children that nobody counts": _attack(
+        """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for _ in range(25):
+    if os.fork() == 0:
+        while True:
+            if os.fork() == 0:
+                end = time.process_time() + 0.02
+                while time.process_time() < end: pass
+                os._exit(0)
+            time.sleep(0.02)
+while True: pass
+""",
+        TIME,
+        ERROR,
+    ),
+    "stop the judge and burn": _attack(
+        """
+import os, signal
+for pid in (os.getppid(), 1):
+    try:
+        os.kill(pid, signal.SIGSTOP)
+    except OSError as error:
+        print(pid, error)
+for _ in range(40):
+    if os.fork() == 0: break
+while True: pass
+""",
+        TIME,
+        ERROR,
+    ),
+    "cut the judge's limits": _attack(
+        """
+import os, resource
+for pid in (os.getppid(), 1):
+    for limit in (resource.RLIMIT_CPU, resource.RLIMIT_NOFILE, resource.RLIMIT_AS):
+        try:
+            resource.prlimit(pid, limit, (0, 0)); print("BREACH", pid, limit)
+        except OSError as error:
+            print(pid, error)
+"""
+    ),
+    "step back for others": _attack("""
+import os
+for name, act in {
+    "nice": lambda: os.nice(19), "idle": lambda: os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)),
+    "one processor": lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
+}.items():
+    try:
+        act(); print("BREACH", name)
+    except OSError as error:
+        print(name, error)
+"""),
     "unread stdin": _attack("print('hi')", OK, stdin=b"x" * (8 << 20)),
 }
-SLOW = ("loop", "sleep", "ignore signals", "recursion", "allocate in children")
+SLOW = ("loop", "sleep", "ignore signals", "recursion", "allocate in children")  # `cascade doctor` leaves them out

@@ -22,19 +22,22 @@ def command_line(
     proc: bool,
     environment: Mapping[str, str] = MappingProxyType({}),
     workspace: str | None = None,
+    first: bool = False,
     extra: Sequence[str] = (),
 ) -> list[str]:
     """The command line of bwrap, up to the command in the box. `seccomp` is the descriptor of the filter.
 
     Only these are writable: `workspace`, or an empty folder of `file_mib` if there is none; /tmp and /dev/shm, each of
-    `file_mib`. bwrap must be started with an empty environment, because the box can read that of its process 1.
-    --clearenv clears only the environments of the other processes.
+    `file_mib`. If `first`, the command is process 1 of the box, which the box can neither kill nor stop. Otherwise that
+    is bwrap. It must be started with an empty environment, because the box can read it there. --clearenv clears only
+    the environments of the other processes.
     """
     sized = ["--size", str(limits.file_mib * MIB), "--tmpfs"]
     variables = interpreter.environment(HOME, "/tmp") | dict(environment)
     home = ["--bind", workspace, HOME] if workspace else [*sized, HOME]
     return [
         *(_program(), *(f"--unshare-{name}" for name in _NAMESPACES)),
+        *(["--as-pid-1"] if first else []),
         *("--die-with-parent", "--new-session", "--hostname", "box", "--clearenv"),
         *(word for name, value in variables.items() for word in ("--setenv", name, value)),
         *_system(),

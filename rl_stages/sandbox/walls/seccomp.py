@@ -77,18 +77,19 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "iopl": (172, None),
     "ioperm": (173, None),
     "modify_ldt": (154, None),
-}
-# Without namespaces the filter must protect what they would isolate: other processes of the user, kernel-wide objects.
-DENIED_WITHOUT_NAMESPACES: dict[str, tuple[int | None, int | None]] = {
-    "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240),
-    "pidfd_send_signal": (424, 424),
+    # A program that steps back for others could say that the machine had no processor for it.
     "sched_setaffinity": (203, 122),
     "sched_setscheduler": (144, 119),
     "sched_setparam": (142, 118),
     "sched_setattr": (314, 274),
     "setpriority": (141, 140),
     "ioprio_set": (251, 30),
+}
+# Without namespaces the filter must protect what they would isolate: other processes of the user, kernel-wide objects.
+DENIED_WITHOUT_NAMESPACES: dict[str, tuple[int | None, int | None]] = {
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "pidfd_send_signal": (424, 424),
     "migrate_pages": (256, 238),
     "move_pages": (279, 239),
     "shmget": (29, 194),
@@ -167,12 +168,11 @@ def one_process_filter(pid: int) -> bytes:
     """The filter for process `pid` without namespaces. It may have threads, but no children or sockets, and may signal
     only itself."""
     code = Assembler(os.uname().machine)
-    _without_namespaces(code)
+    _without_namespaces(code, pid)
     code.deny(DENIED_TO_ONE_PROCESS)
     code.refuse_unless("clone", _ANY_BIT, [CLONE_THREAD], errno.EAGAIN)
     for name in ("kill", "tgkill"):
         code.refuse_unless(name, _EQUAL, [pid], errno.EPERM)
-    code.refuse_unless("prlimit64", _EQUAL, [0, pid], errno.EPERM)
     return code.finish()
 
 
@@ -180,7 +180,6 @@ def command_filter(signals: bool) -> bytes:
     """The filter for a process tree without namespaces. `signals`: whether Landlock confines signals to the tree."""
     code = Assembler(os.uname().machine)
     _without_namespaces(code)
-    code.refuse_unless("prlimit64", _EQUAL, [0], errno.EPERM)
     if not signals:
         for name in ("kill", "tgkill"):
             code.refuse(code.filtered(name), errno.EPERM)
@@ -196,15 +195,17 @@ def install(program: bytes) -> None:
         raise OSError(ctypes.get_errno(), f"seccomp: {os.strerror(ctypes.get_errno())}")
 
 
-def _common(code: Assembler) -> None:
+def _common(code: Assembler, pid: int = 0) -> None:
+    """`pid`: the process itself, which it may name where it sets its limits; 0 if it has no name in the box."""
     code.deny(DENIED)
     # A filter cannot read the flags of clone3, which are passed by pointer. On ENOSYS libc falls back to clone.
     code.refuse(code.filtered("clone3"), errno.ENOSYS)
     code.refuse_if_any_bit("clone", CLONE_NEW_NAMESPACE, errno.EPERM)
+    code.refuse_unless("prlimit64", _EQUAL, [0, pid], errno.EPERM)
 
 
-def _without_namespaces(code: Assembler) -> None:
-    _common(code)
+def _without_namespaces(code: Assembler, pid: int = 0) -> None:
+    _common(code, pid)
     code.deny(DENIED_WITHOUT_NAMESPACES)
     for name in ("socket", "socketpair"):
         code.refuse(code.filtered(name), errno.EACCES)
