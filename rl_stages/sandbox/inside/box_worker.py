@@ -26,16 +26,17 @@ from cascade_rl.rl_stages.sandbox.inside.frames import Frame, read_frame, write_
 from cascade_rl.rl_stages.sandbox.inside.watch import ClientGone, Watch, client_gone
 from cascade_rl.rl_stages.sandbox.limits import Limits
 from cascade_rl.rl_stages.sandbox.tier import Tier
-from cascade_rl.rl_stages.sandbox.walls import bubblewrap, confinement, interpreter, seccomp
+from cascade_rl.rl_stages.sandbox.walls import bubblewrap, confinement, interpreter, landlock, seccomp
 from cascade_rl.rl_stages.sandbox.walls.host_view import HostView, slot_user
 
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Worker:
-    def __init__(self, tier: Tier, client: int) -> None:
+    def __init__(self, tier: Tier, client: int, landlock_abi: int) -> None:
         self._tier, self._client = tier, client
         self._namespaces = tier is not Tier.LANDLOCK
+        self._landlock_abi = 0 if self._namespaces else min(landlock.abi(), landlock_abi)
         self._driver, self._driver_code = interpreter.driver()
         self._filter = seccomp.namespaces_filter()
         self._host = HostView(slot_user(), interpreter.prefixes())
@@ -71,6 +72,7 @@ class Worker:
         with self._scratch(needed=is_cpp) as scratch:
             head |= {"limits": vars(limits), "namespaces": self._namespaces, "scratch": scratch, "include": extra}
             head |= {"readable": interpreter.readable(extra), "packages": interpreter.PACKAGES}
+            head |= {"landlock_abi": self._landlock_abi}
             self._run_program(head, source, limits, scratch, extra)
 
     def _run_program(self, head: dict[str, Any], source: bytes, limits: Limits, scratch: str, extra: list[str]) -> None:
@@ -125,7 +127,13 @@ class Worker:
         else:
             command = ["/usr/bin/env", "--", *command]
             environment = interpreter.environment(workspace, scratch) | head["environment"]
-            confine = confinement.command_confinement(interpreter.readable(), [workspace, scratch], limits)
+            confine = confinement.command_confinement(
+                interpreter.readable(),
+                [workspace, scratch],
+                limits,
+                self._landlock_abi,
+                own_user=self._host.user is not None,
+            )
         return open_box(
             command,
             environment=environment,
@@ -169,9 +177,9 @@ def memory_file(content: bytes) -> int:
 
 
 def main() -> None:
-    tier, client = Tier(sys.argv[1]), int(sys.argv[2])
+    tier, client, landlock_abi = Tier(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     try:
-        worker = Worker(tier, client)
+        worker = Worker(tier, client, landlock_abi)
     except OSError as failure:
         write_frame(1, {"lost": f"{type(failure).__name__}: {failure}"})
         return

@@ -55,7 +55,7 @@ class Box:
         self._limits = Limits(**head["limits"])
         self._readable: list[str] = head["readable"]
         self._namespaces: bool = head["namespaces"]
-        self._rules = None if self._namespaces else landlock.ruleset(self._readable, ())
+        self._rules = None if self._namespaces else landlock.ruleset(self._readable, (), head["landlock_abi"])
         sys.path += head["packages"]
 
     def compile(self, source: bytes) -> PythonProgram | CppProgram:
@@ -74,7 +74,8 @@ class Box:
     def _compiler_confinement(self, scratch: str) -> Any:
         if self._namespaces:
             return lambda: confinement.limit_resources(confinement.COMPILER)
-        return confinement.command_confinement(self._readable, [scratch], confinement.COMPILER)
+        abi = self._head["landlock_abi"]
+        return confinement.command_confinement(self._readable, [scratch], confinement.COMPILER, abi)
 
     def _kill_strays(self) -> None:
         """Kills and reaps all other processes if this is process 1 of its namespace."""

@@ -1,13 +1,19 @@
-"""Programs that attack their box. One that succeeds prints BREACH. `statuses` are the acceptable outcomes."""
+"""Programs and commands that attack their box. One that succeeds prints BREACH, or harms a victim.
+
+`statuses` are the acceptable outcomes.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 
 from cascade_rl.rl_stages.sandbox.errors import SandboxFailure
 from cascade_rl.rl_stages.sandbox.limits import Limits
 from cascade_rl.rl_stages.sandbox.outside.pool import Sandbox
-from cascade_rl.rl_stages.sandbox.outside.program import Program, Status, TestRun
+from cascade_rl.rl_stages.sandbox.outside.program import Program, Status
+from cascade_rl.rl_stages.sandbox.outside.victims import victims
 
 LIMITS = Limits(cpu_seconds=0.3, memory_mib=1024, file_mib=4)
 STRAY = "sandbox-stray"  # argv[0] of the processes that an attack leaves running
@@ -22,20 +28,32 @@ class Attack:
     source: str
     statuses: frozenset[Status]
     stdin: bytes = b"1 2\n"
+    on_victims: bool = False
+    is_command: bool = False
 
     def tried(self, sandbox: Sandbox) -> str | None:
         """What is wrong with the outcome; None if the attack was contained."""
-        try:
-            run = sandbox.run_program(Program(language="python", source=self.source, limits=LIMITS), [self.stdin])
-        except SandboxFailure as failure:
-            return f"it has no score: {failure}"
-        return self._failure(run.tests[0])
+        with victims() if self.on_victims else nullcontext() as harmed:
+            try:
+                failure = self._failure(*self._outcome(sandbox, harmed.names if harmed else self.stdin))
+            except SandboxFailure as lost:
+                return f"it has no score: {lost}"
+            return failure or (harmed.harm() if harmed else None)
 
-    def _failure(self, run: TestRun) -> str | None:
-        breaches = [line for line in run.output.decode(errors="replace").splitlines() if line.startswith("BREACH")]
+    def _outcome(self, sandbox: Sandbox, stdin: bytes) -> tuple[Status, str]:
+        """The status, and all output."""
+        if self.is_command:
+            with sandbox.folder({}) as folder:
+                run = sandbox.run_command([sys.executable, "-c", self.source], folder, LIMITS, stdin)
+                return run.status, run.output
+        test = sandbox.run_program(Program(language="python", source=self.source, limits=LIMITS), [stdin]).tests[0]
+        return test.status, test.output.decode(errors="replace") + test.errors
+
+    def _failure(self, status: Status, output: str) -> str | None:
+        breaches = [line for line in output.splitlines() if line.startswith("BREACH")]
         if breaches:
             return breaches[0]
-        return None if run.status in self.statuses else f"{run.status} (exit code {run.exit_code}) {run.errors[-200:]}"
+        return None if status in self.statuses else f"{status}: {output[-200:]}"
 
 
 def _attack(source: str, *statuses: Status, stdin: bytes = b"1 2\n") -> Attack:
@@ -56,7 +74,49 @@ print("BREACH" if written > {LIMITS.file_mib} << 20 else "", written)
 """)
 
 
+_HARM = Attack(
+    """
+import ctypes, fcntl, json, os, signal
+victims = json.loads(input())
+file, folder, pid = victims["file"], os.path.dirname(victims["file"]), victims["process"]
+libc = ctypes.CDLL(None, use_errno=True); libc.shmat.restype = ctypes.c_void_p
+x86 = os.uname().machine == "x86_64"
+
+def owned(number):
+    told, tell = os.pipe()
+    fcntl.fcntl(told, 10, number); fcntl.fcntl(told, fcntl.F_SETOWN, pid)
+    fcntl.fcntl(told, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK); os.write(tell, b"x")
+
+def segment():
+    address = libc.shmat(victims["segment"], None, 0)
+    if address in (None, 2**64 - 1): return libc.shmctl(victims["segment"], 0, None)
+    print("BREACH segment", ctypes.string_at(address, 14)); ctypes.memmove(address, b"changed", 7)
+
+def flags():
+    descriptor = os.open("/usr/bin/env", os.O_RDONLY)
+    fcntl.ioctl(descriptor, 0x40086602, b"\\0" * 8)
+
+acts = [segment, flags, lambda: owned(9), lambda: owned(19), lambda: os.chmod(file, 0o666),
+        lambda: os.chmod(folder, 0o777), lambda: os.utime(file, (1, 1)), lambda: os.utime(folder, (1, 1)),
+        lambda: os.setxattr(file, "user.x", b"1"), lambda: os.chown(file, -1, (os.getgroups() or [os.getgid()])[-1]),
+        lambda: os.truncate(file, 0), lambda: os.open(file, os.O_TRUNC), lambda: os.open(file, os.O_TRUNC | 3),
+        lambda: os.open(file, os.O_TRUNC | os.O_WRONLY), lambda: os.symlink("x", file + "y"),
+        lambda: os.mkdir(file + "z"), lambda: os.link(file, file + "l"), lambda: os.rename(file, file + "x"),
+        lambda: os.setpriority(os.PRIO_PROCESS, pid, 19), lambda: os.kill(pid, 19), lambda: os.kill(pid, 9),
+        lambda: libc.syscall(200 if x86 else 130, pid, 9), lambda: libc.syscall(234 if x86 else 131, pid, pid, 9),
+        lambda: signal.pidfd_send_signal(os.pidfd_open(pid), 9)]
+for act in acts:
+    try:
+        act()
+    except OSError as error:
+        print(error)
+""",
+    frozenset([OK]),
+    on_victims=True,
+)
 ATTACKS = {
+    "harm what is outside": _HARM,
+    "harm what is outside, as a command": replace(_HARM, is_command=True),
     "honest": _attack("print(sum(map(int, input().split())))", OK),
     "loop": _attack("while True: pass", TIME),
     "sleep": _attack("import time; time.sleep(100)", TIME),

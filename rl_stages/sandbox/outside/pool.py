@@ -19,7 +19,7 @@ from cascade_rl.rl_stages.sandbox.limits import Limits
 from cascade_rl.rl_stages.sandbox.outside.folder import Folder, remove_folders
 from cascade_rl.rl_stages.sandbox.outside.probe import probe
 from cascade_rl.rl_stages.sandbox.outside.program import CommandRun, Program, ProgramRun, TestRun
-from cascade_rl.rl_stages.sandbox.outside.slot import Slot
+from cascade_rl.rl_stages.sandbox.outside.slot import NEWEST_LANDLOCK, Slot
 from cascade_rl.rl_stages.sandbox.tier import Tier
 
 
@@ -51,14 +51,21 @@ def _allow_open_files(count: int) -> None:
 
 class Sandbox:
     """Workers, each with one box at a time: `slots` of them on this node, and one for each core of the `others`. A
-    context manager. Safe to use from several threads.
+    context manager. Safe to use from several threads. `landlock_abi` lowers the version of Landlock on this node to
+    that of an older kernel.
 
     Raises SandboxUnavailable at once if no tier works. Runs raise SandboxFailure if the infrastructure fails.
     """
 
-    def __init__(self, slots: int = 2, tier: Tier | None = None, others: Sequence[Node] = ()) -> None:
+    def __init__(
+        self,
+        slots: int = 2,
+        tier: Tier | None = None,
+        others: Sequence[Node] = (),
+        landlock_abi: int = NEWEST_LANDLOCK,
+    ) -> None:
         self.tier = tier or probe()
-        self._slots = [Slot(self.tier) for _ in range(slots)]
+        self._slots = [Slot(self.tier, landlock_abi=landlock_abi) for _ in range(slots)]
         for node in others:
             self._slots += _slots_on(node)
         _allow_open_files(len(self._slots))

@@ -23,6 +23,7 @@ from cascade_rl.rl_stages.sandbox.walls.confinement import COMPILER
 WORKER = "cascade_rl.rl_stages.sandbox.inside.box_worker"
 SLACK_SECONDS = 120.0  # added to the worker's own limits: a start on a loaded machine, precompiling a header
 CLOSE_SECONDS = 5.0
+NEWEST_LANDLOCK = 1 << 16  # whatever the kernel has
 
 StopOn = Callable[[int, TestRun], bool]
 
@@ -30,11 +31,11 @@ StopOn = Callable[[int, TestRun], bool]
 _workers: dict[int, subprocess.Popen[bytes]] = {}
 
 
-def launch_worker(theirs: Connection, tier: Tier) -> int:
+def launch_worker(theirs: Connection, tier: Tier, landlock_abi: int) -> int:
     """Starts a worker on this host that communicates over `theirs`. Returns its process id. Its environment has no
     secrets to leak."""
     worker = subprocess.Popen(
-        [sys.executable, "-m", WORKER, tier, str(os.getpid())],
+        [sys.executable, "-m", WORKER, tier, str(os.getpid()), str(landlock_abi)],
         stdin=theirs.fileno(),
         stdout=theirs.fileno(),
         cwd="/",
@@ -62,9 +63,9 @@ class Slot:
     Raises SandboxFailure if the worker, its box or its node is lost.
     """
 
-    def __init__(self, tier: Tier, node: Node | None = None) -> None:
+    def __init__(self, tier: Tier, node: Node | None = None, landlock_abi: int = NEWEST_LANDLOCK) -> None:
         self.node: Node = node or ThisNode()
-        self._tier = tier
+        self._tier, self._landlock_abi = tier, landlock_abi
         self._worker: tuple[Connection, int] | None = None
 
     def run_program(self, program: Program, inputs: Sequence[bytes], stop_on: StopOn | None) -> ProgramRun:
@@ -148,7 +149,7 @@ class Slot:
             return
         self.close()
         try:
-            self._worker = self.node.open(launch_worker, self._tier)
+            self._worker = self.node.open(launch_worker, self._tier, self._landlock_abi)
         except (NodeLost, OSError) as error:
             raise SandboxFailure(f"no worker could be started on {self.node.host}: {error}") from error
         self._receive(SLACK_SECONDS)

@@ -1,5 +1,5 @@
-"""Runs in a process of its own: `battery.py attacks|client|grades TIER [USER|container]`, or `battery.py kills FIRST
-COUNT`."""
+"""Runs in a process of its own: `battery.py attacks|client|grades TIER [user|container|old]`, or `battery.py kills
+FIRST COUNT`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,13 +52,13 @@ def open_prefixes(user: int) -> None:
     HostView(user, [*interpreter.prefixes(), str(package)])
 
 
-def attacks(tier: Tier) -> None:
+def attacks(tier: Tier, **lowered: int) -> None:
     """Prints what is wrong with each attack's outcome, or why the tier does not work."""
     reason = why_not(tier)
     if reason:
         print(json.dumps(reason))
         return
-    with Sandbox(2, tier) as sandbox, ThreadPoolExecutor(2) as threads:
+    with Sandbox(2, tier, **lowered) as sandbox, ThreadPoolExecutor(2) as threads:
         found = dict(zip(ATTACKS, threads.map(lambda attack: attack.tried(sandbox), ATTACKS.values()), strict=True))
     print(json.dumps(found))
 
@@ -166,6 +167,7 @@ if __name__ == "__main__":
     else:
         if rest == ["container"]:
             become_container()
-        elif rest:
-            become(int(rest[0]))
-        {"attacks": attacks, "client": client, "grades": grades}[name](Tier(first))
+        elif rest and os.geteuid() == 0:
+            become(USER)
+        old_kernel = partial(attacks, landlock_abi=1)
+        {"attacks": old_kernel if rest == ["old"] else attacks, "client": client, "grades": grades}[name](Tier(first))
