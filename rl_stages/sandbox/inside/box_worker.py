@@ -19,9 +19,10 @@ from typing import Any
 
 from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.rl_stages.sandbox import process_tree
+from cascade_rl.rl_stages.sandbox.disk import Held
 from cascade_rl.rl_stages.sandbox.inside import precompiled, program_job
 from cascade_rl.rl_stages.sandbox.inside.box import BoxLost, open_box
-from cascade_rl.rl_stages.sandbox.inside.command_job import Command
+from cascade_rl.rl_stages.sandbox.inside.command_job import Command, Disk, refusal
 from cascade_rl.rl_stages.sandbox.inside.frames import Frame, read_frame, write_frame
 from cascade_rl.rl_stages.sandbox.inside.watch import ClientGone, Watch, client_gone
 from cascade_rl.rl_stages.sandbox.limits import Limits
@@ -105,18 +106,26 @@ class Worker:
 
     def _serve_command(self, head: dict[str, Any], stdin: bytes) -> None:
         limits = self._limits(head)
+        with (
+            self._scratch(needed=True) as scratch,
+            self._host.workspace(Path(head["workspace"]).resolve(strict=True)) as workspace,
+        ):
+            own_scratch = None if self._namespaces else scratch
+            disk = Disk(workspace, own_scratch, Held(**head["first"]), limits)
+            why = disk.overfull()
+            answer = refusal(why) if why else self._run_command(head, limits, workspace, scratch, stdin, disk)
+        write_frame(1, *answer)
+
+    def _run_command(
+        self, head: dict[str, Any], limits: Limits, workspace: str, scratch: str, stdin: bytes, disk: Disk
+    ) -> Frame:
         files = [memory_file(self._filter), memory_file(stdin)]
         try:
-            with (
-                self._scratch(needed=True) as scratch,
-                self._host.workspace(Path(head["workspace"]).resolve(strict=True)) as workspace,
-                self._command_box(head, limits, workspace, scratch, files) as box,
-            ):
-                answer = Command(box, limits, workspace, Watch(self._client, limits)).run()
+            with self._command_box(head, limits, workspace, scratch, files) as box:
+                return Command(box, limits, disk, Watch(self._client, limits)).run()
         finally:
             for descriptor in files:
                 os.close(descriptor)
-        write_frame(1, *answer)
 
     def _command_box(self, head: dict[str, Any], limits: Limits, workspace: str, scratch: str, files: list[int]) -> Any:
         filter_file, stdin = files

@@ -7,26 +7,50 @@ import resource
 import select
 import signal
 import time
-from pathlib import Path
 
 from cascade_rl.rl_stages.sandbox import process_tree
+from cascade_rl.rl_stages.sandbox.disk import Held, Overfull, held
 from cascade_rl.rl_stages.sandbox.inside.box import Box
 from cascade_rl.rl_stages.sandbox.inside.frames import Frame
 from cascade_rl.rl_stages.sandbox.inside.watch import TICK_SECONDS, BeyondLimit, Watch
 from cascade_rl.rl_stages.sandbox.limits import MIB, Limits
 
-WORKSPACE_FILES = 16  # times `file_mib`: by how much a workspace may grow; its size is only polled
+WORKSPACE_FILES = 16  # times `file_mib`: by how much a workspace may grow, over all commands; its size is only polled
+WORKSPACE_ENTRIES = 20_000  # by how many files and folders
+SIZE_SECONDS = 0.2
+
+
+class Disk:
+    """The folders that a command may fill. `first`: what the workspace held before its first command."""
+
+    def __init__(self, workspace: str, scratch: str | None, first: Held, limits: Limits) -> None:
+        self._folders = [workspace, scratch] if scratch else [workspace]
+        self._most = Held(
+            first.bytes + WORKSPACE_FILES * limits.file_mib * MIB,
+            first.entries + WORKSPACE_ENTRIES,
+        )
+
+    def overfull(self) -> str | None:
+        try:
+            held(self._folders, self._most)
+        except Overfull as overfull:
+            return str(overfull)
+        return None
+
+
+def refusal(why: str) -> Frame:
+    """The answer to a command in a workspace that already is overfull. Otherwise each could add to it."""
+    head = {"status": "output limit", "exit_code": -9, "cpu_seconds": 0.0, "wall_seconds": 0.0}
+    return head, f"the workspace has {why}: no further command runs in it\n".encode()
 
 
 class Command:
     """One command in a box. Raises BoxLost, ClientGone."""
 
-    def __init__(self, box: Box, limits: Limits, workspace: str, watch: Watch) -> None:
-        self._box, self._limits, self._workspace, self._watch = box, limits, Path(workspace), watch
+    def __init__(self, box: Box, limits: Limits, disk: Disk, watch: Watch) -> None:
+        self._box, self._limits, self._disk, self._watch = box, limits, disk, watch
         self._output = bytearray()
-        self._started = time.monotonic()
-        self._allowed_bytes = _size(self._workspace) + WORKSPACE_FILES * limits.file_mib * MIB
-        self._next_size = self._started
+        self._next_size = 0.0
         self._cpu_seconds_before = _cpu_seconds_of_children()
         os.set_blocking(box.channel, False)
 
@@ -57,7 +81,7 @@ class Command:
     def _until(self, ended: int) -> str | None:
         """The limit that was exceeded, or None if the command ended by itself."""
         wanted = [ended, self._box.channel]
-        next_check = self._started
+        next_check = 0.0
         while True:
             ready = select.select(wanted, [], [], TICK_SECONDS)[0]
             if self._box.channel in ready and self._drain():
@@ -80,9 +104,9 @@ class Command:
             raise self._box.lost("the machine is too busy: no processor for most of the wall time")
         if time.monotonic() < self._next_size:
             return None
-        size = _size(self._workspace)
-        self._next_size = time.monotonic() + 1.0
-        return "output limit" if size > self._allowed_bytes else None
+        overfull = self._disk.overfull()
+        self._next_size = time.monotonic() + SIZE_SECONDS
+        return "output limit" if overfull else None
 
     def _drain(self) -> bool:
         """Reads what is available. True at the end of the pipe."""
@@ -101,15 +125,3 @@ def _cpu_seconds_of_children() -> float:
     """Processor time of the children that have been reaped, including that of their reaped children."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
-
-
-def _size(folder: Path) -> int:
-    """Bytes on disk of all files below `folder`. A file that vanishes meanwhile counts as zero."""
-    total = 0
-    for _, _, files, descriptor in os.fwalk(folder):
-        for name in files:
-            try:
-                total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_blocks * 512
-            except FileNotFoundError:
-                continue
-    return total

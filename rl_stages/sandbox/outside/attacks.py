@@ -30,6 +30,7 @@ class Attack:
     stdin: bytes = b"1 2\n"
     on_victims: bool = False
     is_command: bool = False
+    turns: int = 1  # of a command, in one folder
 
     def tried(self, sandbox: Sandbox) -> str | None:
         """What is wrong with the outcome; None if the attack was contained."""
@@ -43,11 +44,16 @@ class Attack:
     def _outcome(self, sandbox: Sandbox, stdin: bytes) -> tuple[Status, str]:
         """The status, and all output."""
         if self.is_command:
-            with sandbox.folder({}) as folder:
-                run = sandbox.run_command([sys.executable, "-c", self.source], folder, LIMITS, stdin)
-                return run.status, run.output
+            return self._outcome_of_commands(sandbox, stdin)
         test = sandbox.run_program(Program(language="python", source=self.source, limits=LIMITS), [stdin]).tests[0]
         return test.status, test.output.decode(errors="replace") + test.errors
+
+    def _outcome_of_commands(self, sandbox: Sandbox, stdin: bytes) -> tuple[Status, str]:
+        with sandbox.folder({}) as folder:
+            for _ in range(self.turns):
+                run = sandbox.run_command([sys.executable, "-c", self.source], folder, LIMITS, stdin)
+        left = "\nBREACH its folder is still there" if folder.path.exists() else ""
+        return run.status, run.output + left
 
     def _failure(self, status: Status, output: str) -> str | None:
         breaches = [line for line in output.splitlines() if line.startswith("BREACH")]
@@ -114,7 +120,31 @@ for act in acts:
     frozenset([OK]),
     on_victims=True,
 )
+_DEEP = """
+import os
+for _ in range(3000):
+    os.mkdir("d"); os.chdir("d")
+"""
+_CLOSED = """
+import os
+for name in ("a", "b/c"):
+    os.makedirs(name + "/d"); open(name + "/f", "w").write("x"); os.chmod(name, 0)
+os.chmod("b", 0); os.chmod(".", 0)
+"""
+_FILL = """
+import os
+for number in range(12):
+    with open(f"{os.getpid()}-{os.urandom(8).hex()}", "wb") as file: file.write(b"x" * (4 << 20))
+"""
+_MANY = """
+import os
+for number in range(100_000): os.close(os.open(f"f{number}", os.O_CREAT | os.O_WRONLY))
+"""
 ATTACKS = {
+    "nest folders": Attack(_DEEP, frozenset([OUTPUT]), is_command=True, turns=2),
+    "close folders": Attack(_CLOSED, ENDED, is_command=True, turns=2),
+    "fill the disk over an episode": Attack(_FILL, frozenset([OUTPUT]), is_command=True, turns=4),
+    "make a hundred thousand files": Attack(_MANY, frozenset([OUTPUT, TIME]), is_command=True),
     "harm what is outside": _HARM,
     "harm what is outside, as a command": replace(_HARM, is_command=True),
     "honest": _attack("print(sum(map(int, input().split())))", OK),

@@ -138,12 +138,13 @@ class Sandbox:
         should use relative paths. This Python with its packages and the system's programs can be read and are in PATH.
         There is no network. `environment` is added to a small one that contains nothing of this process's environment.
         If this process is root, the files of `workspace` are given to a user of the worker. An `argv` that cannot be
-        executed ends with exit code 127.
+        executed ends with exit code 127. In a workspace that has outgrown its limits no command runs any more: each
+        ends with status OUTPUT_LIMIT.
 
         Raises SandboxFailure at the first failure, without a second try: the workspace may already have changed.
         """
         with self._slot(workspace.node) as slot:
-            return slot.run_command(argv, workspace.path, limits, stdin, environment)
+            return slot.run_command(argv, workspace, limits, stdin, environment)
 
     def _twice[Run](self, run: Callable[[Slot], Run]) -> Run:
         try:

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,13 +62,13 @@ def attacks(tier: Tier, **lowered: int) -> None:
     print(json.dumps(found))
 
 
-def grades(tier: Tier) -> None:
+def grades(tier: Tier, **lowered: int) -> None:
     """Prints the scores of a golden patch and of a wrong one, or why the tier does not work."""
     reason = why_not(tier)
     if reason:
         print(json.dumps(reason))
         return
-    with Sandbox(1, tier) as sandbox:
+    with Sandbox(1, tier, **lowered) as sandbox:
         print(json.dumps([verdict.score for verdict in graded(sandbox)]))
 
 
@@ -169,5 +168,5 @@ if __name__ == "__main__":
             become_container()
         elif rest and os.geteuid() == 0:
             become(USER)
-        old_kernel = partial(attacks, landlock_abi=1)
-        {"attacks": old_kernel if rest == ["old"] else attacks, "client": client, "grades": grades}[name](Tier(first))
+        lowered = {"landlock_abi": 1} if rest == ["old"] else {}
+        {"attacks": attacks, "client": client, "grades": grades}[name](Tier(first), **lowered)
