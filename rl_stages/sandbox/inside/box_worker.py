@@ -39,7 +39,8 @@ class Worker:
         self._namespaces = tier is not Tier.LANDLOCK
         self._landlock_abi = 0 if self._namespaces else min(landlock.abi(), landlock_abi)
         self._driver, self._driver_code = interpreter.driver()
-        self._filter = seccomp.namespaces_filter()
+        self._driver_filter = seccomp.namespaces_filter(driver=True)
+        self._command_filter = seccomp.namespaces_filter(driver=False)
         self._host = HostView(slot_user(), interpreter.prefixes())
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -77,7 +78,7 @@ class Worker:
             self._run_program(head, source, limits, scratch, extra)
 
     def _run_program(self, head: dict[str, Any], source: bytes, limits: Limits, scratch: str, extra: list[str]) -> None:
-        filter_file = memory_file(self._filter)
+        filter_file = memory_file(self._driver_filter)
         outer = self._bubblewrap(limits, filter_file, extra=extra, first=True) if self._namespaces else []
         environment = {} if self._namespaces else interpreter.environment("/", scratch)
         try:
@@ -119,7 +120,7 @@ class Worker:
     def _run_command(
         self, head: dict[str, Any], limits: Limits, workspace: str, scratch: str, stdin: bytes, disk: Disk
     ) -> Frame:
-        files = [memory_file(self._filter), memory_file(stdin)]
+        files = [memory_file(self._command_filter), memory_file(stdin)]
         try:
             with self._command_box(head, limits, workspace, scratch, files) as box:
                 return Command(box, limits, disk, Watch(self._client, limits)).run()

@@ -196,7 +196,9 @@ def _become(
         os.dup2(descriptor, number)
     confinement.limit_resources(limits, program.stack_mib)
     confinement.set_dumpable(True)  # otherwise it cannot open /dev/stdin
-    if rules is not None:
+    if rules is None:
+        confinement.confine_memory()
+    else:
         confinement.confine_process(rules)
     program.run(test)
 

@@ -140,7 +140,38 @@ _MANY = """
 import os
 for number in range(100_000): os.close(os.open(f"f{number}", os.O_CREAT | os.O_WRONLY))
 """
+_HIDE = """
+import ctypes, mmap, os
+held, block = 0, b"x" * (1 << 20)
+libc = ctypes.CDLL(None, use_errno=True); libc.shmat.restype = ctypes.c_void_p
+
+def memfd():
+    descriptor = os.memfd_create("m")
+    return sum(os.write(descriptor, block) for _ in range(3))
+
+def mapped(descriptor):
+    space = mmap.mmap(descriptor, 64 << 20, mmap.MAP_SHARED)
+    for _ in range(64): space.write(block)
+    space.madvise(mmap.MADV_DONTNEED); spaces.append(space)
+    return 64 << 20
+
+def segment():
+    number = libc.shmget(0, 64 << 20, 0o1600)
+    address = libc.shmat(number, None, 0)
+    if address in (None, 2**64 - 1): raise OSError(ctypes.get_errno(), "shmat")
+    ctypes.memset(address, 1, 64 << 20); libc.shmdt(ctypes.c_void_p(address)); libc.shmctl(number, 0, None)
+    return 64 << 20
+
+spaces = []
+for hide in (memfd, lambda: mapped(-1), lambda: mapped(os.open("/dev/zero", os.O_RDWR)), segment):
+    try:
+        print("BREACH", hide())
+    except (OSError, ValueError) as error:
+        print(error)
+"""
 ATTACKS = {
+    "hide memory": Attack(_HIDE, frozenset([OK])),
+    "hide memory, as a command": Attack(_HIDE, frozenset([OK]), is_command=True),
     "nest folders": Attack(_DEEP, frozenset([OUTPUT]), is_command=True, turns=2),
     "close folders": Attack(_CLOSED, ENDED, is_command=True, turns=2),
     "fill the disk over an episode": Attack(_FILL, frozenset([OUTPUT]), is_command=True, turns=4),

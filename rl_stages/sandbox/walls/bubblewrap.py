@@ -44,8 +44,9 @@ def command_line(
         *(*sized, "/tmp"),  # first, because this Python or the workspace's parent may lie below it
         *(word for path in (*interpreter.prefixes(), *extra) for word in ("--ro-bind", path, path)),
         *(["--proc", "/proc"] if proc else []),
-        # --dev makes a tmpfs of half the memory. A program could fill it.
-        *("--dev", "/dev", *sized, "/dev/shm", "--remount-ro", "/dev"),
+        # --dev makes a tmpfs of half the memory. A program could fill it. What maps /dev/zero has memory that nobody
+        # counts; /dev/full reads alike and cannot be mapped.
+        *("--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero", *sized, "/dev/shm", "--remount-ro", "/dev"),
         *(*home, "--remount-ro", "/", "--chdir", HOME, "--seccomp", str(seccomp), "--"),
     ]
 

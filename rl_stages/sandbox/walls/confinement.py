@@ -51,6 +51,12 @@ def confine_process(rules: int) -> None:
     seccomp.install(seccomp.one_process_filter(os.getpid()))
 
 
+def confine_memory() -> None:
+    """Denies this process, which is in namespaces, memory that nobody counts."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    seccomp.install(seccomp.memory_filter())
+
+
 def command_confinement(
     readable: Sequence[str], writable: Sequence[str], limits: Limits, landlock_abi: int, own_user: bool = False
 ) -> Callable[[], None]:

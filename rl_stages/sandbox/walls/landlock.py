@@ -17,7 +17,7 @@ _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _ON_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
 _TCP, _SIGNALS_AND_ABSTRACT_SOCKETS = 3, 3
 _O_PATH = 0o10000000
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
 TRUNCATION_RESTRICTED, SIGNALS_SCOPED = 3, 6  # the first ABI versions that can deny these outside
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -80,10 +80,18 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "iopl": (172, None),
     "ioperm": (173, None),
     "modify_ldt": (154, None),
-    # Segments that nobody has attached are in no process's memory.
+    # What these hold is in no process's memory.
     "shmget": (29, 194),
     "shmat": (30, 196),
     "shmctl": (31, 195),
+    "semget": (64, 190),
+    "semop": (65, 193),
+    "semtimedop": (220, 192),
+    "semctl": (66, 191),
+    "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
     # A program that steps back for others could say that the machine had no processor for it.
     "sched_setaffinity": (203, 122),
     "sched_setscheduler": (144, 119),
@@ -99,14 +107,6 @@ DENIED_WITHOUT_NAMESPACES: dict[str, tuple[int | None, int | None]] = {
     "pidfd_send_signal": (424, 424),
     "migrate_pages": (256, 238),
     "move_pages": (279, 239),
-    "semget": (64, 190),
-    "semop": (65, 193),
-    "semtimedop": (220, 192),
-    "semctl": (66, 191),
-    "msgget": (68, 186),
-    "msgsnd": (69, 189),
-    "msgrcv": (70, 188),
-    "msgctl": (71, 187),
     "mq_open": (240, 180),
     "mq_unlink": (241, 181),
     # Landlock restricts none of these, even for files that it hides.
@@ -114,6 +114,8 @@ DENIED_WITHOUT_NAMESPACES: dict[str, tuple[int | None, int | None]] = {
     "lchown": (94, None),
     "fchown": (93, 55),
     "fchownat": (260, 54),
+}
+ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
     "setxattr": (188, 5),
     "lsetxattr": (189, 6),
     "fsetxattr": (190, 7),
@@ -154,9 +156,12 @@ _FILTERED: dict[str, tuple[int | None, int | None]] = {
     "openat2": (437, 437),
     "ioctl": (16, 29),
     "fcntl": (72, 25),
+    "memfd_create": (319, 279),
+    "mmap": (9, 222),
 }
 _O_TRUNC, _O_ACCMODE, _WRITABLE = 0o1000, 3, (1, 2)
 _TERMINAL, _GROUP = 0x5400, 0xFF00  # the group of ioctls that are of terminals and open files
+_MAP_SHARED_ANONYMOUS, _MAP_KIND = 0x21, 0x2F
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY = 8, 10, 15, 1024, 1026
 
 
@@ -193,10 +198,12 @@ class Assembler:
         checks = [_operation(test, value, count - index, 0) for index, value in enumerate(operands)]
         self._if_called(name, argument, mask, [*checks, _operation(_RETURN, _ERRNO | error)])
 
-    def refuse_if(self, name: str, test: int, operands: Sequence[int], error: int, argument: int = 0) -> None:
+    def refuse_if(
+        self, name: str, test: int, operands: Sequence[int], error: int, argument: int = 0, mask: int = ~0
+    ) -> None:
         for value in operands:
             check = [_operation(test, value, 0, 1), _operation(_RETURN, _ERRNO | error)]
-            self._if_called(name, argument, ~0, check)
+            self._if_called(name, argument, mask, check)
 
     def refuse_truncating_a_file_that_is_not_writable(self, name: str, argument: int) -> None:
         """An open file that can be neither written nor read is none to Landlock, and yet truncated."""
@@ -216,11 +223,20 @@ class Assembler:
         self._code += [_operation(_EQUAL, number, 0, len(block)), *block]
 
 
-def namespaces_filter() -> bytes:
-    """The filter for a box in its own namespaces."""
+def namespaces_filter(*, driver: bool) -> bytes:
+    """The filter for a box in its own namespaces, or for its driver, which applies `memory_filter` to its programs."""
     code = Assembler(os.uname().machine)
     _common(code)
     code.refuse_unless("socket", _EQUAL, [AF_UNIX], errno.EACCES)
+    if not driver:
+        _without_hidden_memory(code)
+    return code.finish()
+
+
+def memory_filter() -> bytes:
+    """The filter for a program whose driver has the rest."""
+    code = Assembler(os.uname().machine)
+    _without_hidden_memory(code)
     return code.finish()
 
 
@@ -274,9 +290,18 @@ def _common(code: Assembler, pid: int = 0) -> None:
     code.refuse_unless("prlimit64", _EQUAL, [0, pid], errno.EPERM)
 
 
+def _without_hidden_memory(code: Assembler) -> None:
+    """No memory that a process may fill and then neither map nor have in its resident set, so that nobody counts it.
+    /dev/zero is another; no box has it."""
+    code.refuse("memfd_create", errno.EPERM)
+    code.refuse_if("mmap", _EQUAL, [_MAP_SHARED_ANONYMOUS], errno.EPERM, argument=3, mask=_MAP_KIND)
+
+
 def _without_namespaces(code: Assembler, pid: int = 0) -> None:
     _common(code, pid)
+    _without_hidden_memory(code)
     code.deny(DENIED_WITHOUT_NAMESPACES)
+    code.deny(ATTRIBUTES, errno.EOPNOTSUPP)  # as of a file system without them, with which `cp -p` can live
     for name in ("socket", "socketpair"):
         code.refuse(name, errno.EACCES)
     code.refuse("openat2", errno.ENOSYS)  # its flags are passed by pointer
