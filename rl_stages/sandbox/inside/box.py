@@ -95,6 +95,6 @@ def open_box(
 def _started(theirs: int, **arguments: object) -> subprocess.Popen[bytes]:
     """The process, which alone then has its end of the channel."""
     try:
-        return subprocess.Popen(**arguments)  # type: ignore[call-overload,no-any-return]
+        return subprocess.Popen(**arguments)  # type: ignore[call-overload]
     finally:
         os.close(theirs)
