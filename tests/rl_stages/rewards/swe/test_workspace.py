@@ -36,7 +36,7 @@ def test_files_stay_from_one_command_to_the_next_and_processes_do_not(workspace)
         "rm f.py && ln -s /etc/hostname f.py",
         f"head -c {MAX_FILE_BYTES + 1} /dev/full > f.py",
         "rm f.py && mkfifo f.py",
-        "ln -sf f.py f.py",
+        "rm f.py && ln -s f.py f.py",
         "chmod 0 f.py .",
         "printf '\\377' > f.py",
         "rm f.py",
