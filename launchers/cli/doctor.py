@@ -1,10 +1,12 @@
 """What this machine gives untrusted code: the sandbox's tier, what a box costs, whether patches are graded right, and
-whether attacks are contained."""
+which attacks each tier contains (docs/security.md)."""
 
 from __future__ import annotations
 
+import os
+import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -12,8 +14,10 @@ from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.lessons.swe_executed import lessons
 from cascade_rl.rl_stages.rewards.swe.grading import grade
 from cascade_rl.rl_stages.rewards.swe.instance import Instance, parse_instance
-from cascade_rl.rl_stages.sandbox import Program, Sandbox, strongest
+from cascade_rl.rl_stages.sandbox import Program, Sandbox, Tier, strongest
 from cascade_rl.rl_stages.sandbox.outside.attacks import ATTACKS, SLOW
+from cascade_rl.rl_stages.sandbox.outside.probe import why_not
+from cascade_rl.rl_stages.sandbox.walls import landlock
 
 BOXES = 10
 SUM = Program(language="python", source="print(sum(map(int, input().split())))")
@@ -29,10 +33,32 @@ def run() -> int:
         print(f"sandbox: {_milliseconds_per_box(sandbox):.0f} ms for a box, best of {BOXES}")
         golden, wrong = graded(sandbox)
         print(f"grading: golden patch: {golden.told}; wrong patch: {wrong.told}")
-        failures = _failures(sandbox)
-    for name, failure in failures.items():
-        print(f"attack: {name}: {'contained' if failure is None else f'NOT CONTAINED: {failure}'}")
-    return int((golden.score, wrong.score) != (1.0, 0.0) or any(failures.values()))
+    escaped = [_tell_attacks(what, sandbox) for what, sandbox in _sandboxes()]
+    return int((golden.score, wrong.score) != (1.0, 0.0) or any(escaped))
+
+
+def _sandboxes() -> Iterator[tuple[str, Sandbox]]:
+    """Each tier that works here, of Landlock its first version too, and what it is called."""
+    user = "root" if os.geteuid() == 0 else "a user"
+    for tier in Tier:
+        if why_not(tier):
+            continue
+        here = f"Landlock {landlock.abi()} of Linux {platform.release()}" if tier is Tier.LANDLOCK else tier
+        with Sandbox(2, tier) as sandbox:
+            yield f"{here}, as {user}", sandbox
+        if tier is Tier.LANDLOCK:
+            with Sandbox(2, tier, landlock_abi=1) as sandbox:
+                yield f"Landlock 1, as of Linux 5.13, as {user}", sandbox
+
+
+def _tell_attacks(what: str, sandbox: Sandbox) -> bool:
+    """Whether an attack was not contained. The slow ones are left out."""
+    attacks = {name: attack for name, attack in ATTACKS.items() if name not in SLOW}
+    with ThreadPoolExecutor(2) as threads:
+        failures = list(threads.map(lambda attack: attack.tried(sandbox), attacks.values()))
+    for name, failure in zip(attacks, failures, strict=True):
+        print(f"attack: {what}: {name}: {'contained' if failure is None else f'NOT CONTAINED: {failure}'}")
+    return any(failures)
 
 
 def _milliseconds_per_box(sandbox: Sandbox) -> float:
@@ -48,11 +74,3 @@ def graded(sandbox: Sandbox) -> tuple[Verdict, Verdict]:
     instance = Instance.of(parse_instance(next(lessons()).fields))
     wrong = {path: f"{text}# a comment\n" for path, text in instance.repository.files.items()}
     return grade(instance, instance.repaired, sandbox), grade(instance, wrong, sandbox)
-
-
-def _failures(sandbox: Sandbox) -> Mapping[str, str | None]:
-    """Attack -> how it escaped, or None if it was contained. The slow attacks are left out."""
-    attacks = {name: attack for name, attack in ATTACKS.items() if name not in SLOW}
-    with ThreadPoolExecutor(2) as threads:
-        runs = threads.map(lambda attack: sandbox.run_program(attack.program, [attack.stdin]), attacks.values())
-        return {name: attacks[name].failure(run.tests[0]) for name, run in zip(attacks, runs, strict=True)}

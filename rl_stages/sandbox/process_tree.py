@@ -13,10 +13,12 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process tree uses: resident memory, processor time, and time spent waiting for a processor."""
+    """What one process uses: resident memory, its own processor time, that of its children that it has waited for, and
+    time in which it was ready to run but had no processor."""
 
     memory_bytes: int
     cpu_seconds: float
+    children_seconds: float
     queued_seconds: float
 
 
@@ -31,10 +33,10 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def usage(pid: int) -> Usage:
-    """The usage of all descendants of `pid`. A process that ends meanwhile counts as zero."""
-    parts = [_usage_of(process) for process in descendants(pid)]
-    return Usage(*(sum(part[index] for part in parts) for index in range(3)))  # type: ignore[arg-type]
+def usages(pid: int) -> dict[int, Usage]:
+    """The usage of each descendant of `pid`, without those that end meanwhile."""
+    found = ((process, _usage_of(process)) for process in descendants(pid))
+    return {process: usage for process, usage in found if usage is not None}
 
 
 def end_descendants(pid: int) -> None:
@@ -56,14 +58,15 @@ def _children(pid: int) -> list[int]:
     return children
 
 
-def _usage_of(pid: int) -> tuple[int, float, float]:
+def _usage_of(pid: int) -> Usage | None:
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
         queued = int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
     except (FileNotFoundError, ProcessLookupError):
-        return 0, 0.0, 0.0
-    return pages * _PAGE, sum(map(int, fields[11:15])) / _TICKS, queued / 1e9
+        return None
+    user, system, users_of_children, systems_of_children = (int(field) / _TICKS for field in fields[11:15])
+    return Usage(pages * _PAGE, user + system, users_of_children + systems_of_children, queued / 1e9)
 
 
 def _kill(pid: int) -> None:

@@ -1,5 +1,7 @@
 """`cascade doctor`: the tier in use, and graders that prove themselves."""
 
+import re
+
 import pytest
 
 from cascade_rl.launchers.cli import doctor
@@ -17,7 +19,9 @@ def _one_attack(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tier_grades_and_attacks(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor.run() == 0
     told = capsys.readouterr().out
-    assert f"sandbox: {probe()}: works\n" in told and "attack: sockets: contained\n" in told
+    assert f"sandbox: {probe()}: works\n" in told
+    assert re.search(r"attack: Landlock \d+ of Linux .*, as .*: sockets: contained\n", told)
+    assert "attack: Landlock 1, as of Linux 5.13, as " in told and "NOT CONTAINED" not in told
     assert "grading: golden patch: score 1, as expected; wrong patch: score 0, wrong: test_f.py::" in told
 
 

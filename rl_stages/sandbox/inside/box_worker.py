@@ -19,24 +19,28 @@ from typing import Any
 
 from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.rl_stages.sandbox import process_tree
+from cascade_rl.rl_stages.sandbox.disk import Held
 from cascade_rl.rl_stages.sandbox.inside import precompiled, program_job
-from cascade_rl.rl_stages.sandbox.inside.box import BoxLost, ClientGone, client_gone, open_box
-from cascade_rl.rl_stages.sandbox.inside.command_job import Command
+from cascade_rl.rl_stages.sandbox.inside.box import BoxLost, open_box
+from cascade_rl.rl_stages.sandbox.inside.command_job import Command, Disk, refusal
 from cascade_rl.rl_stages.sandbox.inside.frames import Frame, read_frame, write_frame
+from cascade_rl.rl_stages.sandbox.inside.watch import ClientGone, Watch, client_gone
 from cascade_rl.rl_stages.sandbox.limits import Limits
 from cascade_rl.rl_stages.sandbox.tier import Tier
-from cascade_rl.rl_stages.sandbox.walls import bubblewrap, confinement, interpreter, seccomp
+from cascade_rl.rl_stages.sandbox.walls import bubblewrap, confinement, interpreter, landlock, seccomp
 from cascade_rl.rl_stages.sandbox.walls.host_view import HostView, slot_user
 
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Worker:
-    def __init__(self, tier: Tier, client: int) -> None:
+    def __init__(self, tier: Tier, client: int, landlock_abi: int) -> None:
         self._tier, self._client = tier, client
         self._namespaces = tier is not Tier.LANDLOCK
+        self._landlock_abi = 0 if self._namespaces else min(landlock.abi(), landlock_abi)
         self._driver, self._driver_code = interpreter.driver()
-        self._filter = seccomp.namespaces_filter()
+        self._driver_filter = seccomp.namespaces_filter(driver=True)
+        self._command_filter = seccomp.namespaces_filter(driver=False)
         self._host = HostView(slot_user(), interpreter.prefixes())
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -70,30 +74,32 @@ class Worker:
         with self._scratch(needed=is_cpp) as scratch:
             head |= {"limits": vars(limits), "namespaces": self._namespaces, "scratch": scratch, "include": extra}
             head |= {"readable": interpreter.readable(extra), "packages": interpreter.PACKAGES}
+            head |= {"landlock_abi": self._landlock_abi}
             self._run_program(head, source, limits, scratch, extra)
 
     def _run_program(self, head: dict[str, Any], source: bytes, limits: Limits, scratch: str, extra: list[str]) -> None:
-        filter_file = memory_file(self._filter)
-        outer = self._bubblewrap(limits, filter_file, extra=extra) if self._namespaces else []
+        filter_file = memory_file(self._driver_filter)
+        outer = self._bubblewrap(limits, filter_file, extra=extra, first=True) if self._namespaces else []
         environment = {} if self._namespaces else interpreter.environment("/", scratch)
         try:
             with open_box(
                 [*outer, *self._driver],
-                self._client,
                 environment=environment,
                 user=self._host.user,
                 confine=die_with_parent,
                 pass_fds=[filter_file],
             ) as box:
-                program_job.start(box, self._driver_code)
-                answer = program_job.compile_program(box, head, source, limits)
+                within = confinement.COMPILER if head["language"] == "cpp" else limits
+                watch = Watch(self._client, within, program_job.SPARE_SECONDS)
+                program_job.start(box, self._driver_code, watch)
+                answer = program_job.compile_program(box, head, source, within, watch)
                 write_frame(1, *answer)
                 last = answer[0]["compile_error"] is not None
                 while not last:
                     request, test = self._request()
                     if request["kind"] == "end":
                         return
-                    answer = program_job.run_test(box, test, limits)
+                    answer = program_job.run_test(box, test, limits, self._client)
                     write_frame(1, *answer)
                     last = answer[0]["last"]
         finally:
@@ -101,18 +107,26 @@ class Worker:
 
     def _serve_command(self, head: dict[str, Any], stdin: bytes) -> None:
         limits = self._limits(head)
-        files = [memory_file(self._filter), memory_file(stdin)]
+        with (
+            self._scratch(needed=True) as scratch,
+            self._host.workspace(Path(head["workspace"]).resolve(strict=True)) as workspace,
+        ):
+            own_scratch = None if self._namespaces else scratch
+            disk = Disk(workspace, own_scratch, Held(**head["first"]), limits)
+            why = disk.overfull()
+            answer = refusal(why) if why else self._run_command(head, limits, workspace, scratch, stdin, disk)
+        write_frame(1, *answer)
+
+    def _run_command(
+        self, head: dict[str, Any], limits: Limits, workspace: str, scratch: str, stdin: bytes, disk: Disk
+    ) -> Frame:
+        files = [memory_file(self._command_filter), memory_file(stdin)]
         try:
-            with (
-                self._scratch(needed=True) as scratch,
-                self._host.workspace(Path(head["workspace"]).resolve(strict=True)) as workspace,
-                self._command_box(head, limits, workspace, scratch, files) as box,
-            ):
-                answer = Command(box, limits, workspace).run()
+            with self._command_box(head, limits, workspace, scratch, files) as box:
+                return Command(box, limits, disk, Watch(self._client, limits)).run()
         finally:
             for descriptor in files:
                 os.close(descriptor)
-        write_frame(1, *answer)
 
     def _command_box(self, head: dict[str, Any], limits: Limits, workspace: str, scratch: str, files: list[int]) -> Any:
         filter_file, stdin = files
@@ -123,15 +137,19 @@ class Worker:
         else:
             command = ["/usr/bin/env", "--", *command]
             environment = interpreter.environment(workspace, scratch) | head["environment"]
-            confine = confinement.command_confinement(interpreter.readable(), [workspace, scratch], limits)
+            confine = confinement.command_confinement(
+                interpreter.readable(),
+                [workspace, scratch],
+                limits,
+                self._landlock_abi,
+                own_user=self._host.user is not None,
+            )
         return open_box(
             command,
-            self._client,
             environment=environment,
             user=self._host.user,
             confine=confine,
             stdin=stdin,
-            errors_to_output=True,
             folder="/" if self._namespaces else workspace,
             pass_fds=[filter_file] if self._namespaces else [],
         )
@@ -169,9 +187,9 @@ def memory_file(content: bytes) -> int:
 
 
 def main() -> None:
-    tier, client = Tier(sys.argv[1]), int(sys.argv[2])
+    tier, client, landlock_abi = Tier(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     try:
-        worker = Worker(tier, client)
+        worker = Worker(tier, client, landlock_abi)
     except OSError as failure:
         write_frame(1, {"lost": f"{type(failure).__name__}: {failure}"})
         return

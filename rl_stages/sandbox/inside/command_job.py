@@ -7,34 +7,59 @@ import resource
 import select
 import signal
 import time
-from pathlib import Path
 
 from cascade_rl.rl_stages.sandbox import process_tree
-from cascade_rl.rl_stages.sandbox.inside.box import TICK_SECONDS, Box, TooMuchMemory
+from cascade_rl.rl_stages.sandbox.disk import Held, Overfull, held
+from cascade_rl.rl_stages.sandbox.inside.box import Box
 from cascade_rl.rl_stages.sandbox.inside.frames import Frame
+from cascade_rl.rl_stages.sandbox.inside.watch import TICK_SECONDS, BeyondLimit, Watch
 from cascade_rl.rl_stages.sandbox.limits import MIB, Limits
 
-WORKSPACE_FILES = 16  # times `file_mib`: by how much a workspace may grow; its size is only polled
+WORKSPACE_FILES = 16  # times `file_mib`: by how much a workspace may grow, over all commands; its size is only polled
+WORKSPACE_ENTRIES = 20_000  # by how many files and folders
+SIZE_SECONDS = 0.2
+
+
+class Disk:
+    """The folders that a command may fill. `first`: what the workspace held before its first command."""
+
+    def __init__(self, workspace: str, scratch: str | None, first: Held, limits: Limits) -> None:
+        self._folders = [workspace, scratch] if scratch else [workspace]
+        self._most = Held(
+            first.bytes + WORKSPACE_FILES * limits.file_mib * MIB,
+            first.entries + WORKSPACE_ENTRIES,
+        )
+
+    def overfull(self) -> str | None:
+        try:
+            held(self._folders, self._most)
+        except Overfull as overfull:
+            return str(overfull)
+        return None
+
+
+def refusal(why: str) -> Frame:
+    """The answer to a command in a workspace that already is overfull. Otherwise each could add to it."""
+    head = {"status": "output limit", "exit_code": -9, "cpu_seconds": 0.0, "wall_seconds": 0.0}
+    return head, f"the workspace has {why}: no further command runs in it\n".encode()
 
 
 class Command:
     """One command in a box. Raises BoxLost, ClientGone."""
 
-    def __init__(self, box: Box, limits: Limits, workspace: str) -> None:
-        self._box, self._limits, self._workspace = box, limits, Path(workspace)
+    def __init__(self, box: Box, limits: Limits, disk: Disk, watch: Watch) -> None:
+        self._box, self._limits, self._disk, self._watch = box, limits, disk, watch
         self._output = bytearray()
-        self._started = time.monotonic()
-        self._allowed_bytes = _size(self._workspace) + WORKSPACE_FILES * limits.file_mib * MIB
-        self._next_size = self._started
+        self._next_size = 0.0
         self._cpu_seconds_before = _cpu_seconds_of_children()
-        os.set_blocking(box.stdout, False)
+        os.set_blocking(box.channel, False)
 
     def run(self) -> Frame:
         ended = os.pidfd_open(self._box.pid)
         try:
-            status = self._watch(ended)
-        except TooMuchMemory:
-            status = "memory limit"
+            status = self._until(ended)
+        except BeyondLimit as beyond:
+            status = beyond.status
         finally:
             os.close(ended)
         if status:
@@ -49,18 +74,18 @@ class Command:
             "status": status or ("runtime error" if code else "ok"),
             "exit_code": code,
             "cpu_seconds": cpu_seconds,
-            "wall_seconds": time.monotonic() - self._started,
+            "wall_seconds": self._watch.wall_seconds,
         }
         return head, bytes(self._output[: self._limits.output_bytes])
 
-    def _watch(self, ended: int) -> str | None:
+    def _until(self, ended: int) -> str | None:
         """The limit that was exceeded, or None if the command ended by itself."""
-        wanted = [ended, self._box.stdout]
-        next_check = self._started
+        wanted = [ended, self._box.channel]
+        next_check = 0.0
         while True:
             ready = select.select(wanted, [], [], TICK_SECONDS)[0]
-            if self._box.stdout in ready and self._drain():
-                wanted.remove(self._box.stdout)
+            if self._box.channel in ready and self._drain():
+                wanted.remove(self._box.channel)
             if len(self._output) > self._limits.output_bytes:
                 return "output limit"
             if ended in ready:
@@ -68,29 +93,26 @@ class Command:
                 return None
             if time.monotonic() > next_check:
                 next_check = time.monotonic() + TICK_SECONDS
-                self._box.check(self._limits.memory_mib)
+                self._watch.look()
                 if status := self._beyond():
                     return status
 
     def _beyond(self) -> str | None:
-        wall = time.monotonic() - self._started
-        if wall > self._limits.patience_seconds:
+        if self._watch.wall_seconds > self._limits.wall_seconds and not self._watch.starved():
+            return "time limit"
+        if self._watch.wall_seconds > self._limits.patience_seconds:
             raise self._box.lost("the machine is too busy: no processor for most of the wall time")
-        if process_tree.usage(os.getpid()).cpu_seconds > self._limits.cpu_seconds:
-            return "time limit"
-        if wall > self._limits.wall_seconds and not self._box.starved(wall):
-            return "time limit"
         if time.monotonic() < self._next_size:
             return None
-        size = _size(self._workspace)
-        self._next_size = time.monotonic() + 1.0
-        return "output limit" if size > self._allowed_bytes else None
+        overfull = self._disk.overfull()
+        self._next_size = time.monotonic() + SIZE_SECONDS
+        return "output limit" if overfull else None
 
     def _drain(self) -> bool:
         """Reads what is available. True at the end of the pipe."""
         while len(self._output) <= self._limits.output_bytes:
             try:
-                chunk = os.read(self._box.stdout, 1 << 16)
+                chunk = os.read(self._box.channel, 1 << 16)
             except BlockingIOError:
                 return False
             if not chunk:
@@ -103,15 +125,3 @@ def _cpu_seconds_of_children() -> float:
     """Processor time of the children that have been reaped, including that of their reaped children."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
-
-
-def _size(folder: Path) -> int:
-    """Bytes on disk of all files below `folder`. A file that vanishes meanwhile counts as zero."""
-    total = 0
-    for _, _, files, descriptor in os.fwalk(folder):
-        for name in files:
-            try:
-                total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_blocks * 512
-            except FileNotFoundError:
-                continue
-    return total

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,6 +31,7 @@ TICK_SECONDS = 0.05
 
 def main() -> None:
     confinement.set_dumpable(False)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # process 1 gets only the signals that it handles
     write_frame(1, {"ready": True})
     head, source = read_frame(0)
     box = Box(head)
@@ -55,7 +57,7 @@ class Box:
         self._limits = Limits(**head["limits"])
         self._readable: list[str] = head["readable"]
         self._namespaces: bool = head["namespaces"]
-        self._rules = None if self._namespaces else landlock.ruleset(self._readable, ())
+        self._rules = None if self._namespaces else landlock.ruleset(self._readable, (), head["landlock_abi"])
         sys.path += head["packages"]
 
     def compile(self, source: bytes) -> PythonProgram | CppProgram:
@@ -76,15 +78,18 @@ class Box:
     def _compiler_confinement(self, scratch: str) -> Any:
         if self._namespaces:
             return lambda: confinement.limit_resources(confinement.COMPILER)
-        return confinement.command_confinement(self._readable, [scratch], confinement.COMPILER)
+        abi = self._head["landlock_abi"]
+        return confinement.command_confinement(self._readable, [scratch], confinement.COMPILER, abi)
 
     def _kill_strays(self) -> None:
-        """Kills all processes but init and this one, which is the first that init started in this namespace."""
-        if self._namespaces and (os.getppid(), os.getpid()) == (1, 2):
-            try:
-                os.kill(-1, signal.SIGKILL)
-            except ProcessLookupError:
-                return
+        """Kills and reaps all other processes if this is process 1 of its namespace."""
+        if os.getpid() != 1:
+            return
+        with suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            while True:
+                os.wait()
 
 
 class TestProcess:
@@ -225,7 +230,9 @@ def _become(streams: tuple[int, int, int], limits: Limits, stack_mib: int, rules
         os.dup2(descriptor, number)
     confinement.limit_resources(limits, stack_mib)
     confinement.set_dumpable(dumpable)
-    if rules is not None:
+    if rules is None:
+        confinement.confine_memory()
+    else:
         confinement.confine_process(rules)
 
 

@@ -12,6 +12,10 @@ Frame = tuple[dict[str, Any], bytes]
 _LENGTHS = struct.Struct("<II")
 
 
+class Malformed(Exception):
+    """What should be a frame is none, or too long a one."""
+
+
 def write_frame(descriptor: int, head: Mapping[str, Any], body: bytes = b"") -> None:
     text = json.dumps(head).encode()
     left = memoryview(_LENGTHS.pack(len(text), len(body)) + text + body)
@@ -40,3 +44,26 @@ def read_exactly(descriptor: int, count: int) -> bytes:
         chunks.append(chunk)
         count -= len(chunk)
     return b"".join(chunks)
+
+
+def missing(received: bytes, most_bytes: int) -> int:
+    """How many more bytes the frame that begins with `received` has. Raises Malformed if it is longer than
+    `most_bytes`."""
+    if len(received) < _LENGTHS.size:
+        return _LENGTHS.size - len(received)
+    length = _LENGTHS.size + sum(_LENGTHS.unpack_from(received))
+    if length > most_bytes:
+        raise Malformed(f"a frame of {length} bytes, more than {most_bytes}")
+    return length - len(received)
+
+
+def parsed(frame: bytes) -> Frame:
+    """A whole frame that nobody vouches for. Raises Malformed."""
+    body = _LENGTHS.size + _LENGTHS.unpack_from(frame)[0]
+    try:
+        head = json.loads(frame[_LENGTHS.size : body])
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"a frame whose head is no JSON: {error}") from None
+    if not isinstance(head, dict):
+        raise Malformed("a frame whose head is no object")
+    return head, frame[body:]

@@ -1,11 +1,19 @@
-"""Programs that attack their box. One that succeeds prints BREACH. `statuses` are the acceptable outcomes."""
+"""Programs and commands that attack their box. One that succeeds prints BREACH, or harms a victim.
+
+`statuses` are the acceptable outcomes.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 
+from cascade_rl.rl_stages.sandbox.errors import SandboxFailure
 from cascade_rl.rl_stages.sandbox.limits import Limits
-from cascade_rl.rl_stages.sandbox.outside.program import Program, Status, TestRun
+from cascade_rl.rl_stages.sandbox.outside.pool import Sandbox
+from cascade_rl.rl_stages.sandbox.outside.program import Program, Status
+from cascade_rl.rl_stages.sandbox.outside.victims import victims
 
 LIMITS = Limits(cpu_seconds=0.3, memory_mib=1024, file_mib=4)
 STRAY = "sandbox-stray"  # argv[0] of the processes that an attack leaves running
@@ -20,17 +28,38 @@ class Attack:
     source: str
     statuses: frozenset[Status]
     stdin: bytes = b"1 2\n"
+    on_victims: bool = False
+    is_command: bool = False
+    turns: int = 1  # of a command, in one folder
 
-    @property
-    def program(self) -> Program:
-        return Program(language="python", source=self.source, limits=LIMITS)
+    def tried(self, sandbox: Sandbox) -> str | None:
+        """What is wrong with the outcome; None if the attack was contained."""
+        with victims() if self.on_victims else nullcontext() as harmed:
+            try:
+                failure = self._failure(*self._outcome(sandbox, harmed.names if harmed else self.stdin))
+            except SandboxFailure as lost:
+                return f"it has no score: {lost}"
+            return failure or (harmed.harm() if harmed else None)
 
-    def failure(self, run: TestRun) -> str | None:
-        """What is wrong with this outcome; None if the attack was contained."""
-        breaches = [line for line in run.output.decode(errors="replace").splitlines() if line.startswith("BREACH")]
+    def _outcome(self, sandbox: Sandbox, stdin: bytes) -> tuple[Status, str]:
+        """The status, and all output."""
+        if self.is_command:
+            return self._outcome_of_commands(sandbox, stdin)
+        test = sandbox.run_program(Program(language="python", source=self.source, limits=LIMITS), [stdin]).tests[0]
+        return test.status, test.output.decode(errors="replace") + test.errors
+
+    def _outcome_of_commands(self, sandbox: Sandbox, stdin: bytes) -> tuple[Status, str]:
+        with sandbox.folder({}) as folder:
+            for _ in range(self.turns):
+                run = sandbox.run_command([sys.executable, "-c", self.source], folder, LIMITS, stdin)
+        left = "\nBREACH its folder is still there" if folder.path.exists() else ""
+        return run.status, run.output + left
+
+    def _failure(self, status: Status, output: str) -> str | None:
+        breaches = [line for line in output.splitlines() if line.startswith("BREACH")]
         if breaches:
             return breaches[0]
-        return None if run.status in self.statuses else f"{run.status} (exit code {run.exit_code}) {run.errors[-200:]}"
+        return None if status in self.statuses else f"{status}: {output[-200:]}"
 
 
 def _attack(source: str, *statuses: Status, stdin: bytes = b"1 2\n") -> Attack:
@@ -51,7 +80,104 @@ print("BREACH" if written > {LIMITS.file_mib} << 20 else "", written)
 """)
 
 
+_HARM = Attack(
+    """
+import ctypes, fcntl, json, os, signal
+victims = json.loads(input())
+file, folder, pid = victims["file"], os.path.dirname(victims["file"]), victims["process"]
+libc = ctypes.CDLL(None, use_errno=True); libc.shmat.restype = ctypes.c_void_p
+x86 = os.uname().machine == "x86_64"
+
+def owned(number):
+    told, tell = os.pipe()
+    fcntl.fcntl(told, 10, number); fcntl.fcntl(told, fcntl.F_SETOWN, pid)
+    fcntl.fcntl(told, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK); os.write(tell, b"x")
+
+def segment():
+    address = libc.shmat(victims["segment"], None, 0)
+    if address in (None, 2**64 - 1): return libc.shmctl(victims["segment"], 0, None)
+    print("BREACH segment", ctypes.string_at(address, 14)); ctypes.memmove(address, b"changed", 7)
+
+def flags():
+    descriptor = os.open("/usr/bin/env", os.O_RDONLY)
+    fcntl.ioctl(descriptor, 0x40086602, b"\\0" * 8)
+
+acts = [segment, flags, lambda: owned(9), lambda: owned(19), lambda: os.chmod(file, 0o666),
+        lambda: os.chmod(folder, 0o777), lambda: os.utime(file, (1, 1)), lambda: os.utime(folder, (1, 1)),
+        lambda: os.setxattr(file, "user.x", b"1"), lambda: os.chown(file, -1, (os.getgroups() or [os.getgid()])[-1]),
+        lambda: os.truncate(file, 0), lambda: os.open(file, os.O_TRUNC), lambda: os.open(file, os.O_TRUNC | 3),
+        lambda: os.open(file, os.O_TRUNC | os.O_WRONLY), lambda: os.symlink("x", file + "y"),
+        lambda: os.mkdir(file + "z"), lambda: os.link(file, file + "l"), lambda: os.rename(file, file + "x"),
+        lambda: os.setpriority(os.PRIO_PROCESS, pid, 19), lambda: os.kill(pid, 19), lambda: os.kill(pid, 9),
+        lambda: libc.syscall(200 if x86 else 130, pid, 9), lambda: libc.syscall(234 if x86 else 131, pid, pid, 9),
+        lambda: signal.pidfd_send_signal(os.pidfd_open(pid), 9)]
+for act in acts:
+    try:
+        act()
+    except OSError as error:
+        print(error)
+""",
+    frozenset([OK]),
+    on_victims=True,
+)
+_DEEP = """
+import os
+for _ in range(3000):
+    os.mkdir("d"); os.chdir("d")
+"""
+_CLOSED = """
+import os
+for name in ("a", "b/c"):
+    os.makedirs(name + "/d"); open(name + "/f", "w").write("x"); os.chmod(name, 0)
+os.chmod("b", 0); os.chmod(".", 0)
+"""
+_FILL = """
+import os
+for number in range(12):
+    with open(f"{os.getpid()}-{os.urandom(8).hex()}", "wb") as file: file.write(b"x" * (4 << 20))
+"""
+_MANY = """
+import os
+for number in range(100_000): os.close(os.open(f"f{number}", os.O_CREAT | os.O_WRONLY))
+"""
+_HIDE = """
+import ctypes, mmap, os
+held, block = 0, b"x" * (1 << 20)
+libc = ctypes.CDLL(None, use_errno=True); libc.shmat.restype = ctypes.c_void_p
+
+def memfd():
+    descriptor = os.memfd_create("m")
+    return sum(os.write(descriptor, block) for _ in range(3))
+
+def mapped(descriptor):
+    space = mmap.mmap(descriptor, 64 << 20, mmap.MAP_SHARED)
+    for _ in range(64): space.write(block)
+    space.madvise(mmap.MADV_DONTNEED); spaces.append(space)
+    return 64 << 20
+
+def segment():
+    number = libc.shmget(0, 64 << 20, 0o1600)
+    address = libc.shmat(number, None, 0)
+    if address in (None, 2**64 - 1): raise OSError(ctypes.get_errno(), "shmat")
+    ctypes.memset(address, 1, 64 << 20); libc.shmdt(ctypes.c_void_p(address)); libc.shmctl(number, 0, None)
+    return 64 << 20
+
+spaces = []
+for hide in (memfd, lambda: mapped(-1), lambda: mapped(os.open("/dev/zero", os.O_RDWR)), segment):
+    try:
+        print("BREACH", hide())
+    except (OSError, ValueError) as error:
+        print(error)
+"""
 ATTACKS = {
+    "hide memory": Attack(_HIDE, frozenset([OK])),
+    "hide memory, as a command": Attack(_HIDE, frozenset([OK]), is_command=True),
+    "nest folders": Attack(_DEEP, frozenset([OUTPUT]), is_command=True, turns=2),
+    "close folders": Attack(_CLOSED, ENDED, is_command=True, turns=2),
+    "fill the disk over an episode": Attack(_FILL, frozenset([OUTPUT]), is_command=True, turns=4),
+    "make a hundred thousand files": Attack(_MANY, frozenset([OUTPUT, TIME]), is_command=True),
+    "harm what is outside": _HARM,
+    "harm what is outside, as a command": replace(_HARM, is_command=True),
     "honest": _attack("print(sum(map(int, input().split())))", OK),
     "loop": _attack("while True: pass", TIME),
     "sleep": _attack("import time; time.sleep(100)", TIME),
@@ -197,6 +323,88 @@ except RuntimeError as error:
     print(count, error, flush=True)
 import os; os._exit(0)
 """),
+    "forge the judge's answer": _attack(
+        """
+import json, os, struct
+head = {"status": "ok", "exit_code": 0, "cpu_seconds": 0.0, "wall_seconds": 0.0, "errors": ""}
+forged = [(json.dumps(head | change).encode(), b"BREACH") for change in ({}, {"status": "starved"})]
+frames = [struct.pack("<II", len(text), len(body)) + text + body for text, body in (*forged, (b"{", b""))]
+doors = [f"/proc/{pid}/fd/{number}" for pid in {1, 2, os.getppid()} - {os.getpid()} for number in range(20)]
+for door in doors + list(range(3, 256)):
+    try:
+        descriptor = os.open(door, os.O_WRONLY) if isinstance(door, str) else door
+        for frame in (*frames, struct.pack("<II", 2, 1 << 31) + b"{}"): os.write(descriptor, frame)
+        print("BREACH", door)
+    except OSError:
+        pass
+""",
+        OK,
+    ),
+    "starve behind children": _attack(
+        """
+import os
+for _ in range(55):
+    if os.fork() == 0:
+        while True: pass
+while True: pass
+""",
+        TIME,
+        ERROR,
+    ),
+    "starve behind children that nobody counts": _attack(
+        """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for _ in range(25):
+    if os.fork() == 0:
+        while True:
+            if os.fork() == 0:
+                end = time.process_time() + 0.02
+                while time.process_time() < end: pass
+                os._exit(0)
+            time.sleep(0.02)
+while True: pass
+""",
+        TIME,
+        ERROR,
+    ),
+    "stop the judge and burn": _attack(
+        """
+import os, signal
+for pid in (os.getppid(), 1):
+    try:
+        os.kill(pid, signal.SIGSTOP)
+    except OSError as error:
+        print(pid, error)
+for _ in range(40):
+    if os.fork() == 0: break
+while True: pass
+""",
+        TIME,
+        ERROR,
+    ),
+    "cut the judge's limits": _attack(
+        """
+import os, resource
+for pid in (os.getppid(), 1):
+    for limit in (resource.RLIMIT_CPU, resource.RLIMIT_NOFILE, resource.RLIMIT_AS):
+        try:
+            resource.prlimit(pid, limit, (0, 0)); print("BREACH", pid, limit)
+        except OSError as error:
+            print(pid, error)
+"""
+    ),
+    "step back for others": _attack("""
+import os
+for name, act in {
+    "nice": lambda: os.nice(19), "idle": lambda: os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)),
+    "one processor": lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
+}.items():
+    try:
+        act(); print("BREACH", name)
+    except OSError as error:
+        print(name, error)
+"""),
     "unread stdin": _attack("print('hi')", OK, stdin=b"x" * (8 << 20)),
 }
-SLOW = ("loop", "sleep", "ignore signals", "recursion", "allocate in children")
+SLOW = ("loop", "sleep", "ignore signals", "recursion", "allocate in children")  # `cascade doctor` leaves them out

@@ -6,7 +6,8 @@ the sandbox is closed.
 
 from __future__ import annotations
 
-import shutil
+import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,24 +15,27 @@ from pathlib import Path
 from typing import Self
 
 from cascade_rl.engine.cluster.node import Node, NodeLost
+from cascade_rl.rl_stages.sandbox import disk
+from cascade_rl.rl_stages.sandbox.disk import Held
 from cascade_rl.rl_stages.sandbox.errors import SandboxFailure
 from cascade_rl.rl_stages.sandbox.outside.scratch import Scratch
 
 MAX_FILE_BYTES = 1 << 20
+_ANY = Held(1 << 62, 1 << 62)
 
 
 class Folder:
-    """A folder on `node`. A context manager that removes it at the end."""
+    """A folder on `node`. A context manager that removes it at the end. `first`: what it held before any command."""
 
-    def __init__(self, node: Node, path: Path) -> None:
-        self.node, self.path = node, path
+    def __init__(self, node: Node, path: Path, first: Held = Held()) -> None:  # noqa: B008
+        self.node, self.path, self.first = node, path, first
 
     @classmethod
     def made(cls, node: Node, sandbox: str, files: Mapping[str, str]) -> Self:
         """A new folder with these files, as text by relative path. Raises OSError, for instance if the disk is full,
         and SandboxFailure."""
         with _failing(node):
-            return cls(node, node.call(make_folder, sandbox, dict(files)))
+            return cls(node, *node.call(make_folder, sandbox, dict(files)))
 
     def __enter__(self) -> Self:
         return self
@@ -47,7 +51,7 @@ class Folder:
     def close(self) -> None:
         """Removes the folder. Can be called more than once."""
         with suppress(NodeLost):  # the folder was lost with its node
-            self.node.call(remove_folder, self.path)
+            self.node.call(disk.remove, self.path)
 
 
 @contextmanager
@@ -61,16 +65,16 @@ def _failing(node: Node) -> Iterator[None]:
 _places: dict[str, Scratch] = {}
 
 
-def make_folder(sandbox: str, files: Mapping[str, str]) -> Path:
-    """A new folder of this process. Raises OSError and then leaves no folder."""
+def make_folder(sandbox: str, files: Mapping[str, str]) -> tuple[Path, Held]:
+    """A new folder of this process, and what it holds. Raises OSError and then leaves no folder."""
     place = _places.setdefault(sandbox, Scratch())
     folder = Path(tempfile.mkdtemp(dir=place.folder()))
     try:
         write_files(folder, files)
+        return folder, disk.held([folder], _ANY)
     except OSError:
-        remove_folder(folder)
+        disk.remove(folder)
         raise
-    return folder
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
@@ -86,10 +90,6 @@ def read_texts(folder: Path, paths: Sequence[str]) -> dict[str, str]:
     return {path: text for path, text in found.items() if text is not None}
 
 
-def remove_folder(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def remove_folders(sandbox: str) -> None:
     """Removes all folders that this process has made for a sandbox."""
     if place := _places.pop(sandbox, None):
@@ -97,14 +97,29 @@ def remove_folders(sandbox: str) -> None:
 
 
 def _text(folder: Path, path: str) -> str | None:
-    """The text of a file. None if it is missing, a link, too large, or not text.
+    """The text of a file. None if it is missing, a link, too large, not text, or if the agent made it unreadable.
 
-    A link that an agent made must not show the grader files from outside its box.
+    A link that an agent made must not show the grader files from outside its box, nor keep it.
     """
-    file = folder / path
-    if file.resolve() != folder.resolve() / path or not file.is_file() or file.stat().st_size > MAX_FILE_BYTES:
-        return None
     try:
-        return file.read_bytes().decode()
+        with open(_opened(folder, path), "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_FILE_BYTES:
+                return None
+            return file.read().decode()
     except (OSError, UnicodeDecodeError):
-        return None  # the agent made it unreadable, or it is not text
+        return None
+
+
+def _opened(folder: Path, path: str) -> int:
+    """Descriptor of a file that is reached without links. Does not wait for the other end of a named pipe."""
+    *above, name = Path(path).parts
+    place = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        for part in above:
+            inner = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place)
+            os.close(place)
+            place = inner
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place)
+    finally:
+        os.close(place)

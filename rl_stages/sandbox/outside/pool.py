@@ -19,7 +19,7 @@ from cascade_rl.rl_stages.sandbox.limits import Limits
 from cascade_rl.rl_stages.sandbox.outside.folder import Folder, remove_folders
 from cascade_rl.rl_stages.sandbox.outside.probe import probe
 from cascade_rl.rl_stages.sandbox.outside.program import CommandRun, Program, ProgramRun, TestRun
-from cascade_rl.rl_stages.sandbox.outside.slot import Slot
+from cascade_rl.rl_stages.sandbox.outside.slot import NEWEST_LANDLOCK, Slot
 from cascade_rl.rl_stages.sandbox.tier import Tier
 
 
@@ -51,14 +51,21 @@ def _allow_open_files(count: int) -> None:
 
 class Sandbox:
     """Workers, each with one box at a time: `slots` of them on this node, and one for each core of the `others`. A
-    context manager. Safe to use from several threads.
+    context manager. Safe to use from several threads. `landlock_abi` lowers the version of Landlock on this node to
+    that of an older kernel.
 
     Raises SandboxUnavailable at once if no tier works. Runs raise SandboxFailure if the infrastructure fails.
     """
 
-    def __init__(self, slots: int = 2, tier: Tier | None = None, others: Sequence[Node] = ()) -> None:
+    def __init__(
+        self,
+        slots: int = 2,
+        tier: Tier | None = None,
+        others: Sequence[Node] = (),
+        landlock_abi: int = NEWEST_LANDLOCK,
+    ) -> None:
         self.tier = tier or probe()
-        self._slots = [Slot(self.tier) for _ in range(slots)]
+        self._slots = [Slot(self.tier, landlock_abi=landlock_abi) for _ in range(slots)]
         for node in others:
             self._slots += _slots_on(node)
         _allow_open_files(len(self._slots))
@@ -131,12 +138,13 @@ class Sandbox:
         should use relative paths. This Python with its packages and the system's programs can be read and are in PATH.
         There is no network. `environment` is added to a small one that contains nothing of this process's environment.
         If this process is root, the files of `workspace` are given to a user of the worker. An `argv` that cannot be
-        executed ends with exit code 127.
+        executed ends with exit code 127. In a workspace that has outgrown its limits no command runs any more: each
+        ends with status OUTPUT_LIMIT.
 
         Raises SandboxFailure at the first failure, without a second try: the workspace may already have changed.
         """
         with self._slot(workspace.node) as slot:
-            return slot.run_command(argv, workspace.path, limits, stdin, environment)
+            return slot.run_command(argv, workspace, limits, stdin, environment)
 
     def _twice[Run](self, run: Callable[[Slot], Run]) -> Run:
         try:

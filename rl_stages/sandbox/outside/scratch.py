@@ -9,11 +9,12 @@ import threading
 from pathlib import Path
 
 # The shell's stdin ends when this process ends. The shell ignores SIGPIPE, so that it does not die if this process has
-# ended before it prints "made". It retries the removal, because a box may still write for a moment.
+# ended before it prints "made". It retries the removal, because a box may still write for a moment, or have
+# taken modes away.
 _KEEPER = (
     "trap '' PIPE; "
     'mkdir -m 711 "$0" && echo made && read -r _; '
-    'for _ in 1 2 3 4 5 6 7 8 9; do rm -rf -- "$0" && exit; sleep 0.3; done'
+    'for _ in 1 2 3 4 5 6 7 8 9; do rm -rf -- "$0" && exit; chmod -R u+rwX -- "$0"; sleep 0.3; done'
 )
 
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from cascade_rl.engine.cluster.node import Node, NodeLost, ThisNode
 from cascade_rl.rl_stages.sandbox.errors import CompilerUnavailable, SandboxFailure
 from cascade_rl.rl_stages.sandbox.inside.frames import Frame, read_frame, write_frame
 from cascade_rl.rl_stages.sandbox.limits import Limits
+from cascade_rl.rl_stages.sandbox.outside.folder import Folder
 from cascade_rl.rl_stages.sandbox.outside.program import CommandRun, Program, ProgramRun, Status, TestRun
 from cascade_rl.rl_stages.sandbox.tier import Tier
 from cascade_rl.rl_stages.sandbox.walls.confinement import COMPILER
@@ -25,6 +25,7 @@ from cascade_rl.rl_stages.sandbox.walls.confinement import COMPILER
 WORKER = "cascade_rl.rl_stages.sandbox.inside.box_worker"
 SLACK_SECONDS = 120.0  # added to the worker's own limits: a start on a loaded machine, precompiling a header
 CLOSE_SECONDS = 5.0
+NEWEST_LANDLOCK = 1 << 16  # whatever the kernel has
 
 StopOn = Callable[[int, TestRun], bool]
 
@@ -32,11 +33,11 @@ StopOn = Callable[[int, TestRun], bool]
 _workers: dict[int, subprocess.Popen[bytes]] = {}
 
 
-def launch_worker(theirs: Connection, tier: Tier) -> int:
+def launch_worker(theirs: Connection, tier: Tier, landlock_abi: int) -> int:
     """Starts a worker on this host that communicates over `theirs`. Returns its process id. Its environment has no
     secrets to leak."""
     worker = subprocess.Popen(
-        [sys.executable, "-m", WORKER, tier, str(os.getpid())],
+        [sys.executable, "-m", WORKER, tier, str(os.getpid()), str(landlock_abi)],
         stdin=theirs.fileno(),
         stdout=theirs.fileno(),
         cwd="/",
@@ -64,9 +65,9 @@ class Slot:
     Raises SandboxFailure if the worker, its box or its node is lost.
     """
 
-    def __init__(self, tier: Tier, node: Node | None = None) -> None:
+    def __init__(self, tier: Tier, node: Node | None = None, landlock_abi: int = NEWEST_LANDLOCK) -> None:
         self.node: Node = node or ThisNode()
-        self._tier = tier
+        self._tier, self._landlock_abi = tier, landlock_abi
         self._worker: tuple[Connection, int] | None = None
 
     def run_program(self, program: Program, inputs: Sequence[bytes], stop_on: StopOn | None) -> ProgramRun:
@@ -91,10 +92,10 @@ class Slot:
         return ProgramRun(None, tuple(tests))
 
     def run_command(
-        self, argv: Sequence[str], workspace: Path, limits: Limits, stdin: bytes, environment: Mapping[str, str]
+        self, argv: Sequence[str], workspace: Folder, limits: Limits, stdin: bytes, environment: Mapping[str, str]
     ) -> CommandRun:
-        head: dict[str, Any] = {"kind": "command", "argv": list(argv), "workspace": str(workspace)}
-        head |= {"limits": vars(limits), "environment": dict(environment)}
+        head: dict[str, Any] = {"kind": "command", "argv": list(argv), "workspace": str(workspace.path)}
+        head |= {"first": vars(workspace.first), "limits": vars(limits), "environment": dict(environment)}
         self._start()
         answer, output = self._ask(head, stdin, limits.patience_seconds)
         status, code = Status(answer["status"]), answer["exit_code"]
@@ -152,7 +153,7 @@ class Slot:
             return
         self.close()
         try:
-            self._worker = self.node.open(launch_worker, self._tier)
+            self._worker = self.node.open(launch_worker, self._tier, self._landlock_abi)
         except (NodeLost, OSError) as error:
             raise SandboxFailure(f"no worker could be started on {self.node.host}: {error}") from error
         self._receive(SLACK_SECONDS)

@@ -22,27 +22,31 @@ def command_line(
     proc: bool,
     environment: Mapping[str, str] = MappingProxyType({}),
     workspace: str | None = None,
+    first: bool = False,
     extra: Sequence[str] = (),
 ) -> list[str]:
     """The command line of bwrap, up to the command in the box. `seccomp` is the descriptor of the filter.
 
     Only these are writable: `workspace`, or an empty folder of `file_mib` if there is none; /tmp and /dev/shm, each of
-    `file_mib`. bwrap must be started with an empty environment, because the box can read that of its process 1.
-    --clearenv clears only the environments of the other processes.
+    `file_mib`. If `first`, the command is process 1 of the box, which the box can neither kill nor stop. Otherwise that
+    is bwrap. It must be started with an empty environment, because the box can read it there. --clearenv clears only
+    the environments of the other processes.
     """
     sized = ["--size", str(limits.file_mib * MIB), "--tmpfs"]
     variables = interpreter.environment(HOME, "/tmp") | dict(environment)
     home = ["--bind", workspace, HOME] if workspace else [*sized, HOME]
     return [
         *(_program(), *(f"--unshare-{name}" for name in _NAMESPACES)),
+        *(["--as-pid-1"] if first else []),
         *("--die-with-parent", "--new-session", "--hostname", "box", "--clearenv"),
         *(word for name, value in variables.items() for word in ("--setenv", name, value)),
         *_system(),
         *(*sized, "/tmp"),  # first, because this Python or the workspace's parent may lie below it
         *(word for path in (*interpreter.prefixes(), *extra) for word in ("--ro-bind", path, path)),
         *(["--proc", "/proc"] if proc else []),
-        # --dev makes a tmpfs of half the memory. A program could fill it.
-        *("--dev", "/dev", *sized, "/dev/shm", "--remount-ro", "/dev"),
+        # --dev makes a tmpfs of half the memory. A program could fill it. What maps /dev/zero has memory that nobody
+        # counts; /dev/full reads alike and cannot be mapped.
+        *("--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero", *sized, "/dev/shm", "--remount-ro", "/dev"),
         *(*home, "--remount-ro", "/", "--chdir", HOME, "--seccomp", str(seccomp), "--"),
     ]
 

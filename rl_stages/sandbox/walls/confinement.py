@@ -51,15 +51,27 @@ def confine_process(rules: int) -> None:
     seccomp.install(seccomp.one_process_filter(os.getpid()))
 
 
-def command_confinement(readable: Sequence[str], writable: Sequence[str], limits: Limits) -> Callable[[], None]:
+def confine_memory() -> None:
+    """Denies this process, which is in namespaces, memory that nobody counts."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    seccomp.install(seccomp.memory_filter())
+
+
+def command_confinement(
+    readable: Sequence[str], writable: Sequence[str], limits: Limits, landlock_abi: int, own_user: bool = False
+) -> Callable[[], None]:
     """A function for a child to call before it executes a command. The command may have children and write to
-    `writable`."""
-    filter_program = seccomp.command_filter(signals=landlock.abi() >= landlock.SIGNALS_SCOPED)
+    `writable`. `own_user`: see seccomp.command_filter."""
+    filter_program = seccomp.command_filter(
+        signals=landlock_abi >= landlock.SIGNALS_SCOPED,
+        truncation=landlock_abi >= landlock.TRUNCATION_RESTRICTED,
+        own_user=own_user,
+    )
 
     def confine() -> None:
         die_with_parent()
         limit_resources(limits)
-        rules = landlock.ruleset(readable, writable)
+        rules = landlock.ruleset(readable, writable, landlock_abi)
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
         landlock.restrict(rules)
         seccomp.install(filter_program)

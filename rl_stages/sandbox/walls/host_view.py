@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from cascade_rl.rl_stages.sandbox import disk
 
 _CLONE_NEWNS = 0x20000
 _MS_BIND, _MS_REC, _MS_PRIVATE, _MNT_DETACH = 4096, 16384, 1 << 18, 2
@@ -72,10 +75,13 @@ class HostView:
     @contextmanager
     def scratch(self) -> Iterator[Path]:
         """An empty folder that belongs to the boxes' user."""
-        with tempfile.TemporaryDirectory(prefix="sandbox-", dir=_STAGE if self._mounts else None) as folder:
+        folder = Path(tempfile.mkdtemp(prefix="sandbox-", dir=_STAGE if self._mounts else None))
+        try:
             if self.user is not None:
                 os.chown(folder, self.user, self.user)
-            yield Path(folder)
+            yield folder
+        finally:
+            disk.remove(folder)
 
     def _cover(self, prefixes: Sequence[Path]) -> None:
         closed = {prefix: ancestor for prefix in prefixes if (ancestor := _closed_ancestor(prefix))}
@@ -105,13 +111,13 @@ def _closed_ancestor(path: Path) -> Path | None:
 
 
 def _give(path: Path, user: int, descriptor: int) -> None:
-    """Gives an open folder and all that it contains to the user. Does not follow links. Closes the descriptor."""
+    """Gives an open folder and all that it contains, however deep, to the user. Does not follow links. Closes the
+    descriptor."""
     try:
-        root = f"/proc/self/fd/{descriptor}"
-        os.chown(root, user, user)
-        for _, folders, files, folder in os.fwalk(root + "/."):
-            for name in (*folders, *files):
-                os.chown(name, user, user, dir_fd=folder, follow_symlinks=False)
+        command = ["chown", "-hRP", f"{user}:{user}", f"/proc/self/fd/{descriptor}/."]
+        given = subprocess.run(command, pass_fds=[descriptor], capture_output=True, check=False)
+        if given.returncode:
+            raise OSError(f"{path} could not be given to a user: {given.stderr[:200].decode(errors='replace')}")
     finally:
         os.close(descriptor)
 

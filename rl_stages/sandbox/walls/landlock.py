@@ -17,8 +17,8 @@ _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _ON_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
 _TCP, _SIGNALS_AND_ABSTRACT_SOCKETS = 3, 3
 _O_PATH = 0o10000000
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-SIGNALS_SCOPED = 6  # the first ABI version that can deny signals to processes outside
+DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
+TRUNCATION_RESTRICTED, SIGNALS_SCOPED = 3, 6  # the first ABI versions that can deny these outside
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -28,18 +28,17 @@ def abi() -> int:
     return _checked(_libc.syscall(_CREATE, None, 0, 1), "Landlock")
 
 
-def ruleset(readable: Iterable[str], writable: Iterable[str]) -> int:
+def ruleset(readable: Iterable[str], writable: Iterable[str], version: int) -> int:
     """Descriptor of a ruleset that allows only these paths and what is below them, and no TCP. Ignores missing paths.
 
-    Landlock denies TCP from ABI 4 on.
+    It uses ABI `version`, which may be lower than the kernel's. Landlock denies TCP from ABI 4 on.
     """
-    version = abi()
     handled = _handled(version)
     scopes = _TCP * (version >= 4), _SIGNALS_AND_ABSTRACT_SOCKETS * (version >= SIGNALS_SCOPED)
     size = 24 if version >= 6 else 16 if version >= 4 else 8
     rules = _checked(_libc.syscall(_CREATE, struct.pack("=QQQ", handled, *scopes), size, 0), "landlock_create_ruleset")
     for path in readable:
-        _allow(rules, path, _READ)
+        _allow(rules, path, _READ & handled)
     for path in (*writable, *DEVICES):
         _allow(rules, path, handled & ~_MAKE_SPECIAL)
     return rules
@@ -51,7 +50,7 @@ def restrict(rules: int) -> None:
 
 
 def _handled(version: int) -> int:
-    newer = ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEVICE))
+    newer = ((2, _REFER), (TRUNCATION_RESTRICTED, _TRUNCATE), (5, _IOCTL_DEVICE))
     return _REFER - 1 | sum(right for since, right in newer if version >= since)
 
 
@@ -61,7 +60,7 @@ def _allow(rules: int, path: str, rights: int) -> None:
     except FileNotFoundError:
         return
     try:
-        allowed = rights & _handled(abi()) & (~0 if os.path.isdir(path) else _ON_FILES)
+        allowed = rights & (~0 if os.path.isdir(path) else _ON_FILES)
         rule = struct.pack("=Qi", allowed, descriptor)
         _checked(_libc.syscall(_ADD, rules, _PATH_BENEATH, rule, 0), f"landlock_add_rule {path}")
     finally:

@@ -10,18 +10,20 @@ import ctypes
 import errno
 import os
 import struct
+from collections.abc import Sequence
 
 CLONE_THREAD = 0x10000
 CLONE_NEW_NAMESPACE = 0x7E020000  # cgroup, uts, ipc, user, pid, net, mount
 AF_UNIX = 1
 
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_NUMBER, _ARCH, _ARGUMENT_0 = 0, 4, 16  # offsets in struct seccomp_data
+_NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data; each argument has eight bytes
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
+_UNKNOWN = 463  # calls from here on are newer than these tables: libc falls back to older ones
 
 # (x86_64, aarch64); None if the architecture does not have the call.
 DENIED: dict[str, tuple[int | None, int | None]] = {
@@ -73,29 +75,68 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "syslog": (103, 116),
     "lookup_dcookie": (212, 18),
     "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
     "vhangup": (153, 58),
     "iopl": (172, None),
     "ioperm": (173, None),
     "modify_ldt": (154, None),
-}
-# Without namespaces the filter must protect what they would isolate: other processes of the user, kernel-wide objects.
-DENIED_WITHOUT_NAMESPACES: dict[str, tuple[int | None, int | None]] = {
-    "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240),
-    "pidfd_send_signal": (424, 424),
+    # What these hold is in no process's memory.
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "semget": (64, 190),
+    "semop": (65, 193),
+    "semtimedop": (220, 192),
+    "semctl": (66, 191),
+    "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
+    # A program that steps back for others could say that the machine had no processor for it.
     "sched_setaffinity": (203, 122),
     "sched_setscheduler": (144, 119),
     "sched_setparam": (142, 118),
     "sched_setattr": (314, 274),
     "setpriority": (141, 140),
     "ioprio_set": (251, 30),
+}
+# Without namespaces the filter must protect what they would isolate: other processes of the user, kernel-wide objects.
+DENIED_WITHOUT_NAMESPACES: dict[str, tuple[int | None, int | None]] = {
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "pidfd_send_signal": (424, 424),
     "migrate_pages": (256, 238),
     "move_pages": (279, 239),
-    "shmget": (29, 194),
-    "semget": (64, 190),
-    "msgget": (68, 186),
     "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
+    # Landlock restricts none of these, even for files that it hides.
+    "chown": (92, None),
+    "lchown": (94, None),
+    "fchown": (93, 55),
+    "fchownat": (260, 54),
 }
+ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+}
+# Nor these, but copying, patching and `touch` call them.
+MODES_AND_TIMES: dict[str, tuple[int | None, int | None]] = {
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+}
+# What Landlock scopes or restricts only in its later versions.
+SIGNALS: dict[str, tuple[int | None, int | None]] = {"kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131)}
+TRUNCATE: dict[str, tuple[int | None, int | None]] = {"truncate": (76, 45)}
 DENIED_TO_ONE_PROCESS: dict[str, tuple[int | None, int | None]] = {
     "fork": (57, None),
     "vfork": (58, None),
@@ -103,15 +144,25 @@ DENIED_TO_ONE_PROCESS: dict[str, tuple[int | None, int | None]] = {
     "setpgid": (109, 154),
     "tkill": (200, 130),
 }
-_FILTERED: dict[str, tuple[int, int]] = {
+_FILTERED: dict[str, tuple[int | None, int | None]] = {
+    **SIGNALS,
     "socket": (41, 198),
     "socketpair": (53, 199),
     "clone": (56, 220),
     "clone3": (435, 435),
-    "kill": (62, 129),
-    "tgkill": (234, 131),
     "prlimit64": (302, 261),
+    "open": (2, None),
+    "openat": (257, 56),
+    "openat2": (437, 437),
+    "ioctl": (16, 29),
+    "fcntl": (72, 25),
+    "memfd_create": (319, 279),
+    "mmap": (9, 222),
 }
+_O_TRUNC, _O_ACCMODE, _WRITABLE = 0o1000, 3, (1, 2)
+_TERMINAL, _GROUP = 0x5400, 0xFF00  # the group of ioctls that are of terminals and open files
+_MAP_SHARED_ANONYMOUS, _MAP_KIND = 0x21, 0x2F
+_F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY = 8, 10, 15, 1024, 1026
 
 
 class Assembler:
@@ -126,64 +177,97 @@ class Assembler:
             *(_operation(_LOAD, _NUMBER), _operation(_AT_LEAST, _X32_BIT, 0, 1), _operation(_RETURN, _KILL)),
         ]
 
-    def deny(self, calls: dict[str, tuple[int | None, int | None]]) -> None:
+    def deny(self, calls: dict[str, tuple[int | None, int | None]], error: int = errno.EPERM) -> None:
+        """Without an error (0) the calls do nothing and report success."""
         for numbers in calls.values():
             number = numbers[self._column]
             if number is not None:
-                self.refuse(number, errno.EPERM)
+                self._code += [_operation(_EQUAL, number, 0, 1), _operation(_RETURN, _ERRNO | error)]
 
-    def refuse(self, number: int, error: int) -> None:
-        self._code += [_operation(_EQUAL, number, 0, 1), _operation(_RETURN, _ERRNO | error)]
+    def deny_from(self, number: int, error: int) -> None:
+        self._code += [_operation(_AT_LEAST, number, 0, 1), _operation(_RETURN, _ERRNO | error)]
 
-    def filtered(self, name: str) -> int:
-        return _FILTERED[name][self._column]
+    def refuse(self, name: str, error: int) -> None:
+        self.deny({name: _FILTERED[name]}, error)
 
-    def refuse_unless(self, name: str, test: int, operands: list[int], error: int) -> None:
-        """Refuses the call unless `test` holds for its first argument and one of `operands`."""
+    def refuse_unless(
+        self, name: str, test: int, operands: Sequence[int], error: int, argument: int = 0, mask: int = ~0
+    ) -> None:
+        """Refuses the call unless `test` holds for the masked argument and one of `operands`."""
         count = len(operands)
         checks = [_operation(test, value, count - index, 0) for index, value in enumerate(operands)]
-        self._if_called(name, [*checks, _operation(_RETURN, _ERRNO | error)])
+        self._if_called(name, argument, mask, [*checks, _operation(_RETURN, _ERRNO | error)])
 
-    def refuse_if_any_bit(self, name: str, bits: int, error: int) -> None:
-        self._if_called(name, [_operation(_ANY_BIT, bits, 0, 1), _operation(_RETURN, _ERRNO | error)])
+    def refuse_if(
+        self, name: str, test: int, operands: Sequence[int], error: int, argument: int = 0, mask: int = ~0
+    ) -> None:
+        for value in operands:
+            check = [_operation(test, value, 0, 1), _operation(_RETURN, _ERRNO | error)]
+            self._if_called(name, argument, mask, check)
+
+    def refuse_truncating_a_file_that_is_not_writable(self, name: str, argument: int) -> None:
+        """An open file that can be neither written nor read is none to Landlock, and yet truncated."""
+        accesses = [_operation(_EQUAL, mode, len(_WRITABLE) - index, 0) for index, mode in enumerate(_WRITABLE)]
+        body = [_operation(_AND, _O_ACCMODE), *accesses, _operation(_RETURN, _ERRNO | errno.EPERM)]
+        self._if_called(name, argument, ~0, [_operation(_ANY_BIT, _O_TRUNC, 0, len(body)), *body])
 
     def finish(self) -> bytes:
         return b"".join([*self._code, _operation(_RETURN, _ALLOW)])
 
-    def _if_called(self, name: str, body: list[bytes]) -> None:
-        block = [_operation(_LOAD, _ARGUMENT_0), *body, _operation(_LOAD, _NUMBER)]
-        self._code += [_operation(_EQUAL, self.filtered(name), 0, len(block)), *block]
+    def _if_called(self, name: str, argument: int, mask: int, body: list[bytes]) -> None:
+        number = _FILTERED[name][self._column]
+        if number is None:
+            return
+        load = [_operation(_LOAD, _ARGUMENTS + 8 * argument), _operation(_AND, mask & 0xFFFFFFFF)]
+        block = [*load, *body, _operation(_LOAD, _NUMBER)]
+        self._code += [_operation(_EQUAL, number, 0, len(block)), *block]
 
 
-def namespaces_filter() -> bytes:
-    """The filter for a box in its own namespaces."""
+def namespaces_filter(*, driver: bool) -> bytes:
+    """The filter for a box in its own namespaces, or for its driver, which applies `memory_filter` to its programs."""
     code = Assembler(os.uname().machine)
     _common(code)
     code.refuse_unless("socket", _EQUAL, [AF_UNIX], errno.EACCES)
+    if not driver:
+        _without_hidden_memory(code)
+    return code.finish()
+
+
+def memory_filter() -> bytes:
+    """The filter for a program whose driver has the rest."""
+    code = Assembler(os.uname().machine)
+    _without_hidden_memory(code)
     return code.finish()
 
 
 def one_process_filter(pid: int) -> bytes:
-    """The filter for process `pid` without namespaces. It may have threads, but no children or sockets, and may signal
-    only itself."""
+    """The filter for process `pid` without namespaces. It may have threads, but no children or sockets, may signal only
+    itself, and changes no file."""
     code = Assembler(os.uname().machine)
-    _without_namespaces(code)
-    code.deny(DENIED_TO_ONE_PROCESS)
+    _without_namespaces(code, pid)
+    for calls in (DENIED_TO_ONE_PROCESS, MODES_AND_TIMES, TRUNCATE):
+        code.deny(calls)
     code.refuse_unless("clone", _ANY_BIT, [CLONE_THREAD], errno.EAGAIN)
     for name in ("kill", "tgkill"):
         code.refuse_unless(name, _EQUAL, [pid], errno.EPERM)
-    code.refuse_unless("prlimit64", _EQUAL, [0, pid], errno.EPERM)
     return code.finish()
 
 
-def command_filter(signals: bool) -> bytes:
-    """The filter for a process tree without namespaces. `signals`: whether Landlock confines signals to the tree."""
+def command_filter(*, signals: bool, truncation: bool, own_user: bool) -> bytes:
+    """The filter for a process tree without namespaces.
+
+    signals, truncation   whether Landlock confines signals to the tree, and truncation to what it may write
+    own_user              whether no file outside belongs to the user of the tree. If some may, changes of mode and time
+                          do nothing and report success, even of files of its own: a filter sees no paths
+    """
     code = Assembler(os.uname().machine)
     _without_namespaces(code)
-    code.refuse_unless("prlimit64", _EQUAL, [0], errno.EPERM)
     if not signals:
-        for name in ("kill", "tgkill"):
-            code.refuse(code.filtered(name), errno.EPERM)
+        code.deny(SIGNALS)
+    if not truncation:
+        code.deny(TRUNCATE)
+    if not own_user:
+        code.deny(MODES_AND_TIMES, 0)
     return code.finish()
 
 
@@ -196,18 +280,37 @@ def install(program: bytes) -> None:
         raise OSError(ctypes.get_errno(), f"seccomp: {os.strerror(ctypes.get_errno())}")
 
 
-def _common(code: Assembler) -> None:
+def _common(code: Assembler, pid: int = 0) -> None:
+    """`pid`: the process itself, which it may name where it sets its limits; 0 if it has no name in the box."""
     code.deny(DENIED)
+    code.deny_from(_UNKNOWN, errno.ENOSYS)
     # A filter cannot read the flags of clone3, which are passed by pointer. On ENOSYS libc falls back to clone.
-    code.refuse(code.filtered("clone3"), errno.ENOSYS)
-    code.refuse_if_any_bit("clone", CLONE_NEW_NAMESPACE, errno.EPERM)
+    code.refuse("clone3", errno.ENOSYS)
+    code.refuse_if("clone", _ANY_BIT, [CLONE_NEW_NAMESPACE], errno.EPERM)
+    code.refuse_unless("prlimit64", _EQUAL, [0, pid], errno.EPERM)
 
 
-def _without_namespaces(code: Assembler) -> None:
-    _common(code)
+def _without_hidden_memory(code: Assembler) -> None:
+    """No memory that a process may fill and then neither map nor have in its resident set, so that nobody counts it.
+    /dev/zero is another; no box has it."""
+    code.refuse("memfd_create", errno.EPERM)
+    code.refuse_if("mmap", _EQUAL, [_MAP_SHARED_ANONYMOUS], errno.EPERM, argument=3, mask=_MAP_KIND)
+
+
+def _without_namespaces(code: Assembler, pid: int = 0) -> None:
+    _common(code, pid)
+    _without_hidden_memory(code)
     code.deny(DENIED_WITHOUT_NAMESPACES)
+    code.deny(ATTRIBUTES, errno.EOPNOTSUPP)  # as of a file system without them, with which `cp -p` can live
     for name in ("socket", "socketpair"):
-        code.refuse(code.filtered(name), errno.EACCES)
+        code.refuse(name, errno.EACCES)
+    code.refuse("openat2", errno.ENOSYS)  # its flags are passed by pointer
+    code.refuse_truncating_a_file_that_is_not_writable("open", 1)
+    code.refuse_truncating_a_file_that_is_not_writable("openat", 2)
+    code.refuse_unless("ioctl", _EQUAL, [_TERMINAL], errno.ENOTTY, argument=1, mask=_GROUP)
+    # Whom a file signals, and whoever opens it waits for.
+    fcntls = (_F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY)
+    code.refuse_if("fcntl", _EQUAL, fcntls, errno.EPERM, argument=1)
 
 
 def _operation(code: int, operand: int, if_true: int = 0, if_false: int = 0) -> bytes:

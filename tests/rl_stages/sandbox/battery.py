@@ -1,5 +1,5 @@
-"""Runs in a process of its own: `battery.py attacks|client|grades TIER [USER|container]`, or `battery.py kills FIRST
-COUNT`."""
+"""Runs in a process of its own: `battery.py attacks|client|grades TIER [user|container|old]`, or `battery.py kills
+FIRST COUNT`."""
 
 from __future__ import annotations
 
@@ -51,25 +51,24 @@ def open_prefixes(user: int) -> None:
     HostView(user, [*interpreter.prefixes(), str(package)])
 
 
-def attacks(tier: Tier) -> None:
+def attacks(tier: Tier, **lowered: int) -> None:
     """Prints what is wrong with each attack's outcome, or why the tier does not work."""
     reason = why_not(tier)
     if reason:
         print(json.dumps(reason))
         return
-    with Sandbox(2, tier) as sandbox, ThreadPoolExecutor(2) as threads:
-        runs = threads.map(lambda attack: sandbox.run_program(attack.program, [attack.stdin]), ATTACKS.values())
-        found = {name: attack.failure(run.tests[0]) for (name, attack), run in zip(ATTACKS.items(), runs, strict=True)}
+    with Sandbox(2, tier, **lowered) as sandbox, ThreadPoolExecutor(2) as threads:
+        found = dict(zip(ATTACKS, threads.map(lambda attack: attack.tried(sandbox), ATTACKS.values()), strict=True))
     print(json.dumps(found))
 
 
-def grades(tier: Tier) -> None:
+def grades(tier: Tier, **lowered: int) -> None:
     """Prints the scores of a golden patch and of a wrong one, or why the tier does not work."""
     reason = why_not(tier)
     if reason:
         print(json.dumps(reason))
         return
-    with Sandbox(1, tier) as sandbox:
+    with Sandbox(1, tier, **lowered) as sandbox:
         print(json.dumps([verdict.score for verdict in graded(sandbox)]))
 
 
@@ -167,6 +166,7 @@ if __name__ == "__main__":
     else:
         if rest == ["container"]:
             become_container()
-        elif rest:
-            become(int(rest[0]))
-        {"attacks": attacks, "client": client, "grades": grades}[name](Tier(first))
+        elif rest and os.geteuid() == 0:
+            become(USER)
+        lowered = {"landlock_abi": 1} if rest == ["old"] else {}
+        {"attacks": attacks, "client": client, "grades": grades}[name](Tier(first), **lowered)

@@ -17,9 +17,9 @@ import pytest
 
 from cascade_rl.rl_stages.sandbox import Tier, process_tree
 from cascade_rl.rl_stages.sandbox.outside.attacks import ATTACKS, SECRET, STRAY
+from cascade_rl.rl_stages.sandbox.outside.victims import victims
 
 BATTERY = str(Path(__file__).with_name("battery.py"))
-USER = "61234"
 IS_ROOT = os.geteuid() == 0
 PLACES = [
     ("root", Tier.NAMESPACES),
@@ -28,9 +28,10 @@ PLACES = [
     ("root", Tier.LANDLOCK),
     ("user", Tier.LANDLOCK),
     ("container", Tier.LANDLOCK),
+    ("old", Tier.LANDLOCK),  # a user, with the first version of Landlock
 ]
 if not IS_ROOT:
-    PLACES = [("user", tier) for tier in Tier]
+    PLACES = [*(("user", tier) for tier in Tier), ("old", Tier.LANDLOCK)]
 KILLS, KILLERS = 100, 4
 REWARDS = Path(__file__).parents[1] / "rewards/adapters"
 
@@ -44,8 +45,7 @@ def install_bubblewrap() -> None:
 
 def start(what: str, place: Place) -> subprocess.Popen[str]:
     identity, tier = place
-    other = {"root": (), "user": (USER,) if IS_ROOT else (), "container": ("container",)}[identity]
-    return run_battery(what, tier, *other, SECRET=SECRET)
+    return run_battery(what, tier, *([] if identity == "root" else [identity]), SECRET=SECRET)
 
 
 def run_battery(*arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -87,6 +87,15 @@ def test_attack_is_contained(attack: str, place: Place, outcomes: dict[Place, di
         warnings.warn(f"NOT TESTED: {place[1]} as {place[0]}: {found}", stacklevel=1)
         pytest.skip(found)
     assert found[attack] is None, found[attack]
+
+
+def test_without_walls_they_do_harm() -> None:
+    with victims() as harmed:
+        source = ATTACKS["harm what is outside"].source
+        ended = subprocess.run([sys.executable, "-c", source], input=harmed.names, capture_output=True, check=True)
+        harm = str(harmed.harm())
+    assert b"BREACH segment" in ended.stdout
+    assert "a process, a shared segment" in harm and "checkpoint" in harm
 
 
 def test_attacks_leave_no_process(outcomes: object) -> None:

@@ -252,7 +252,7 @@ def test_limits_of_commands(sandbox: Sandbox, tmp_path: Path) -> None:
     assert run(sandbox, tmp_path, "sleep 60 & echo done") == (Status.OK, 0, "done\n")
     big = "python -c 'b = b\"x\" * (200 << 20); import time; time.sleep(9)'"
     assert run(sandbox, tmp_path, f"{big} & {big} & wait", memory_mib=300)[0] is Status.MEMORY_LIMIT
-    assert run(sandbox, tmp_path, "head -c 9000000 /dev/zero > big", file_mib=4)[0] is Status.RUNTIME_ERROR
+    assert run(sandbox, tmp_path, "head -c 9000000 /dev/full > big", file_mib=4)[0] is Status.RUNTIME_ERROR
     assert (tmp_path / "big").stat().st_size <= 4 << 20
 
 

@@ -34,8 +34,10 @@ def test_files_stay_from_one_command_to_the_next_and_processes_do_not(workspace)
     "command",
     [
         "rm f.py && ln -s /etc/hostname f.py",
-        f"head -c {MAX_FILE_BYTES + 1} /dev/zero > f.py",
+        f"head -c {MAX_FILE_BYTES + 1} /dev/full > f.py",
         "rm f.py && mkfifo f.py",
+        "rm f.py && ln -s f.py f.py",
+        "chmod 0 f.py .",
         "printf '\\377' > f.py",
         "rm f.py",
         "echo 'def double(a): return a * 2' > new.py",

@@ -1,0 +1,99 @@
+"""What the processes of a box use during one test or command, sampled by their worker."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Iterable
+
+from cascade_rl.rl_stages.sandbox import process_tree
+from cascade_rl.rl_stages.sandbox.limits import MIB, Limits
+
+TICK_SECONDS = 0.05
+EXCUSED_PROCESSES = 64
+
+
+class ClientGone(Exception):
+    """The client has ended, so nobody reads the answer."""
+
+
+class BeyondLimit(Exception):
+    """The processes of a box together exceed a limit. `status` is that of their test or command."""
+
+    def __init__(self, status: str, what: str) -> None:
+        super().__init__(f"all its processes together: {what}")
+        self.status = status
+
+
+class Watch:
+    """Begins now. `spare_seconds`: processor time beyond the limit, which the driver enforces more gently.
+
+    `client` is the process that the worker answers to. All descendants of the worker belong to its box.
+    """
+
+    def __init__(self, client: int, limits: Limits, spare_seconds: float = 0.0) -> None:
+        self._client, self._limits, self._spare_seconds = client, limits, spare_seconds
+        self._started = time.monotonic()
+        self._now = process_tree.usages(os.getpid())
+        self._seen = dict(self._now)
+        self._summed_before, self._own_before = _summed(self._now.values()), _own(self._now.values())
+        self._queued_before = _queued(self._now.values())
+
+    @property
+    def wall_seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    @property
+    def cpu_seconds(self) -> float:
+        """The larger of two lower bounds: what the kernel sums, to which nobody adds whose parent ignores its end, and
+        what was seen of each process."""
+        summed = _summed(self._now.values()) - self._summed_before
+        return max(summed, _own(self._seen.values()) - self._own_before)
+
+    def look(self) -> None:
+        """Must be called every tick. Raises ClientGone, BeyondLimit."""
+        if client_gone(self._client):
+            raise ClientGone
+        self._now = process_tree.usages(os.getpid())
+        self._seen |= self._now
+        if sum(usage.memory_bytes for usage in self._now.values()) > self._limits.memory_mib * MIB:
+            raise BeyondLimit("memory limit", f"more than {self._limits.memory_mib} MiB")
+        if self.cpu_seconds > self._limits.cpu_seconds + self._spare_seconds:
+            raise BeyondLimit("time limit", f"more than {self._limits.cpu_seconds:g} s of processor time")
+        if self.wall_seconds > self._limits.wall_seconds and not self._excusable():
+            raise BeyondLimit("time limit", f"{len(self._seen)} of them, {self.wall_seconds:.0f} s")
+
+    def starved(self) -> bool:
+        """Whether the box ran, or waited for a processor, for more than half of the wall time.
+
+        Then the machine was too busy, since a box that runs as much on a free one exceeds its processor time.
+        """
+        queued = _queued(self._seen.values()) - self._queued_before
+        return self._excusable() and self.cpu_seconds + queued > self.wall_seconds / 2
+
+    def _excusable(self) -> bool:
+        """Whether its processes cannot be what kept the box from a processor: they had no more processor time than they
+        may, and are so few that what ended unseen cannot be much."""
+        return self.cpu_seconds <= self._limits.cpu_seconds and len(self._seen) <= EXCUSED_PROCESSES
+
+
+def client_gone(client: int) -> bool:
+    """Whether the client has ended or closed its end of the pipe. Call it only while the client waits for an answer.
+
+    Such a client sends nothing, so anything that can be read is the end of the pipe. The parent's id is checked too,
+    because a child that the client forked may hold the pipe open.
+    """
+    return os.getppid() != client or bool(select.select([0], [], [], 0)[0])
+
+
+def _summed(usages: Iterable[process_tree.Usage]) -> float:
+    return sum(usage.cpu_seconds + usage.children_seconds for usage in usages)
+
+
+def _own(usages: Iterable[process_tree.Usage]) -> float:
+    return sum(usage.cpu_seconds for usage in usages)
+
+
+def _queued(usages: Iterable[process_tree.Usage]) -> float:
+    return sum(usage.queued_seconds for usage in usages)
