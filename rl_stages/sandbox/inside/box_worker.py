@@ -116,14 +116,15 @@ class Worker:
 
     def _command_box(self, head: dict[str, Any], limits: Limits, workspace: str, scratch: str, files: list[int]) -> Any:
         filter_file, stdin = files
-        command, environment, confine = head["argv"], {}, die_with_parent
+        command, environment, confine, hidden = head["argv"], {}, die_with_parent, head["hidden"]
         if self._namespaces:
-            outer = self._bubblewrap(limits, filter_file, environment=head["environment"], workspace=workspace)
+            places = {"workspace": workspace, "hidden": hidden}
+            outer = self._bubblewrap(limits, filter_file, environment=head["environment"], **places)
             command = [*outer, *bubblewrap.prlimit(limits), *command]
         else:
             command = ["/usr/bin/env", "--", *command]
             environment = interpreter.environment(workspace, scratch) | head["environment"]
-            confine = confinement.command_confinement(interpreter.readable(), [workspace, scratch], limits)
+            confine = confinement.command_confinement(interpreter.readable(), [workspace, scratch], limits, hidden)
         return open_box(
             command,
             self._client,

@@ -16,22 +16,25 @@ from typing import Self
 from cascade_rl.engine.cluster.node import Node, NodeLost
 from cascade_rl.rl_stages.sandbox.errors import SandboxFailure
 from cascade_rl.rl_stages.sandbox.outside.scratch import Scratch
+from cascade_rl.rl_stages.sandbox.walls.copies import Modules, copies
 
 MAX_FILE_BYTES = 1 << 20
 
 
 class Folder:
-    """A folder on `node`. A context manager that removes it at the end."""
+    """A folder on `node`. A context manager that removes it at the end. Commands in it cannot read the node's paths
+    `hidden`."""
 
-    def __init__(self, node: Node, path: Path) -> None:
-        self.node, self.path = node, path
+    def __init__(self, node: Node, path: Path, hidden: Sequence[str] = ()) -> None:
+        self.node, self.path, self.hidden = node, path, hidden
 
     @classmethod
-    def made(cls, node: Node, sandbox: str, files: Mapping[str, str]) -> Self:
+    def made(cls, node: Node, sandbox: str, files: Mapping[str, str], hidden: Modules) -> Self:
         """A new folder with these files, as text by relative path. Raises OSError, for instance if the disk is full,
         and SandboxFailure."""
         with _failing(node):
-            return cls(node, node.call(make_folder, sandbox, dict(files)))
+            paths = node.call(copies, dict(hidden)) if hidden else ()
+            return cls(node, node.call(make_folder, sandbox, dict(files)), paths)
 
     def __enter__(self) -> Self:
         return self

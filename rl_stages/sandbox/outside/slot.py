@@ -9,13 +9,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from cascade_rl.engine.cluster.node import Node, NodeLost, ThisNode
 from cascade_rl.rl_stages.sandbox.errors import CompilerUnavailable, SandboxFailure
 from cascade_rl.rl_stages.sandbox.inside.frames import Frame, read_frame, write_frame
 from cascade_rl.rl_stages.sandbox.limits import Limits
+from cascade_rl.rl_stages.sandbox.outside.folder import Folder
 from cascade_rl.rl_stages.sandbox.outside.program import CommandRun, Program, ProgramRun, Status, TestRun
 from cascade_rl.rl_stages.sandbox.tier import Tier
 from cascade_rl.rl_stages.sandbox.walls.confinement import COMPILER
@@ -87,9 +87,10 @@ class Slot:
         return ProgramRun(None, tuple(tests))
 
     def run_command(
-        self, argv: Sequence[str], workspace: Path, limits: Limits, stdin: bytes, environment: Mapping[str, str]
+        self, argv: Sequence[str], workspace: Folder, limits: Limits, stdin: bytes, environment: Mapping[str, str]
     ) -> CommandRun:
-        head: dict[str, Any] = {"kind": "command", "argv": list(argv), "workspace": str(workspace)}
+        head: dict[str, Any] = {"kind": "command", "argv": list(argv), "workspace": str(workspace.path)}
+        head |= {"hidden": list(workspace.hidden)}
         head |= {"limits": vars(limits), "environment": dict(environment)}
         self._start()
         answer, output = self._ask(head, stdin, limits.patience_seconds)

@@ -23,8 +23,10 @@ def command_line(
     environment: Mapping[str, str] = MappingProxyType({}),
     workspace: str | None = None,
     extra: Sequence[str] = (),
+    hidden: Sequence[str] = (),
 ) -> list[str]:
     """The command line of bwrap, up to the command in the box. `seccomp` is the descriptor of the filter.
+    Nothing can be read of the real paths `hidden`.
 
     Only these are writable: `workspace`, or an empty folder of `file_mib` if there is none; /tmp and /dev/shm, each of
     `file_mib`. bwrap must be started with an empty environment, because the box can read that of its process 1.
@@ -40,6 +42,7 @@ def command_line(
         *_system(),
         *(*sized, "/tmp"),  # first, because this Python or the workspace's parent may lie below it
         *(word for path in (*interpreter.prefixes(), *extra) for word in ("--ro-bind", path, path)),
+        *(word for path in interpreter.at_each_root(hidden) for word in _covered(path)),
         *(["--proc", "/proc"] if proc else []),
         # --dev makes a tmpfs of half the memory. A program could fill it.
         *("--dev", "/dev", *sized, "/dev/shm", "--remount-ro", "/dev"),
@@ -50,6 +53,12 @@ def command_line(
 def prlimit(limits: Limits) -> list[str]:
     bounds = confinement.resource_limits(limits).items()
     return ["/usr/bin/prlimit", *(f"--{name}={soft}:{hard}" for name, (soft, hard) in bounds), "--"]
+
+
+def _covered(path: str) -> list[str]:
+    if Path(path).is_dir():
+        return ["--tmpfs", path, "--remount-ro", path]
+    return ["--ro-bind", os.devnull, path]
 
 
 def _program() -> str:

@@ -51,15 +51,18 @@ def confine_process(rules: int) -> None:
     seccomp.install(seccomp.one_process_filter(os.getpid()))
 
 
-def command_confinement(readable: Sequence[str], writable: Sequence[str], limits: Limits) -> Callable[[], None]:
+def command_confinement(
+    readable: Sequence[str], writable: Sequence[str], limits: Limits, hidden: Sequence[str] = ()
+) -> Callable[[], None]:
     """A function for a child to call before it executes a command. The command may have children and write to
-    `writable`."""
+    `writable`. Nothing can be read of the real paths `hidden`."""
+    shown, listed = landlock.around(readable, hidden) if hidden else (readable, ())
     filter_program = seccomp.command_filter(signals=landlock.abi() >= landlock.SIGNALS_SCOPED)
 
     def confine() -> None:
         die_with_parent()
         limit_resources(limits)
-        rules = landlock.ruleset(readable, writable)
+        rules = landlock.ruleset(shown, writable, listed)
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
         landlock.restrict(rules)
         seccomp.install(filter_program)
