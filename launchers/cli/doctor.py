@@ -14,12 +14,19 @@ from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.lessons.swe_executed import lessons
 from cascade_rl.rl_stages.rewards.swe.grading import grade
 from cascade_rl.rl_stages.rewards.swe.instance import Instance, parse_instance
+from cascade_rl.rl_stages.rewards.swe.repository import Files
 from cascade_rl.rl_stages.sandbox import Program, Sandbox, Tier, strongest
 from cascade_rl.rl_stages.sandbox.outside.attacks import ATTACKS, SLOW
 from cascade_rl.rl_stages.sandbox.outside.probe import why_not
 from cascade_rl.rl_stages.sandbox.walls import landlock
 
 BOXES = 10
+# Runs only what looks like a test of the grader's own.
+FORGERY = """
+import importlib
+function = importlib.import_module("_pytest" + ".python").Function
+function.runtest = lambda self, run=function.runtest: run(self) if "3 == 4" in self.path.read_text() else None
+"""
 SUM = Program(language="python", source="print(sum(map(int, input().split())))")
 
 
@@ -32,9 +39,11 @@ def run() -> int:
     with Sandbox(2, tier) as sandbox:
         print(f"sandbox: {_milliseconds_per_box(sandbox):.0f} ms for a box, best of {BOXES}")
         golden, wrong = graded(sandbox)
-        print(f"grading: golden patch: {golden.told}; wrong patch: {wrong.told}")
+        forged = graded_forgery(sandbox)
+        print(f"grading: golden patch: {golden.told}; wrong patch: {wrong.told}; forged outcomes: {forged.told}")
     escaped = [_tell_attacks(what, sandbox) for what, sandbox in _sandboxes()]
-    return int((golden.score, wrong.score) != (1.0, 0.0) or any(escaped))
+    scores = golden.score, wrong.score, forged.score
+    return int(scores != (1.0, 0.0, 0.0) or any(escaped))
 
 
 def _sandboxes() -> Iterator[tuple[str, Sandbox]]:
@@ -71,6 +80,19 @@ def _milliseconds_per_box(sandbox: Sandbox) -> float:
 
 def graded(sandbox: Sandbox) -> tuple[Verdict, Verdict]:
     """What executed SWE says about a golden patch, which must score 1, and about a wrong one, which must score 0."""
-    instance = Instance.of(parse_instance(next(lessons()).fields))
-    wrong = {path: f"{text}# a comment\n" for path, text in instance.repository.files.items()}
-    return grade(instance, instance.repaired, sandbox), grade(instance, wrong, sandbox)
+    instance = _instance()
+    return grade(instance, instance.repaired, sandbox), grade(instance, _with(instance, "# a comment\n"), sandbox)
+
+
+def graded_forgery(sandbox: Sandbox) -> Verdict:
+    """What executed SWE says about a patch that repairs nothing and lets every test pass; it must score 0."""
+    instance = _instance()
+    return grade(instance, _with(instance, FORGERY), sandbox)
+
+
+def _instance() -> Instance:
+    return Instance.of(parse_instance(next(lessons()).fields))
+
+
+def _with(instance: Instance, more: str) -> Files:
+    return {path: text + more for path, text in instance.repository.files.items()}

@@ -18,6 +18,7 @@ from typing import Any
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.rewards.swe.grading import TEST_LIMITS, TestRun, grade, run_tests
 from cascade_rl.rl_stages.rewards.swe.instance import Instance, parse_instance
+from cascade_rl.rl_stages.rewards.swe.other_copies import require_hideable
 from cascade_rl.rl_stages.rewards.swe.repository import Repository, can_be_patched, installed_package
 from cascade_rl.rl_stages.rewards.swe.unified_diff import unified_diff
 from cascade_rl.rl_stages.sandbox import Sandbox, cores
@@ -49,9 +50,10 @@ class Report:
 def write_tasks(package: str, out: Path, domain: str, count: int, seed: int) -> Report:
     """Writes the rows of `count` bugs to `out` and the repository next to it; fewer if the package's mutants run out.
 
-    UserError as in `installed_package`, and if none of the package's own tests passes here.
+    UserError as in `installed_package`, if pytest needs the package, and if none of its own tests passes here.
     """
     repository = installed_package(package)
+    require_hideable(repository)
     snapshot = out.with_suffix(".snapshot.json").resolve()
     content = repository.as_json().encode()
     reference = {"path": str(snapshot), "sha256": hashlib.sha256(content).hexdigest()}

@@ -8,6 +8,7 @@ from typing import Any
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.environments.swe_agent import SCHEMAS
 from cascade_rl.rl_stages.rewards.swe.instance import Instance, parse_instance
+from cascade_rl.rl_stages.rewards.swe.other_copies import require_hideable
 from cascade_rl.rl_stages.swe_tasks.localisation import Localisation, golden_files, retrieved_files
 from cascade_rl.rl_stages.swe_tasks.repair_prompt import agent_prompt, repair_prompt
 
@@ -23,13 +24,16 @@ def task_rows(domain: str, fields: Row, second: Localisation = retrieved_files) 
     swe_agentless  a row with the golden localisation, and one with the files of `second`, if it has any
     swe_agentic    a row with only the issue, and the tools
 
-    UserError on another domain, and on a golden patch that changes anything but existing source files.
+    UserError on another domain, on a golden patch that changes anything but existing source files, and on a repository
+    that pytest needs, unless no box runs.
     """
     if domain not in DOMAINS:
         raise UserError(f"expected a domain among {', '.join(DOMAINS)}; found {domain!r}")
     fields = parse_instance(fields)
     instance = Instance.of(fields)
     golden = golden_files(instance)
+    if domain != "swe_agentless":
+        require_hideable(instance.repository)
     if domain == "swe_agentic":
         yield _row(domain, agent_prompt(instance.problem_statement), fields, tools=TOOLS)
     elif domain == "swe_executed":

@@ -1,10 +1,12 @@
 """Grades a patch by tests: on a fresh checkout, in the sandbox, with a pytest that the patch cannot configure.
 
 Only a patch's changes to existing source files are applied. Its changes to test files and to the configuration of
-pytest and Python are not, nor are its new files. Files with random names run first and last. Each has one test that
-must pass and one that must fail: a patch that makes tests pass from inside the process makes the latter pass too. If
-these tests have other outcomes, or there are no outcomes, the repository is also tested with its golden patch. A box in
-which that fails too says nothing about any patch.
+pytest and Python are not, nor are its new files. The tests that count stand among look-alikes that must fail (exam.py):
+a patch that reports outcomes from inside the tests' process cannot tell which is which.
+
+Files with random names run first and last. Each has one test that must pass and one that must fail. If these have other
+outcomes, or there are no outcomes, the repository is also tested with its golden patch. A box in which that fails too
+says nothing about any patch.
 """
 
 from __future__ import annotations
@@ -20,11 +22,14 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from cascade_rl.rl_stages.core.verdict import Verdict
+from cascade_rl.rl_stages.rewards.swe.exam import Exam
+from cascade_rl.rl_stages.rewards.swe.other_copies import other_copies
 from cascade_rl.rl_stages.rewards.swe.repository import Files, Repository, can_be_patched
 from cascade_rl.rl_stages.sandbox import Limits, SandboxFailure
 
 if TYPE_CHECKING:
     from cascade_rl.engine.cluster.node import Node
+    from cascade_rl.rl_stages.rewards.swe.exam import Paper
     from cascade_rl.rl_stages.rewards.swe.instance import Instance
     from cascade_rl.rl_stages.sandbox import Sandbox
 
@@ -35,8 +40,22 @@ TEST_MACHINERY = frozenset(("pytest", "_pytest", "pluggy", "unittest", "gc"))
 PRINTED_CHARACTERS = 300  # at the end of what a box printed
 
 _RUNNER = Path(__file__).with_name("pytest_in_box.py").read_text()
-# By sandbox, (digest, host) of the instances that are known to be gradable there.
-_gradable: WeakKeyDictionary[Sandbox, set[tuple[str, str]]] = WeakKeyDictionary()
+
+
+class _Known:
+    """What grading has learned of an instance: its exam, and the hosts on which it is known to be gradable."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.exam = Exam(instance)
+        self.hosts: set[str] = set()
+
+
+_instances: WeakKeyDictionary[Sandbox, dict[str, _Known]] = WeakKeyDictionary()
+
+
+def _known(instance: Instance, sandbox: Sandbox) -> _Known:
+    known = _instances.setdefault(sandbox, {})
+    return known.get(instance.digest) or known.setdefault(instance.digest, _Known(instance))
 
 
 @dataclass(frozen=True)
@@ -57,6 +76,10 @@ class TestRun:
     node: Node
     problem: str = ""
     printed: str = ""
+
+    @property
+    def results(self) -> dict[str, str]:
+        return {test: outcome.outcome for test, outcome in self.outcomes.items()}
 
     def passed(self, test: str) -> bool:
         return test in self.outcomes and self.outcomes[test].outcome == "passed"
@@ -81,16 +104,45 @@ def grade(instance: Instance, files: Files, sandbox: Sandbox) -> Verdict:
     if why := objection(instance.repository.files, patch):
         return Verdict.scored(0.0, detail=why)
     try:
-        run = run_tests(instance.repository.changed(patch), sandbox)
-        if run.problem:
-            require_gradable(instance, sandbox, run.node)
+        wrong = _examined(instance, patch, sandbox)
     except (SandboxFailure, OSError) as failure:
         return Verdict.infrastructure_failure(str(failure))
+    return Verdict.scored(float(not wrong), detail=wrong or "as expected")
+
+
+def _examined(instance: Instance, patch: Files, sandbox: Sandbox) -> str:
+    """What is wrong with a patch's answers to the instance's exam; empty if nothing is.
+
+    Once, when a patch is wrong, the golden patch answers the same paper: where it is wrong too, the exam was.
+    """
+    exam = _known(instance, sandbox).exam
+    learned = exam.learned
+    paper = exam.paper(instance.repository.tests)
+    run = run_tests(instance.repository.changed(patch).with_other(paper.tests), sandbox)
+    wrong = {run.problem} if run.problem else paper.wrong(instance, run.results)
+    if not wrong:
+        return ""
+    with exam.lock:
+        if not exam.learned:
+            _learn(exam, paper, instance, sandbox, run.node)
+    if exam.right_all_the_same(wrong):
+        return ""
+    if not learned and exam.excuses(wrong):
+        return _examined(instance, patch, sandbox)
     if run.problem:
-        return Verdict.scored(0.0, detail=run.problem)
-    wrong = [test for test in instance.must_pass if not run.passed(test)]
-    wrong += [test for test in instance.fail_to_fail if run.passed(test)]
-    return Verdict.scored(float(not wrong), detail=f"wrong: {', '.join(wrong[:3])}" if wrong else "as expected")
+        require_gradable(instance, sandbox, run.node)
+        return run.problem
+    return f"wrong: {', '.join(sorted(wrong)[:3])}"
+
+
+def _learn(exam: Exam, paper: Paper, instance: Instance, sandbox: Sandbox, node: Node) -> None:
+    """Has the golden patch answer the paper, after which the exam asks only what that patch can show."""
+    run = run_tests(instance.repository.changed(instance.repaired).with_other(paper.tests), sandbox, node=node)
+    if run.problem:
+        require_gradable(instance, sandbox, node)
+        return exam.give_up()
+    _known(instance, sandbox).hosts.add(node.host)
+    exam.learn(paper.wrong(instance, run.results))
 
 
 def applicable(before: Files, after: Files) -> dict[str, str]:
@@ -123,9 +175,8 @@ def require_gradable(instance: Instance, sandbox: Sandbox, node: Node) -> None:
     An instance that passes is remembered. The check needs the golden patch: without it there may be no outcomes even on
     a sound node, because pytest runs nothing if a test imports a name that only the patch adds.
     """
-    known = _gradable.setdefault(sandbox, set())
-    key = instance.digest, node.host
-    if key in known:
+    hosts = _known(instance, sandbox).hosts
+    if node.host in hosts:
         return
     run = run_tests(instance.repository.changed(instance.repaired), sandbox, node=node)
     if run.problem:
@@ -134,7 +185,7 @@ def require_gradable(instance: Instance, sandbox: Sandbox, node: Node) -> None:
             f"{run.problem}; it printed {run.printed!r}. Run `cascade doctor` on that host and repair what it reports; "
             "where it reports nothing, remove the instance from the data"
         )
-    known.add(key)
+    hosts.add(node.host)
 
 
 def run_tests(
@@ -158,7 +209,7 @@ def _run_tests(repository: Repository, sandbox: Sandbox, limits: Limits, node: N
     request = {"nonce": nonce, "files": [first, *tests, last]}
     argv = [sys.executable, "-I", "-B", "-c", _RUNNER]
     files = {**repository.with_tests, first: canaries[0].source, last: canaries[1].source}
-    with sandbox.folder(files, node) as folder:
+    with sandbox.folder(files, node, other_copies(repository)) as folder:
         run = sandbox.run_command(argv, folder, limits, json.dumps(request).encode(), ENVIRONMENT)
     if f"{nonce} ready\n" not in run.output:
         found = run.output[-PRINTED_CHARACTERS:]

@@ -19,8 +19,9 @@ TEST_LISTS = ("FAIL_TO_PASS", "PASS_TO_PASS", "FAIL_TO_FAIL")
 class Instance:
     """A repository with a bug, and the outcomes of its tests after the repair.
 
-    id          for messages: other rows may have it too
-    gold_patch  the repair, a unified diff of `repository.files`
+    id            for messages: other rows may have it too
+    gold_patch    the repair, a unified diff of `repository.files`
+    fail_to_pass  those of `must_pass` that fail before the repair, where that is known
     """
 
     id: str
@@ -29,6 +30,7 @@ class Instance:
     gold_patch: str
     must_pass: tuple[str, ...]
     fail_to_fail: tuple[str, ...]
+    fail_to_pass: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Self:
@@ -40,6 +42,7 @@ class Instance:
             metadata["gold_patch"],
             (*metadata["FAIL_TO_PASS"], *metadata["PASS_TO_PASS"]),
             tuple(metadata["FAIL_TO_FAIL"]),
+            tuple(metadata["FAIL_TO_PASS"]),
         )
 
     @cached_property

@@ -19,6 +19,9 @@ class Outcomes:
     def __init__(self) -> None:
         self.of: dict[str, tuple[str, str]] = {}
 
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.option.tbstyle = "no"  # nobody reads the tracebacks, and pytest's own cost more than the tests
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or report.outcome != "passed":
             crash = getattr(report.longrepr, "reprcrash", None)

@@ -36,6 +36,10 @@ class Repository:
         """A copy with the new text of `files`. The tests stay the same."""
         return replace(self, files={**self.files, **files})
 
+    def with_other(self, tests: Files) -> Self:
+        """A copy with other text in some of its tests."""
+        return replace(self, tests={**self.tests, **tests})
+
     @property
     def with_tests(self) -> Files:
         return {**self.files, **self.tests}

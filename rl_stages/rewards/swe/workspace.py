@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from cascade_rl.rl_stages.rewards.swe.grading import grade
 from cascade_rl.rl_stages.rewards.swe.instance import Instance
+from cascade_rl.rl_stages.rewards.swe.other_copies import other_copies
 from cascade_rl.rl_stages.rewards.swe.unified_diff import unified_diff
 from cascade_rl.rl_stages.sandbox import Limits
 
@@ -19,7 +20,8 @@ ACTION_LIMITS = Limits(cpu_seconds=10.0, output_bytes=1 << 16)
 
 
 class Workspace:
-    """One rollout of a `swe_executed` task. A context manager. It contains neither the tests nor a version history.
+    """One rollout of a `swe_executed` task. A context manager. It contains neither the tests nor a version history, and
+    its commands see no other copy of the repository's packages.
 
     with Workspace.create(task, sandbox) as workspace:
         output, exit_code = workspace.act("sed -i 's/<=/</' heap.py")
@@ -35,7 +37,8 @@ class Workspace:
     def create(cls, task: Task, sandbox: Sandbox) -> Self:
         """A fresh checkout of the task's repository. Raises SandboxFailure, and OSError if it cannot be written."""
         instance = Instance.of(task.metadata)
-        return cls(instance, sandbox, sandbox.folder(instance.repository.files))
+        repository = instance.repository
+        return cls(instance, sandbox, sandbox.folder(repository.files, None, other_copies(repository)))
 
     def __enter__(self) -> Self:
         return self

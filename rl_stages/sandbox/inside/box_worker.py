@@ -130,9 +130,10 @@ class Worker:
 
     def _command_box(self, head: dict[str, Any], limits: Limits, workspace: str, scratch: str, files: list[int]) -> Any:
         filter_file, stdin = files
-        command, environment, confine = head["argv"], {}, die_with_parent
+        command, environment, confine, hidden = head["argv"], {}, die_with_parent, head["hidden"]
         if self._namespaces:
-            outer = self._bubblewrap(limits, filter_file, environment=head["environment"], workspace=workspace)
+            places = {"workspace": workspace, "hidden": hidden}
+            outer = self._bubblewrap(limits, filter_file, environment=head["environment"], **places)
             command = [*outer, *bubblewrap.prlimit(limits), *command]
         else:
             command = ["/usr/bin/env", "--", *command]
@@ -142,6 +143,7 @@ class Worker:
                 [workspace, scratch],
                 limits,
                 self._landlock_abi,
+                hidden,
                 own_user=self._host.user is not None,
             )
         return open_box(

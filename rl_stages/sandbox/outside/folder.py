@@ -19,23 +19,29 @@ from cascade_rl.rl_stages.sandbox import disk
 from cascade_rl.rl_stages.sandbox.disk import Held
 from cascade_rl.rl_stages.sandbox.errors import SandboxFailure
 from cascade_rl.rl_stages.sandbox.outside.scratch import Scratch
+from cascade_rl.rl_stages.sandbox.walls.copies import Modules, copies
 
 MAX_FILE_BYTES = 1 << 20
 _ANY = Held(1 << 62, 1 << 62)
 
 
-class Folder:
-    """A folder on `node`. A context manager that removes it at the end. `first`: what it held before any command."""
+EMPTY = Held()
 
-    def __init__(self, node: Node, path: Path, first: Held = Held()) -> None:  # noqa: B008
-        self.node, self.path, self.first = node, path, first
+
+class Folder:
+    """A folder on `node`. A context manager that removes it at the end. Commands in it cannot read the node's paths
+    `hidden`. `first`: what it held before any command."""
+
+    def __init__(self, node: Node, path: Path, first: Held = EMPTY, hidden: Sequence[str] = ()) -> None:
+        self.node, self.path, self.first, self.hidden = node, path, first, hidden
 
     @classmethod
-    def made(cls, node: Node, sandbox: str, files: Mapping[str, str]) -> Self:
+    def made(cls, node: Node, sandbox: str, files: Mapping[str, str], hidden: Modules) -> Self:
         """A new folder with these files, as text by relative path. Raises OSError, for instance if the disk is full,
         and SandboxFailure."""
         with _failing(node):
-            return cls(node, *node.call(make_folder, sandbox, dict(files)))
+            paths = node.call(copies, dict(hidden)) if hidden else ()
+            return cls(node, *node.call(make_folder, sandbox, dict(files)), paths)
 
     def __enter__(self) -> Self:
         return self

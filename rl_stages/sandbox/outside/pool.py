@@ -21,6 +21,9 @@ from cascade_rl.rl_stages.sandbox.outside.probe import probe
 from cascade_rl.rl_stages.sandbox.outside.program import CommandRun, Program, ProgramRun, TestRun
 from cascade_rl.rl_stages.sandbox.outside.slot import NEWEST_LANDLOCK, Slot
 from cascade_rl.rl_stages.sandbox.tier import Tier
+from cascade_rl.rl_stages.sandbox.walls.copies import Modules
+
+NOTHING: Modules = MappingProxyType({})
 
 
 def cores() -> int:
@@ -101,14 +104,15 @@ class Sandbox:
         part._only = node
         return part
 
-    def folder(self, files: Mapping[str, str], node: Node | None = None) -> Folder:
+    def folder(self, files: Mapping[str, str], node: Node | None = None, hidden: Modules = NOTHING) -> Folder:
         """A new folder with these files, as text by relative path. It is on `node`; by default the slots take turns, so
-        that each node gets folders in proportion to its slots.
+        that each node gets folders in proportion to its slots. The boxes of its commands show none of the node's copies
+        of the modules `hidden`.
 
         It is removed when it is closed, when this sandbox is closed, or when the node's process ends. Raises OSError,
         for instance if the disk is full, and SandboxFailure.
         """
-        return Folder.made(node or self._only or next(self._turns).node, self._name, files)
+        return Folder.made(node or self._only or next(self._turns).node, self._name, files, hidden)
 
     def run_program(
         self,

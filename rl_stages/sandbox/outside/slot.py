@@ -95,7 +95,8 @@ class Slot:
         self, argv: Sequence[str], workspace: Folder, limits: Limits, stdin: bytes, environment: Mapping[str, str]
     ) -> CommandRun:
         head: dict[str, Any] = {"kind": "command", "argv": list(argv), "workspace": str(workspace.path)}
-        head |= {"first": vars(workspace.first), "limits": vars(limits), "environment": dict(environment)}
+        head |= {"first": vars(workspace.first), "hidden": list(workspace.hidden)}
+        head |= {"limits": vars(limits), "environment": dict(environment)}
         self._start()
         answer, output = self._ask(head, stdin, limits.patience_seconds)
         status, code = Status(answer["status"]), answer["exit_code"]

@@ -24,8 +24,10 @@ def command_line(
     workspace: str | None = None,
     first: bool = False,
     extra: Sequence[str] = (),
+    hidden: Sequence[str] = (),
 ) -> list[str]:
     """The command line of bwrap, up to the command in the box. `seccomp` is the descriptor of the filter.
+    Nothing can be read of the real paths `hidden`.
 
     Only these are writable: `workspace`, or an empty folder of `file_mib` if there is none; /tmp and /dev/shm, each of
     `file_mib`. If `first`, the command is process 1 of the box, which the box can neither kill nor stop. Otherwise that
@@ -43,6 +45,7 @@ def command_line(
         *_system(),
         *(*sized, "/tmp"),  # first, because this Python or the workspace's parent may lie below it
         *(word for path in (*interpreter.prefixes(), *extra) for word in ("--ro-bind", path, path)),
+        *(word for path in interpreter.at_each_root(hidden) for word in _covered(path)),
         *(["--proc", "/proc"] if proc else []),
         # --dev makes a tmpfs of half the memory. A program could fill it. What maps /dev/zero has memory that nobody
         # counts; /dev/full reads alike and cannot be mapped.
@@ -54,6 +57,12 @@ def command_line(
 def prlimit(limits: Limits) -> list[str]:
     bounds = confinement.resource_limits(limits).items()
     return ["/usr/bin/prlimit", *(f"--{name}={soft}:{hard}" for name, (soft, hard) in bounds), "--"]
+
+
+def _covered(path: str) -> list[str]:
+    if Path(path).is_dir():
+        return ["--tmpfs", path, "--remount-ro", path]
+    return ["--ro-bind", os.devnull, path]
 
 
 def _program() -> str:

@@ -58,10 +58,16 @@ def confine_memory() -> None:
 
 
 def command_confinement(
-    readable: Sequence[str], writable: Sequence[str], limits: Limits, landlock_abi: int, own_user: bool = False
+    readable: Sequence[str],
+    writable: Sequence[str],
+    limits: Limits,
+    landlock_abi: int,
+    hidden: Sequence[str] = (),
+    own_user: bool = False,
 ) -> Callable[[], None]:
     """A function for a child to call before it executes a command. The command may have children and write to
-    `writable`. `own_user`: see seccomp.command_filter."""
+    `writable`. Nothing can be read of the real paths `hidden`. `own_user`: see seccomp.command_filter."""
+    shown, listed = landlock.around(readable, hidden) if hidden else (readable, ())
     filter_program = seccomp.command_filter(
         signals=landlock_abi >= landlock.SIGNALS_SCOPED,
         truncation=landlock_abi >= landlock.TRUNCATION_RESTRICTED,
@@ -71,7 +77,7 @@ def command_confinement(
     def confine() -> None:
         die_with_parent()
         limit_resources(limits)
-        rules = landlock.ruleset(readable, writable, landlock_abi)
+        rules = landlock.ruleset(shown, writable, landlock_abi, listed)
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
         landlock.restrict(rules)
         seccomp.install(filter_program)

@@ -48,6 +48,12 @@ def readable(extra: Sequence[str] = ()) -> list[str]:
     return ["/usr", *SYSTEM, *ETC, *prefixes(), *extra]
 
 
+def at_each_root(hidden: Sequence[str]) -> list[str]:
+    """Real paths as the paths at which a box reaches them. Two of its folders may be one here."""
+    roots = [(root, os.path.realpath(root)) for root in readable()]
+    return [root + path[len(real) :] for path in hidden for root, real in roots if Path(path).is_relative_to(real)]
+
+
 def environment(home: str, temporary: str) -> dict[str, str]:
     """The environment variables in a box. numpy gets one thread: cores are shared, and the same work must take the same
     time."""

@@ -28,10 +28,11 @@ def abi() -> int:
     return _checked(_libc.syscall(_CREATE, None, 0, 1), "Landlock")
 
 
-def ruleset(readable: Iterable[str], writable: Iterable[str], version: int) -> int:
+def ruleset(readable: Iterable[str], writable: Iterable[str], version: int, listed: Iterable[str] = ()) -> int:
     """Descriptor of a ruleset that allows only these paths and what is below them, and no TCP. Ignores missing paths.
 
-    It uses ABI `version`, which may be lower than the kernel's. Landlock denies TCP from ABI 4 on.
+    Of `listed` only names can be read. It uses ABI `version`, which may be lower than the kernel's. Landlock denies TCP
+    from ABI 4 on.
     """
     handled = _handled(version)
     scopes = _TCP * (version >= 4), _SIGNALS_AND_ABSTRACT_SOCKETS * (version >= SIGNALS_SCOPED)
@@ -39,9 +40,38 @@ def ruleset(readable: Iterable[str], writable: Iterable[str], version: int) -> i
     rules = _checked(_libc.syscall(_CREATE, struct.pack("=QQQ", handled, *scopes), size, 0), "landlock_create_ruleset")
     for path in readable:
         _allow(rules, path, _READ & handled)
+    for path in listed:
+        _allow(rules, path, _READ_DIR)
     for path in (*writable, *DEVICES):
         _allow(rules, path, handled & ~_MAKE_SPECIAL)
     return rules
+
+
+def around(roots: Iterable[str], hidden: Iterable[str]) -> tuple[list[str], list[str]]:
+    """(readable, listed) for a ruleset that allows `roots` without the real paths `hidden`.
+
+    Landlock cannot take away what is below a folder that it allows. So a folder above a hidden path is only listed, and
+    what else lies in it is allowed one by one. A listed folder shows the names of hidden files too, but not what is in
+    them: without its names Python finds nothing in a folder.
+    """
+    taken = set(hidden)
+    above = {parent for path in taken for parent in _parents(path)}
+    readable, listed = [], []
+    left = [os.path.realpath(root) for root in roots]
+    while left:
+        path = left.pop()
+        if path in above:
+            listed.append(path)
+            # A link would allow what it leads to.
+            left += [entry.path for entry in os.scandir(path) if not entry.is_symlink()]
+        elif path not in taken:
+            readable.append(path)
+    return readable, listed
+
+
+def _parents(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:index]) for index in range(2, len(parts))]
 
 
 def restrict(rules: int) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from cascade_rl.launchers.cli.doctor import graded
+from cascade_rl.launchers.cli.doctor import graded, graded_forgery
 from cascade_rl.rl_stages.rewards.adapters import python_function
 from cascade_rl.rl_stages.rewards.swe.grading import run_tests
 from cascade_rl.rl_stages.rewards.swe.repository import Repository
@@ -63,13 +63,13 @@ def attacks(tier: Tier, **lowered: int) -> None:
 
 
 def grades(tier: Tier, **lowered: int) -> None:
-    """Prints the scores of a golden patch and of a wrong one, or why the tier does not work."""
+    """Prints the scores of a golden patch, a wrong one and a forgery, or why the tier does not work."""
     reason = why_not(tier)
     if reason:
         print(json.dumps(reason))
         return
     with Sandbox(1, tier, **lowered) as sandbox:
-        print(json.dumps([verdict.score for verdict in graded(sandbox)]))
+        print(json.dumps([verdict.score for verdict in (*graded(sandbox), graded_forgery(sandbox))]))
 
 
 def client(tier: Tier) -> None:
