@@ -35,6 +35,10 @@ def _run(arguments: list[str]) -> int:
         from cascade_rl.launchers.plan import command
 
         return command.run(arguments[1:])
+    if arguments[:1] == ["verify"]:
+        from cascade_rl.launchers.verify import command as verify
+
+        return verify.run(arguments[1:])
     options = _parser().parse_args(arguments)
     return int(options.command(options))
 
@@ -95,6 +99,7 @@ def _add_model_commands(commands: Commands) -> None:
 
 def _add_data_commands(commands: Commands) -> None:
     commands.add_parser("data", help="Convert, check, rate, filter, deduplicate, decontaminate and mix data")
+    commands.add_parser("verify", help="Score answers by their rows, or a run's rollouts by the rules of today")
     mutate = "Make repair tasks by mutating an installed package"
     swe_tasks = _command(commands, "swe-tasks", _swe_tasks, mutate, "Exit code 1 if the package gives fewer than N.")
     swe_tasks.add_argument("package", help="installed pure-Python distribution that contains its tests")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -66,3 +68,13 @@ class Environment(Protocol):
     def close(self) -> None:
         """Ends what the environment started."""
         ...
+
+
+def played(environment: Environment, task: Task, turns: Sequence[str]) -> Verdict | None:
+    """The verdict on an episode in which the model says `turns`; None if they end before it does."""
+    with closing(environment.start(task)) as episode:
+        for turn in turns:
+            answer = episode.step(turn)
+            if isinstance(answer, End):
+                return answer.verdict
+    return None

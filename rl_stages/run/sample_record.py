@@ -64,11 +64,11 @@ def write_samples(path: Path, records: Sequence[SampleRecord]) -> None:
     sync_folder(path.parent)
 
 
-def read_samples(path: Path) -> list[dict[str, Any]]:
-    """The rows of a step's parquet file, arrays as lists."""
+def read_samples(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """The rows of a step's parquet file, arrays as lists; of these columns only, if any are named."""
     from pyarrow import parquet
 
-    return parquet.read_table(path).to_pylist()
+    return parquet.read_table(path, columns=columns and list(columns)).to_pylist()
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
@@ -19,7 +18,7 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.core.exemplar import Exemplar, RunsOnNodes
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import GroupVerifier, Verdict
-from cascade_rl.rl_stages.environments.environment import End, Environment
+from cascade_rl.rl_stages.environments.environment import Environment, played
 from cascade_rl.rl_stages.sandbox import CompilerUnavailable, SandboxFailure, Tier
 from cascade_rl.rl_stages.tasks.domains import domain_named
 from cascade_rl.rl_stages.tasks.load_tasks import read_tasks
@@ -151,9 +150,4 @@ def _verdict(grade: Grade, task: Task, turns: Sequence[str]) -> Verdict:
 
 
 def _played(environment: Environment, task: Task, turns: Sequence[str]) -> Verdict:
-    with closing(environment.start(task)) as episode:
-        for turn in turns:
-            answer = episode.step(turn)
-            if isinstance(answer, End):
-                return answer.verdict
-    return Verdict.infrastructure_failure("the episode did not end")
+    return played(environment, task, turns) or Verdict.infrastructure_failure("the episode did not end")

@@ -121,10 +121,16 @@ def census(
 def read_tasks(source: str, rewards: Collection[str] | None = None) -> Iterator[Task]:
     """Streams all tasks of a source in its order. Raises UserError for a missing source and a malformed row. `rewards`
     as in `parse_task`."""
+    for task_id, where, row in named_rows(source):
+        yield parse_task(row, where, task_id, rewards)
+
+
+def named_rows(source: str) -> Iterator[tuple[str, str, Row]]:
+    """The id of each row's task, the row's location, and the row. Raises UserError for a missing source."""
     chosen = Source.parse(source)
     rows = _generated_rows(chosen) if chosen.generated else read_rows(chosen.path)
     for number, (where, row) in enumerate(rows):
-        yield parse_task(row, where, _name(chosen, number), rewards)
+        yield _name(chosen, number), where, row
 
 
 def split_of(messages: Iterable[Message], heldout_fraction: float = HELDOUT_FRACTION) -> Split:
