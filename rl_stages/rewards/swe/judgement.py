@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Sequence
 
 from cascade_rl.rl_stages.rewards.reward_models.choice import LEAST_MASS
+from cascade_rl.rl_stages.rewards.reward_models.genrm import quoted
 from cascade_rl.rl_stages.rewards.reward_models.judge_client import JudgeFailure, JudgeModel, Message
 
 SYSTEM = (
@@ -19,10 +20,11 @@ SYSTEM = (
 def judge_messages(request: str, golden: str, candidate: str) -> list[dict[str, str]]:
     """The judge's prompt. `request` is the policy's whole prompt: issue, files and instructions. The changes are diffs.
 
-    The candidate cannot close its own section, because the markers have a new random number in each prompt."""
+    The candidate cannot close its own section, because the markers have a new random number in each prompt. Nor can it
+    end the turn: a server may read the control tokens of its chat template in any text."""
     number = secrets.token_hex(8)
     parts = {"task": request, "reference change": golden, "candidate change": candidate}
-    sections = [f"[{name} {number}]\n{text}\n[end of {name} {number}]" for name, text in parts.items()]
+    sections = [f"[{name} {number}]\n{quoted(text)}\n[end of {name} {number}]" for name, text in parts.items()]
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "\n\n".join(sections)}]
 
 
