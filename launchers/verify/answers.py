@@ -99,7 +99,7 @@ def rollout_files(path: Path) -> list[Path]:
 def _given(line: Row, where: str) -> Given:
     named = [Name(kind, str(line[kind])) for kind in get_args(Kind) if kind in line]
     answer, score = line.get("answer"), line.get("score")
-    turns = [answer] if isinstance(answer, str) else answer
+    turns: Any = [answer] if isinstance(answer, str) else answer
     right = len(named) == 1 and isinstance(turns, list) and turns and all(isinstance(turn, str) for turn in turns)
     if not right or type(score) not in (int, float, type(None)):
         raise RowError(f"{where}: expected {FORM}; found {shown(line)}")

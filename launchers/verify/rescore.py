@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
@@ -14,7 +14,7 @@ from cascade_rl.launchers.verify.matching import Pair
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict, Verifier
 from cascade_rl.rl_stages.environments.environment import Environment, played
-from cascade_rl.rl_stages.tasks.domains import domain_named
+from cascade_rl.rl_stages.tasks.domains import domain_named, rules_of
 
 CUT = "it was cut off"
 ENDED = "the turns end before the episode does"
@@ -46,9 +46,8 @@ def rescore(pairs: Sequence[Pair]) -> list[Rescored]:
 
 def _of_domain(domain: str, pairs: Sequence[Pair]) -> list[Verdict]:
     kind = domain_named(domain)
-    make = kind.environment or kind.verifier
-    assert make
-    with closing(make()) as grader, ThreadPoolExecutor(grader.concurrency) as pool:
+    grader: Any = (kind.environment or rules_of(domain, "ROWS"))()
+    with closing(grader), ThreadPoolExecutor(grader.concurrency) as pool:
         check = _playing(grader) if kind.environment else _verifying(grader)
         return list(pool.map(lambda pair: _cut(pair.given) or check(*pair), pairs))
 
