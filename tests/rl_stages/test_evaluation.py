@@ -108,7 +108,7 @@ def test_distillation_and_fine_tuning_read_the_fraction(monkeypatch: pytest.Monk
     monkeypatch.setattr(mopd, "open_prompts", seen)
     with pytest.raises(Seen) as distilled:
         mopd.run(session)
-    assert distilled.value.args[1] == {"admits": any_length, "heldout_fraction": MOST}
+    assert distilled.value.args[1] == {"admits": any_length, "heldout_fraction": MOST, "rewards": []}
     monkeypatch.setattr(sft, "Mix", seen)
     with pytest.raises(Seen) as tuned:
         sft.run(session)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import torch.distributed as dist
 
+from cascade_rl.engine.backend.process_groups import join_ranks
 from cascade_rl.rl_stages.run.stop_request import StopRequested
 from cascade_rl.rl_stages.session import Session
 from tests.gloo import run_ranks
@@ -17,7 +18,7 @@ def test_all_ranks_stop_after_the_step_in_which_one_is_asked() -> None:
 
 def _take_steps() -> tuple[list[int], list[object]]:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-    dist.init_process_group("gloo")
+    join_ranks()
     saved: list[object] = []
     writer = SimpleNamespace(poll=lambda: None, finish=lambda: saved.append("written"))
     stage = SimpleNamespace(steps=9, checkpoint_every=2)

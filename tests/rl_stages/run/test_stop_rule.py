@@ -9,6 +9,7 @@ import pytest
 import torch.distributed as dist
 import yaml
 
+from cascade_rl.engine.backend.process_groups import join_ranks
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.report.collect import collect
 from cascade_rl.launchers.report.status import status_table
@@ -127,7 +128,7 @@ class StepsOnly(Session[GrpoStage]):
 
 def attempt(root: Path, killed_in: int = 99) -> list[int]:
     """The steps that this rank takes; the step `killed_in` is logged, and then all ranks are gone."""
-    dist.init_process_group("gloo")
+    join_ranks()
     folder = RunFolder(root, RULED).stage("rl")
     if dist.get_rank() == 0:
         folder.restart()

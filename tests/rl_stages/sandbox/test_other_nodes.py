@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch.distributed as dist
 
+from cascade_rl.engine.backend.process_groups import join_ranks
 from cascade_rl.engine.cluster.node import Node, ThisNode
 from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.engine.rollout.nodes import nodes_of_job
@@ -78,7 +79,7 @@ def folders() -> int:
 
 def on_two_nodes(work: Callable[[Node], Seen]) -> Seen | None:
     rank = be_first_of_a_node()
-    dist.init_process_group("gloo")
+    join_ranks()
     with nodes_of_job(2) as nodes:
         seen = work(nodes[1]) if rank == 0 else None
         dist.barrier()
@@ -187,7 +188,7 @@ def beside_a_lost_node() -> Seen | None:
     if rank == 1 and (child := os.fork()):
         os.waitpid(child, 0)
         return None
-    dist.init_process_group("gloo")
+    join_ranks()
     with nodes_of_job(2) as nodes:
         if rank == 1:
             signal.pause()
