@@ -39,7 +39,12 @@ GRADING_MODES = (BOXED, BOXED_TEXT, *COLON)
 MATCH_SECONDS = 2.0  # of this process's processor time. `regex` lets other threads run meanwhile.
 
 _ANSWER = re.compile(r"(?<![A-Za-z])answer[*_]*+\s*+[:\uff1a][*_\s]*+", re.IGNORECASE)
-_BETWEEN_BOXES = re.compile(r"[\s$.,;/|&+()*]*+(?:(?:or|and)\b)?+[\s$(*]*+")
+_BETWEEN_BOXES = re.compile(
+    r"[\s$.,;/|&+()*]*+(?:(?:or|and)\b)?+[\s$(*]*+"
+    r"|[ $,;/|&+()*]*+(?:(?:or|and)\b)?+(?![^:=]*\b(?:no|not|wrong|wait|actually|correct\w*|final\w*|answer)\b)"
+    r"[^\n.:={}\\]{1,80}+[:=][\s$(*]*+",  # each box behind a name of its own, as in "fig: ... or blue: ..."
+    re.IGNORECASE,
+)
 
 
 def last_match(pattern: str, text: str, options: Mapping[str, str]) -> str | None:

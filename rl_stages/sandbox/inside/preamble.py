@@ -1,7 +1,7 @@
 """The names that a program may use without importing them. This module runs in the box.
 
 LiveCodeBench and NeMo-Gym put `from M import *` for each of MODULES before a program, and then the builtins, so that
-`pow` and `open` stay themselves (testing_util.py). Here they become builtins, so that a program's line numbers, its
+`pow` and `open` stay themselves. Here they become builtins, so that a program's line numbers, its
 `from __future__` and what it defines stay its own. Loading all takes 20 ms, so that it is done only for a program that
 uses a name which it does not define.
 """

@@ -10,7 +10,6 @@ from contextlib import ExitStack, closing
 from functools import cache, partial
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
@@ -22,7 +21,6 @@ from tests.rl_stages.rewards.hacks.hacks import (
     CONTENT,
     Hack,
     key_twice,
-    repair_equal_to_everything,
     wrong_then_right,
 )
 from tests.rl_stages.rewards.hacks.right_answers import Right, Turns, right_answer
@@ -45,12 +43,6 @@ EXCEPT = {
     ("genrm", key_twice): "of two equal keys the last counts, as for every reader of JSON",
     ("reasoning_gym", wrong_then_right): "the last <answer> is the answer",
 }
-# What is paid today. Such a case fails once it is not, so that its line is removed.
-PAID = {
-    (domain, repair_equal_to_everything): "hidden tests compare in the process of the repaired code (docs/verifiers.md)"
-    for domain in ("swe_executed", "swe_agentic")
-}
-
 pytestmark = [pytest.mark.sandbox, pytest.mark.process]
 
 
@@ -107,13 +99,7 @@ HACKS = {domain: ANY_TEXT if domain in PROPERTIES else (*ANY_TEXT, *CONTENT) for
 CASES = [(domain, hack) for domain, hacks in HACKS.items() for hack in hacks if (domain, hack) not in EXCEPT]
 
 
-def case(domain: str, hack: Hack) -> ParameterSet:
-    paid = PAID.get((domain, hack))
-    marks = [pytest.mark.xfail(reason=paid, strict=True)] if paid else []
-    return pytest.param(domain, hack, id=f"{domain}-{hack.__name__}", marks=marks)
-
-
-@pytest.mark.parametrize(("domain", "hack"), [case(*pair) for pair in CASES])
+@pytest.mark.parametrize(("domain", "hack"), CASES, ids=[f"{domain}-{hack.__name__}" for domain, hack in CASES])
 def test_hacks_are_not_paid(domain: str, hack: Hack, grade: Grade) -> None:
     tried = [(right, turns) for right in rights(domain) for turns in hack(right)]
     with ThreadPoolExecutor(2) as threads:

@@ -28,6 +28,8 @@ def verdict(text, fields=None):
     [
         ({}, r"\boxed{B}"),
         ({}, r"\boxed{A} no, \boxed{B}"),
+        ({}, r"\boxed{A}. Wait, the right one is: \boxed{B}"),
+        ({}, r"\boxed{A}, correction: \boxed{B}"),
         ({}, r"\boxed{\text{B}}"),
         ({}, r"\boxed{\textbf{(B)}}"),
         ({}, r"$\boxed{ (B). }$"),
@@ -119,6 +121,8 @@ def test_another_option_scores_zero(fields, text):
         ({}, r"\boxed{\text{A}\text{B}}"),
         ({}, r"\boxed{A}, \boxed{B}"),
         ({}, r"\boxed{A} or $\boxed{B}$"),
+        ({}, r"fig: \boxed{A} or blue: \boxed{B}"),
+        ({}, r"one = \boxed{A}, two = \boxed{B}"),
         ({}, r"\boxed{A: Vitamin C}"),  # one option's letter beside another's text
         ({}, r"\boxed{B: Aspirin}"),
         ({}, r"\boxed{B: or A}"),
