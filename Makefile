@@ -1,5 +1,5 @@
 # make setup | demo | demo-short | rehearse | check | test | test-long | chaos | test-haswell | test-landlock | test-triton36 | published |
-#   test-published | lint | floors | lock | smollm2 | clean.
+#   published-answers | test-published | lint | floors | lock | smollm2 | clean.
 # One environment, .venv, built once; .venv-triton36 for test-triton36 alone, .venv-verifiers for test-published alone.
 
 .DEFAULT_GOAL := setup
@@ -16,6 +16,8 @@ TRITON36 := .venv-triton36
 LARGE_VOCABULARY := tests/kernels/test_fused_linear_logprob.py::test_a_large_peaked_vocabulary
 SMOLLM2 := build/smollm2-135m-instruct
 PUBLISHED := build/published
+ANSWERS := build/published-answers
+MATH_VERIFY = $(shell grep '^math-verify==' requirements/runtime.in)
 VERIFIERS := .venv-verifiers
 # NumPy, and with it the interpreter of kernels, as on a processor without AVX-512.
 HASWELL := OPENBLAS_CORETYPE=Haswell \
@@ -41,7 +43,8 @@ PYTHON = $(shell for python in $(CANDIDATES); do "$$python" -c \
 # Without cached byte code, importing vLLM and Megatron takes 30 s, and each stage starts two processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-short rehearse check test test-long chaos test-haswell test-landlock test-triton36 published test-published \
+.PHONY: setup demo demo-short rehearse check test test-long chaos test-haswell test-landlock test-triton36 published \
+	published-answers test-published \
 	lint floors lock smollm2 clean
 
 setup: $(READY)
@@ -97,12 +100,17 @@ test-triton36: $(TRITON36)/.ready
 published: $(PUBLISHED)/.ready
 	@echo "$(CURDIR)/$(PUBLISHED) is ready: set CASCADE_NEMO_GYM to it"
 
+# Installs packages with answers that their publishers have scored, for `cascade verify-published`.
+published-answers: $(ANSWERS)/.ready
+	@echo "$(CURDIR)/$(ANSWERS) is ready"
+
 # Scores HumanEval, IFBench's rows and NeMo-Gym's recorded rollouts with our verifiers, compares our workplace tools with
 # NeMo-Gym's, and tests the adapter to the package `verifiers`.
-test-published: $(READY) $(PUBLISHED)/.ready $(VERIFIERS)/.ready
+test-published: $(READY) $(PUBLISHED)/.ready $(ANSWERS)/.ready $(VERIFIERS)/.ready
 	CASCADE_PUBLISHED=$(PUBLISHED) CASCADE_VERIFIERS_PYTHON=$(CURDIR)/$(VERIFIERS)/bin/python $(BIN)/pytest $(IN_PARALLEL) \
 		tests/rl_stages/rewards/verifiers/test_published.py tests/rl_stages/rewards/adapters/test_verifiers_package.py \
 		tests/rl_stages/environments/test_nemo_gym_office_by_wheel.py
+	CASCADE_NEMO_GYM=$(PUBLISHED) $(BIN)/cascade verify-published $(ANSWERS)
 
 lint: $(READY) floors
 	$(BIN)/ruff check
@@ -161,6 +169,14 @@ $(VERIFIERS)/.ready: requirements/verifiers.txt | $(READY)
 $(PUBLISHED)/.ready: requirements/published.txt | $(READY)
 	@rm -rf $(PUBLISHED)
 	$(UV) pip install --quiet --no-deps --target $(PUBLISHED) -r $<
+	@touch $@
+
+# Read, never imported: the newest NeMo-Gym needs another Python.
+$(ANSWERS)/.ready: requirements/published_answers.txt | $(READY)
+	@rm -rf $(ANSWERS)
+	$(UV) pip install --quiet --no-deps --python-version 3.14 --target $(ANSWERS) -r $<
+	$(BIN)/python -m pip download --quiet --no-deps --no-build-isolation --no-binary :all: --dest $(ANSWERS) $(MATH_VERIFY)
+	@tar -xzf $(ANSWERS)/math_verify-*.tar.gz -C $(ANSWERS)
 	@touch $@
 
 $(BIN)/uv:

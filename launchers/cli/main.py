@@ -39,6 +39,10 @@ def _run(arguments: list[str]) -> int:
         from cascade_rl.launchers.verify import command as verify
 
         return verify.run(arguments[1:])
+    if arguments[:1] == ["verify-published"]:
+        from cascade_rl.launchers.verify.published import command as verify_published
+
+        return verify_published.run(arguments[1:])
     options = _parser().parse_args(arguments)
     return int(options.command(options))
 
@@ -100,6 +104,7 @@ def _add_model_commands(commands: Commands) -> None:
 def _add_data_commands(commands: Commands) -> None:
     commands.add_parser("data", help="Convert, check, rate, filter, deduplicate, decontaminate and mix data")
     commands.add_parser("verify", help="Score answers by their rows, or a run's rollouts by the rules of today")
+    commands.add_parser("verify-published", help="Score published answers, and compare with their published scores")
     mutate = "Make repair tasks by mutating an installed package"
     swe_tasks = _command(commands, "swe-tasks", _swe_tasks, mutate, "Exit code 1 if the package gives fewer than N.")
     swe_tasks.add_argument("package", help="installed pure-Python distribution that contains its tests")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.launchers.verify.published.recorded import text_of, turns_of
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.environments.environment import End
@@ -60,7 +61,7 @@ def _verdict(task: Task, output: list[dict[str, Any]], domain: str) -> Verdict:
     assert kind.verifier is not None
     verifier = kind.verifier()
     try:
-        return verifier(task, _text(output))  # type: ignore[operator]
+        return verifier(task, text_of(output))  # type: ignore[operator]
     finally:
         verifier.close()
 
@@ -69,7 +70,7 @@ def _played(environment: Any, task: Task, output: list[dict[str, Any]]) -> Verdi
     """The rollout's turns, one after another; what the tools said then is not looked at."""
     episode = environment.start(task)
     try:
-        for turn in _turns(output):
+        for turn in turns_of(output):
             seen = episode.step(turn)
             if isinstance(seen, End):
                 return seen.verdict
@@ -77,29 +78,6 @@ def _played(environment: Any, task: Task, output: list[dict[str, Any]]) -> Verdi
     finally:
         episode.close()
         environment.close()
-
-
-def _turns(output: list[dict[str, Any]]) -> list[str]:
-    turns: list[list[dict[str, Any]]] = [[]]
-    for item in output:
-        if item["type"] != "function_call_output":
-            turns[-1].append(item)
-        elif turns[-1]:
-            turns.append([])
-    return [_text(turn) for turn in turns if turn]
-
-
-def _text(output: list[dict[str, Any]]) -> str:
-    return "".join(map(_shown, output))
-
-
-def _shown(item: dict[str, Any]) -> str:
-    if item["type"] == "reasoning":
-        return "<think>" + "".join(part["text"] for part in item["summary"]) + "</think>"
-    if item["type"] == "function_call":
-        call = {"name": item["name"], "arguments": json.loads(item["arguments"])}
-        return f"<tool_call>{json.dumps(call)}</tool_call>"
-    return "".join(part["text"] for part in item["content"])
 
 
 def _prompt(row: dict[str, Any]) -> str:
