@@ -56,7 +56,7 @@ demo: $(READY)
 demo-short: $(READY)
 	$(BIN)/nemo-run launchers/cascade2_short.py
 
-# Every published launcher, whole, made small: about ten minutes each.
+# Every published launcher, whole, made small: five to eight minutes each.
 rehearse: $(READY) rehearse-cascade2_30b_a3b rehearse-cascade1_8b rehearse-cascade1_8b_thinking rehearse-cascade1_14b
 
 rehearse-%: $(READY)
