@@ -46,9 +46,10 @@ def domain_of(server: str) -> str | None:
 
 
 def _of_file(path: Path, domain: str) -> Iterator[Case]:
-    given = {_prompt(row): row for file in sorted(path.parent.glob("*example*.jsonl")) for row in _rows(file, "reward")}
-    for number, rollout in enumerate(row for row in _rows(path) if "reward" in row):
-        row = given.get(_prompt(rollout), {}) | rollout | {"agent_ref": {"name": domain}}
+    examples = sorted(path.parent.glob("*example*.jsonl"))
+    given = {prompt_of(row): row for file in examples for row in rows_of(file, "reward")}
+    for number, rollout in enumerate(row for row in rows_of(path) if "reward" in row):
+        row = given.get(prompt_of(rollout), {}) | rollout | {"agent_ref": {"name": domain}}
         output = rollout["response"]["output"]
         turns = turns_of(output) if domain == "workplace" else (text_of(output),)
         name = f"{path.stem.removeprefix('example_rollouts')}{number}"
@@ -75,13 +76,13 @@ def _said(item: Item) -> str:
     return "".join(part["text"] for part in item.get("content", ()))
 
 
-def _prompt(row: Item) -> str:
+def prompt_of(row: Item) -> str:
     """What the model was given: text, whatever else Gym has put around it since."""
     messages = row["responses_create_params"]["input"]
     return "\n".join(str(m.get("content")) for m in messages) if isinstance(messages, list) else str(messages)
 
 
-def _rows(path: Path, but: str = "") -> list[dict[str, Any]]:
+def rows_of(path: Path, but: str = "") -> list[dict[str, Any]]:
     """Those without the key `but`. A file of a wheel may be a pointer to another place."""
     lines = [line for line in path.read_text().splitlines() if line.startswith("{")]
     return [row for row in map(json.loads, lines) if but not in row]

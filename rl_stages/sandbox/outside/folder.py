@@ -22,10 +22,8 @@ from cascade_rl.rl_stages.sandbox.outside.scratch import Scratch
 from cascade_rl.rl_stages.sandbox.walls.copies import Modules, copies
 
 MAX_FILE_BYTES = 1 << 20
-_ANY = Held(1 << 62, 1 << 62)
-
-
 EMPTY = Held()
+_ANY = Held(1 << 62, 1 << 62)
 
 
 class Folder:

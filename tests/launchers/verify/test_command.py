@@ -24,6 +24,7 @@ from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.run.sample_record import SampleRecord, write_samples
 from cascade_rl.rl_stages.tasks.demonstration import load_demonstrations
 from cascade_rl.rl_stages.tasks.domains import DOMAINS
+from tests.rl_stages.rewards.hacks.right_answers import spoken
 
 RED_OR_BLUE = {"options": [{"A": "red"}, {"B": "blue"}], "expected_answer": "B"}
 QUESTION = {"long_context_kind": "qa", "expected_answer": "blue", "question": "Which?"}
@@ -102,14 +103,6 @@ def test_the_turns_of_an_episode_are_played(tmp_path: Path, capsys: pytest.Captu
     assert command.run(["generate:workplace", write(tmp_path / "answers.jsonl", given)]) == 0
     lines = [line.split("\t")[2:4] for line in told(capsys)[:3]]
     assert lines == [["1", "completed"], ["0", "completed"], ["0", "truncated"]]
-
-
-def spoken(messages: Any) -> list[str]:
-    """The texts of the model's turns, as the tiny cascade's template shows them."""
-    calls = [[json.dumps(call["function"]) for call in message.get("tool_calls", ())] for message in messages]
-    turns = zip(messages, calls, strict=True)
-    texts = (m["content"] + "".join(f"<tool_call>{call}</tool_call>" for call in said) for m, said in turns)
-    return [text for message, text in zip(messages, texts, strict=True) if message["role"] == "assistant"]
 
 
 # The rollouts of a run.

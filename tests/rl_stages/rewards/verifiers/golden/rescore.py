@@ -10,28 +10,26 @@ stay where they are.
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.launchers.verify.published.recorded import text_of, turns_of
+from cascade_rl.launchers.verify.published.recorded import DOMAINS, prompt_of, rows_of, text_of, turns_of
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
-from cascade_rl.rl_stages.environments.environment import End
+from cascade_rl.rl_stages.environments.environment import Environment, played
 from cascade_rl.rl_stages.tasks.domains import domain_named
 from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 
-# Gym's resources server -> our domain
+# Gym's resources server -> our domain, of those that have rollouts in rewards.json
 SERVERS = {
-    "mcqa": "mcqa",
-    "instruction_following": "instruction_following",
-    "ifbench": "instruction_following",
-    "structured_outputs": "structured_output",
-    "single_step_tool_use_with_argument_comparison": "tool_call",
-    "code_gen": "code",
-    "math_with_judge": "math",
-    "reasoning_gym": "reasoning_gym",
-    "workplace_assistant": "workplace",
+    name: DOMAINS[name]
+    for name in (
+        *("mcqa", "instruction_following", "ifbench", "structured_outputs"),
+        *("single_step_tool_use_with_argument_comparison", "code_gen", "math_with_judge", "reasoning_gym"),
+        "workplace_assistant",
+    )
 }
 REWARDS = Path(__file__).with_name("rewards.json")
 
@@ -39,9 +37,9 @@ REWARDS = Path(__file__).with_name("rewards.json")
 def rescored(gym: Path) -> Iterator[dict[str, Any]]:
     for server, domain in SERVERS.items():
         data = gym / "resources_servers" / server / "data"
-        given = {_prompt(row): row for path in sorted(data.glob("*example.jsonl")) for row in _rows(path)}
-        for number, rollout in enumerate(_rows(data / "example_rollouts.jsonl")):
-            row = given.get(_prompt(rollout), {}) | rollout | {"agent_ref": {"name": domain}}
+        given = {prompt_of(row): row for path in sorted(data.glob("*example.jsonl")) for row in rows_of(path)}
+        for number, rollout in enumerate(rows_of(data / "example_rollouts.jsonl")):
+            row = given.get(prompt_of(rollout), {}) | rollout | {"agent_ref": {"name": domain}}
             yield {"server": server, "rollout": number, "gym": rollout["reward"], **_ours(row, domain)}
 
 
@@ -66,28 +64,12 @@ def _verdict(task: Task, output: list[dict[str, Any]], domain: str) -> Verdict:
         verifier.close()
 
 
-def _played(environment: Any, task: Task, output: list[dict[str, Any]]) -> Verdict:
+def _played(environment: Environment, task: Task, output: list[dict[str, Any]]) -> Verdict:
     """The rollout's turns, one after another; what the tools said then is not looked at."""
-    episode = environment.start(task)
-    try:
-        for turn in turns_of(output):
-            seen = episode.step(turn)
-            if isinstance(seen, End):
-                return seen.verdict
-        raise ValueError("the rollout ended before the episode did")
-    finally:
-        episode.close()
-        environment.close()
-
-
-def _prompt(row: dict[str, Any]) -> str:
-    """What the model was given: text, whatever else Gym has put around it since."""
-    messages = row["responses_create_params"]["input"]
-    return "\n".join(str(m.get("content")) for m in messages) if isinstance(messages, list) else messages
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    with closing(environment):
+        if verdict := played(environment, task, turns_of(output)):
+            return verdict
+    raise ValueError("the rollout ended before the episode did")
 
 
 if __name__ == "__main__":
