@@ -278,7 +278,7 @@ class _Pair:
         config, shard, device = config_for(self.scale.device), problem.shard, self.scale.device
         tile = config.mixture if quantity == "mixture" else config.divergence
         tokens, rows = len(self.scale), len(self.weight)
-        group_columns = shard.group_columns(config, rows)
+        group_columns = config.group_columns(shard.vocab_size)
         column_tiles = triton.cdiv(rows, tile.columns)
         mine = self.scale.new_empty(triton.cdiv(rows, group_columns), _STATISTICS, tokens)
         for start in range(0, tokens, config.launch_tokens):

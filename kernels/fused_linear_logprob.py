@@ -54,8 +54,9 @@ def fused_linear_logprob(
     sequence parallelism gather it with tensor_parallel_output_grad=False. Ignored tokens cost nothing. Tokens with zero
     gradient cost nothing in backward.
 
-    Tensors on a GPU take the Triton path. There a token has the same bits in any batch and for any number of
-    tensor-parallel ranks. This needs weight shards of a whole number of column groups (`configs.py`).
+    Tensors on a GPU take the Triton path. There a token has the same bits in any batch and, if weight shards are whole
+    column groups (`configs.py`), for any number of tensor-parallel ranks. Other shards are as exact, but their last bits
+    depend on that number.
 
     Raises ValueError for a shape, dtype, device, temperature or id out of range.
     """

@@ -128,7 +128,7 @@ def _gathered_statistics(
     saved: SavedExponentials,
 ) -> Tensor:
     """[3 + ids, tokens] over the whole vocabulary: k, total, weighted total, z of each chosen id. Fills `saved`."""
-    group_columns = shard.group_columns(config, len(weight))
+    group_columns = config.group_columns(shard.vocab_size)
     groups, ids, tokens = triton.cdiv(len(weight), group_columns), local.shape[1], len(rows)
     if not tokens:
         return scale.new_empty(3 + ids, 0)

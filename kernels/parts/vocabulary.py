@@ -6,8 +6,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cascade_rl.kernels.runtime.configs import Config
-
 IGNORED = -100  # the target of padding: it has no log-prob
 
 
@@ -38,19 +36,6 @@ class VocabularyShard:
     @property
     def ranks(self) -> int:
         return 1 if self.group is None else self.group.size()
-
-    def group_columns(self, config: Config, rows: int) -> int:
-        """Columns per group, whose statistics are merged before the all-gather. The shard has `rows` weight rows.
-
-        Raises ValueError for a shard that ends within a group: its sums would depend on the number of ranks.
-        """
-        columns = config.group_columns(self.vocab_size)
-        if self.ranks > 1 and rows % columns:
-            raise ValueError(
-                f"expected weight shards of a multiple of {columns} rows, or the sum over tensor-parallel ranks would "
-                f"depend on their number; found {rows}: pad the vocabulary to a multiple of {columns * self.ranks}"
-            )
-        return columns
 
     def local(self, ids: Tensor) -> Tensor:
         """This rank's column of each of `ids`; -1 for ids of other ranks and for IGNORED."""

@@ -52,7 +52,8 @@ class Config:
     def group_columns(self, vocab_size: int) -> int:
         """Columns per group. It depends on the vocabulary alone, or the sum would change with the number of ranks.
 
-        A vocabulary that 8 ranks cannot split into whole groups is gathered tile by tile.
+        A vocabulary that 8 ranks cannot split into whole groups is gathered tile by tile. The last group of a shard
+        that ends within one is smaller.
         """
         group = self.statistics.columns * self.group_tiles
         return group if vocab_size % (8 * group) == 0 else self.statistics.columns

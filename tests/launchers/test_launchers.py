@@ -3,16 +3,24 @@
 import importlib
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.models import family_of
 from cascade_rl.engine.models.memory import state_bytes
+from cascade_rl.engine.models.name_map import vocabulary
 from cascade_rl.engine.models.places import place_of
+from cascade_rl.engine.refit.vllm_map import VOCABULARY_MULTIPLE
 from cascade_rl.engine.train.schedule import learning_rate
+from cascade_rl.kernels.parts.vocabulary import VocabularyShard
+from cascade_rl.kernels.runtime.configs import CONFIGS
+from cascade_rl.kernels.runtime.launch import tma_operand
 from cascade_rl.launchers.local.inputs import PUBLISHED, check_inputs, check_settings, model_config, read_config
 from cascade_rl.launchers.plan.hardware import read_hardware
 from cascade_rl.rl_stages.config.cascade import Cascade
@@ -145,6 +153,36 @@ def test_layouts_divide_the_model_and_leave_the_card_room(launcher: str, kind: s
         place = place_of(0, nproc, parallel)
         held = state_bytes(name_map.shards(place), place, BFLOAT16)
         assert held.total / GIB < STATE_SHARE * gpu.memory_gib, parallel
+
+
+def head_shards(rows: int, hidden: int, vocab_size: int, ranks: int) -> list[VocabularyShard]:
+    """The shards of all ranks, which the kernels read where they are, without a copy."""
+    weight = torch.empty(rows, hidden, dtype=torch.bfloat16, device="meta")
+    assert tma_operand(weight) is weight
+    groups = [SimpleNamespace(rank=lambda rank=rank: rank, size=lambda: ranks) for rank in range(ranks)]
+    return [VocabularyShard.of(weight, vocab_size, group) for group in groups]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_kernels_take_the_heads_of_trainer_and_worker(launcher: str, kind: str) -> None:
+    """On every card. The trainer's shards are whole column groups, so that its bits do not depend on its layout; vLLM
+    pads to 64 rows."""
+    found = cascade(launcher, f"hardware={kind}")
+    hf = model_config(found)
+    vocab_size, hidden = hf["vocab_size"], hf["hidden_size"]
+    layouts = [found.layout(stage) for stage in found.stages]
+    head = vocabulary("head", vocab_size, hidden)
+    sides = {(head, layout.parallel.tensor) for layout in layouts}
+    assert all(
+        head.shard_shape(ranks)[0] % config.group_columns(vocab_size) == 0
+        for _, ranks in sides
+        for config in (CONFIGS["sm90"], CONFIGS["sm100"])
+    )
+    worker = replace(head, multiple=VOCABULARY_MULTIPLE)
+    for rule, ranks in sides | {(worker, layout.rollout.tensor) for layout in layouts}:
+        shards = head_shards(*rule.shard_shape(ranks), vocab_size, ranks)
+        assert sum(shard.columns for shard in shards) == vocab_size
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
