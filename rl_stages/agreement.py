@@ -66,5 +66,5 @@ def require_replay(fraction: float, step: int, rollout: RolloutConfig) -> None:
     if rollout.replay_routes and fraction != 1.0:
         raise Mismatch(
             f"step {step + 1}: {fraction:.4f} of the experts that the sampler chose were replayed in training, "
-            "expected all. Some samples have no routes: switch rollout.replay_routes on and prefix caching off"
+            "expected all. Some samples have no routes: switch rollout.replay_routes on"
         )

@@ -97,7 +97,8 @@ class RolloutConfig:
     checksum_every  compare at weight versions that are a multiple of this; 0: never
     sleep           engines release their device memory while the trainer works; needs CUDA
     deterministic   an interrupted batch ends with the bits that it would have had. Cost: missing samples are sampled
-                    again with the whole of their batch, turns are sampled together, and no prefix is cached
+                    again with the whole of their batch, turns are sampled together, and no batch finds prefixes that
+                    another one cached
     """
 
     engines: int = 1

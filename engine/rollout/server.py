@@ -46,6 +46,7 @@ class Server:
 
     def __init__(self, connection: Connection, settings: Settings):
         self._connection = connection
+        self._deterministic = settings.config.deterministic
         with uncollected():
             arguments = _engine_arguments(settings)
             self._engine = _build_engine(arguments)
@@ -76,6 +77,8 @@ class Server:
             self._engine.wake_up()
             self._asleep = False
         if isinstance(command, Submit):
+            if self._deterministic and not self._has_work():
+                self._drop_caches()  # a prefix cached by an earlier batch has that batch's bits
             for request in command.requests:
                 self._add(request.id, request.prompt_ids, _sampling_params(request))
         else:
@@ -143,10 +146,13 @@ class Server:
         self._engine.collective_rpc("update_weights", kwargs={"update_info": update_info})
         self._engine.collective_rpc("finish_weight_update")
         self._engine.engine_core.set_weight_version(str(version))
-        # Running requests are preempted: their keys, values and states are recomputed with the new weights.
-        if not self._engine.reset_prefix_cache(reset_running_requests=True):
-            raise RuntimeError("vLLM kept cached keys and values of the old weights")
+        self._drop_caches()
         self._version = version
+
+    def _drop_caches(self) -> None:
+        """Running requests are preempted: their keys, values and states are computed again."""
+        if not self._engine.reset_prefix_cache(reset_running_requests=True):
+            raise RuntimeError("expected vLLM to drop its prefix cache, found that it kept cached keys and values")
 
     def _score(self, sequences: Sequence[Sequence[int]]) -> list[Scored]:
         ids = [f"{SCORE_PREFIX}{index}" for index in range(len(sequences))]
@@ -201,8 +207,8 @@ def _engine_arguments(settings: Settings) -> dict[str, Any]:
     }
     model = EngineArgs(**arguments).create_model_config()
     routes = config.replay_routes and model.is_moe
-    # A cached prefix is not computed again: its experts would be unknown, and its bits are those of another batch.
-    cached = not (routes or config.deterministic) and vllm_cpu_patches.caches_prefixes(model.is_hybrid)
+    # On CUDA vLLM keeps the experts of each cached block, and returns experts only if it caches prefixes.
+    cached = (routes or not config.deterministic) and vllm_cpu_patches.caches_prefixes(model.is_hybrid, routes)
     return arguments | {"enable_return_routed_experts": routes, "enable_prefix_caching": cached}
 
 

@@ -54,9 +54,10 @@ def supported(arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def caches_prefixes(hybrid: bool) -> bool:
-    """Whether prefixes can be cached. vLLM caches the states of Mamba layers with chunked prefill only."""
-    return not (installed() and hybrid)
+def caches_prefixes(hybrid: bool, routes: bool) -> bool:
+    """Whether prefixes can be cached. vLLM caches the states of Mamba layers with chunked prefill only, and
+    `record_routes` knows the experts of what is computed only."""
+    return not (installed() and (hybrid or routes))
 
 
 def apply() -> None:
