@@ -55,8 +55,8 @@ def fused_linear_logprob(
     gradient cost nothing in backward.
 
     Tensors on a GPU take the Triton path. There a token has the same bits in any batch and, if weight shards are whole
-    column groups (`configs.py`), for any number of tensor-parallel ranks. Other shards are as exact, but their last bits
-    depend on that number.
+    column groups (`configs.py`), for any number of tensor-parallel ranks. Other shards are as exact, but their last
+    bits depend on that number.
 
     Raises ValueError for a shape, dtype, device, temperature or id out of range.
     """

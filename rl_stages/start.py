@@ -21,12 +21,13 @@ from cascade_rl.rl_stages.run.run_folder import StageFolder
 def start(refit: Refit, folder: StageFolder, tokenizer: PreTrainedTokenizerBase, model: Path, step: int) -> None:
     """Gives the engine the weights of step `step`, and verifies that it has them. Collective.
 
-    Raises StaleWeights if the gap is above rollout.probe_bound. For a stage that learns from its own samples, also
-    raises Mismatch if the gap is above its tme_bound, or if an expert that was to be replayed was not.
+    Raises StaleWeights if the gap is above rollout.probe_bound or rollout.probe_mean_bound. For a stage that learns
+    from its own samples, also raises Mismatch if the gap is above its tme_bound, or if an expert that was to be
+    replayed was not.
     """
     probe = refit.compare(step)
     on_policy = isinstance(folder.config, OnPolicyStage)
-    bounds = bounds_of(folder.config, refit.config.probe_bound)
+    bounds = bounds_of(folder.config, refit)
     replayed = probe.replay_fraction if on_policy and refit.config.replay_routes else None
     subject = Subject(str(model), refit.trainer.parallel, refit.config, replayed)
     certificate = certificate_of(subject, probed(probe), refit.probe_ids, tokenizer, bounds)
@@ -38,10 +39,11 @@ def start(refit: Refit, folder: StageFolder, tokenizer: PreTrainedTokenizerBase,
         require_replay(probe.replay_fraction, step - 1, refit.config)
 
 
-def bounds_of(stage: Stage, probe_bound: float) -> Bounds:
-    """The bounds at a stage's start. A stage that does not sample has no tme_bound; `probe_bound` alone bounds it."""
-    tme = stage.tme_bound if isinstance(stage, OnPolicyStage) else math.exp(probe_bound)
-    return Bounds(logprob=probe_bound, tme=tme)
+def bounds_of(stage: Stage, refit: Refit) -> Bounds:
+    """The bounds at a stage's start. A stage that does not sample has no tme_bound; the probe's alone bound it."""
+    tme = stage.tme_bound if isinstance(stage, OnPolicyStage) else math.inf
+    config = refit.config
+    return Bounds(logprob=config.probe_bound, tme=tme, mean=config.probe_mean_bound, exact=refit.exact)
 
 
 def _require_one_policy(certificate: Certificate, step: int) -> None:

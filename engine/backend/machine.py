@@ -3,12 +3,20 @@
 import os
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from cascade_rl.engine.backend import cpu_shim
 
+# Who reads them: PyTorch, Triton, FlashInfer, and vLLM, which keeps DeepGEMM's below its own.
+COMPILED = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "VLLM_CACHE_ROOT": "vllm",
+}
 CONTROL = "gloo"  # process group of what ranks tell each other beside their work, on any machine
 
 
@@ -35,6 +43,10 @@ class Backend:
         """Gives device memory that is not in use to other processes."""
         raise NotImplementedError
 
+    def keep_compiled(self, folder: Path) -> None:
+        """What this process and its children compile is kept in `folder`, unless their environment says where."""
+        raise NotImplementedError
+
 
 class CudaBackend(Backend):
     def spec_provider(self) -> Any:
@@ -48,6 +60,10 @@ class CudaBackend(Backend):
     def release(self) -> None:
         torch.cuda.empty_cache()
 
+    def keep_compiled(self, folder: Path) -> None:
+        for variable, name in COMPILED.items():
+            os.environ.setdefault(variable, str(folder / name))
+
 
 class CpuBackend(Backend):
     def spec_provider(self) -> Any:
@@ -59,6 +75,8 @@ class CpuBackend(Backend):
         return tensor
 
     def release(self) -> None: ...
+
+    def keep_compiled(self, folder: Path) -> None: ...
 
 
 @cache

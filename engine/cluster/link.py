@@ -73,6 +73,13 @@ def connect(invitation: Invitation) -> Connection:
     return _trusted(to, MEETING_SECONDS, invitation.key, answer_challenge, deliver_challenge)
 
 
+def send_within(connection: Connection, seconds: float) -> None:
+    """From now on a `send` of which the other side reads nothing for so long raises BlockingIOError."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as sock:
+        limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
 def _trusted(
     sock: socket.socket, patience: float, key: bytes, *challenges: Callable[[Connection, bytes], None]
 ) -> Connection:

@@ -93,12 +93,17 @@ class RolloutConfig:
     expert_parallel each worker holds whole experts instead of a part of each; needs CUDA
     max_num_seqs    requests that one engine works on at once
     kv_cache_mib    size of the KV cache of one worker
+    probe_bound     the largest |log p_train - log p_engine| of any token of a refit's probe, in nats; unless both sides
+                    compute in float32, of 99.9 % of its tokens
+    probe_mean_bound  the largest mean of it
     checksum        what both sides of a refit compare for each slice: the sum of its words, or a digest (full equality)
     checksum_every  compare at weight versions that are a multiple of this; 0: never
     sleep           engines release their device memory while the trainer works; needs CUDA
     deterministic   an interrupted batch ends with the bits that it would have had. Cost: missing samples are sampled
                     again with the whole of their batch, turns are sampled together, and no batch finds prefixes that
                     another one cached
+    start_limit_s   seconds that an engine has until its first answer; a cold compilation takes minutes
+    silence_limit_s seconds that an engine with work may go without a step or an answer; then it is replaced
     """
 
     engines: int = 1
@@ -110,15 +115,21 @@ class RolloutConfig:
     dtype: Literal["float32", "bfloat16"] = "float32"
     replay_routes: bool = True
     probe_bound: float = 1e-4
+    probe_mean_bound: float = 0.1
     checksum: Literal["sums", "digests"] = "sums"
     checksum_every: int = 10
     sleep: bool = False
     deterministic: bool = False
+    start_limit_s: float = 3600.0
+    silence_limit_s: float = 600.0
 
     def __post_init__(self) -> None:
         for name in ("engines", "tensor"):
             if getattr(self, name) < 1:
                 raise UserError(f"rollout.{name}: expected at least 1, found {getattr(self, name)}.")
+        for name in ("start_limit_s", "silence_limit_s"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"rollout.{name}: expected more than 0, found {getattr(self, name)}.")
 
 
 Check = Literal["none", "sums", "digests"]

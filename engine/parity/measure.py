@@ -17,10 +17,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from cascade_rl.engine.backend.ranks import from_rank0, is_rank0
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig
 from cascade_rl.engine.models import read_config
-from cascade_rl.engine.parity.certificate import Bounds, Certificate, LayerGap, Sides, gap_of, worst_tokens
+from cascade_rl.engine.parity.certificate import Bounds, Certificate, LayerGap, worst_tokens
 from cascade_rl.engine.parity.layer_states import layer_gaps, megatron_states, transformers_states
 from cascade_rl.engine.parity.passages import PASSAGES
 from cascade_rl.engine.rollout.client import RolloutEngine
+from cascade_rl.engine.sync.gap import Sides, gap_of
 from cascade_rl.engine.sync.probe import Probe, whole_sequence
 from cascade_rl.engine.sync.weight_sync import Refit
 from cascade_rl.engine.train.trainer import Trainer

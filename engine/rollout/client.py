@@ -4,9 +4,9 @@ import json
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Self
 
 from cascade_rl.engine.cluster.node import Node, ThisNode
@@ -26,10 +26,12 @@ from cascade_rl.engine.rollout.protocol import (
     Submit,
     UpdateWeights,
 )
-from cascade_rl.engine.rollout.server_process import Arrivals, EngineDied, EngineProcess
+from cascade_rl.engine.rollout.server_process import Arrival, Arrivals, EngineDied, EngineProcess
 from cascade_rl.engine.rollout.servers import Servers
 
 __all__ = ["EngineDied", "RolloutEngine"]
+
+LOOK_SECONDS = 1.0  # between two looks at the progress of the engines
 
 
 class RolloutEngine:
@@ -44,7 +46,8 @@ class RolloutEngine:
     first ones come from a refit or `update_weights`, and sampling before is an error. Create it in a thread that
     outlives it: the servers are killed with that thread. Without `nodes` all engines run on this one.
 
-    Every method raises `EngineDied` when a server that it needs is gone; the others continue meanwhile.
+    Every method raises `EngineDied` when a server that it needs is gone, or makes no progress and is ended; the others
+    continue meanwhile.
     """
 
     def __init__(
@@ -211,7 +214,7 @@ class RolloutEngine:
         """The next finished turn or sample, waited for; what was expected is submitted meanwhile."""
         while True:
             self._send(self._pending.release())
-            process, arrival = self._arrivals.get()
+            process, arrival = self._arrival()
             if isinstance(arrival, Future):
                 arrival = self._followed(arrival.result())
             if arrival is not None:
@@ -219,6 +222,14 @@ class RolloutEngine:
             if process and process in self._servers and self._pending.on(process.index):
                 self._arrivals.put((process, None))  # until it is replaced
                 raise self._servers.death_of(process)
+
+    def _arrival(self) -> Arrival:
+        """Raises EngineDied for a server that is stuck."""
+        while True:
+            if stuck := next((process for process in self._servers if process.stuck), None):
+                raise self._servers.death_of(stuck)
+            with suppress(Empty):
+                return self._arrivals.get(timeout=LOOK_SECONDS)
 
     def _followed(self, following: Request | Rollout) -> Rollout | None:
         """A whole sample; the next turn of one goes to the engine of the turn before."""

@@ -21,7 +21,9 @@ from cascade_rl.engine.cluster.node import Node, NodeLost, ThisNode
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.rollout.engine_layout import engines_per_node
 from cascade_rl.engine.rollout.protocol import Call
-from cascade_rl.engine.rollout.server_process import REPLY_SECONDS, end_servers
+from cascade_rl.engine.rollout.server_process import end_servers
+
+ANSWER_SECONDS = 600.0  # of a function that is called on another node, and is quick
 
 
 class FirstRank(NamedTuple):
@@ -80,8 +82,8 @@ class OtherNode:
         self._control.send_bytes(pickle.dumps(question))
 
     def _answer(self) -> Any:
-        if not self._control.poll(REPLY_SECONDS):
-            raise TimeoutError(f"no answer within {REPLY_SECONDS:.0f} s")
+        if not self._control.poll(ANSWER_SECONDS):
+            raise TimeoutError(f"no answer within {ANSWER_SECONDS:.0f} s")
         return self._control.recv()
 
 

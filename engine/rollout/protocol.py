@@ -1,7 +1,7 @@
 """The messages between the trainer's client and the engine's server. A `Rollout` is sent back as it is.
 
 Commands are handled in the order in which they were sent, between two engine steps. Every command except
-`Submit` is answered by exactly one `Reply`.
+`Submit` is answered by exactly one `Reply`. An engine that works without one says so (`Progress`).
 """
 
 from collections.abc import Callable
@@ -100,6 +100,13 @@ class Health:
     unfinished: int
     steps: int
     generated_tokens: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Sent unasked while the engine works, a few times in `silence_limit_s`: it has made so many steps."""
+
+    steps: int
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ one. vLLM and torch are imported only after the environment is set.
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from multiprocessing.connection import Connection
@@ -22,6 +23,7 @@ from cascade_rl.engine.rollout.protocol import (
     AskHealth,
     Health,
     JoinRefit,
+    Progress,
     ReceiveWeights,
     Reply,
     Score,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 SCORE_PREFIX = "score/"
 FREE_AT_START = 0.01  # of the card's memory
+SIGNS_OF_LIFE = 4  # in the time after which a silent engine is replaced
 
 
 class Server:
@@ -61,6 +64,7 @@ class Server:
         self._asleep = False
         self._steps = 0
         self._generated_tokens = 0
+        self._tell_every, self._told = settings.config.silence_limit_s / SIGNS_OF_LIFE, time.monotonic()
 
     def run(self) -> NoReturn:
         """Runs until the trainer is gone, then raises EOFError."""
@@ -113,6 +117,9 @@ class Server:
                 self._scores[output.request_id] = self._scored(output)
             else:
                 self._finish(output)
+        if time.monotonic() - self._told > self._tell_every:
+            self._connection.send(Progress(self._steps))
+            self._told = time.monotonic()
 
     def _finish(self, output: "RequestOutput") -> None:
         completion = output.outputs[0]

@@ -16,15 +16,15 @@ from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from cascade_rl.engine.cluster.link import send_within
 from cascade_rl.engine.cluster.node import Node, NodeLost
 from cascade_rl.engine.cluster.rank_environment import SAFE_PATH
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Request, Rollout
-from cascade_rl.engine.rollout.protocol import Reply, Settings, StartServer
+from cascade_rl.engine.rollout.protocol import Reply, Settings, StartServer, Submit
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 
 SERVER = "cascade_rl.engine.rollout.server"
-REPLY_SECONDS = 600.0
 LAST_WORDS_SECONDS = 5.0
 ORPHAN_SECONDS = 20.0
 TAIL_LINES, TAIL_COLUMNS = 30, 300
@@ -42,16 +42,19 @@ class EngineDied(RuntimeError):
     """An engine's process ended or went silent. `restart()` starts a new one.
 
     `exit_code` is negative for a signal, `pending_ids` are the requests that it had not finished, `log_path` is
-    its log.
+    its log. `silence` says which limit a server exceeded that was ended because it said nothing.
     """
 
-    def __init__(self, exit_code: int | None, pending_ids: tuple[str, ...], log_path: Path, tail: str):
+    def __init__(
+        self, exit_code: int | None, pending_ids: tuple[str, ...], log_path: Path, tail: str, silence: str = ""
+    ):
         self.exit_code = exit_code
         self.pending_ids = pending_ids
         self.log_path = log_path
         shown = ", ".join(pending_ids[:8]) + (", ..." if len(pending_ids) > 8 else "")
+        end = f"{silence} and was ended" if silence else "died"
         super().__init__(
-            f"the rollout engine died with exit code {exit_code} and {len(pending_ids)} pending requests "
+            f"the rollout engine {end} with exit code {exit_code} and {len(pending_ids)} pending requests "
             f"[{shown}]. Last lines of {log_path}:\n{tail}"
         )
 
@@ -122,17 +125,22 @@ class EngineProcess:
     version   of the weights that it was given; None before the first
 
     The connection reaches its end of file when either side dies. A thread of this process receives, so that the
-    server never waits for a busy trainer.
+    server never waits for a busy trainer. A server that hangs, for instance a stopped process, is known by its silence.
     """
 
     def __init__(self, settings: Settings, index: int, log_path: Path, arrivals: "Arrivals", node: Node, place: int):
         self.index, self.log_path = index, log_path
         self.version: int | None = None
         self._node = node
+        self._limits = settings.config
+        self._answered = False
+        self._given = self._returned = 0  # requests, samples
+        self._deadline = time.monotonic() + self._limits.start_limit_s
         self._arrivals = arrivals
         self._replies: SimpleQueue[Reply | None] = SimpleQueue()
         order = StartServer(place, settings.config.tensor, log_path, SERVER)
         self._connection, self.pid = node.open(launch_server, order)
+        send_within(self._connection, self._limits.silence_limit_s)
         self._reader = threading.Thread(target=self._read, name="rollouts", daemon=True)
         self._reader.start()
         self.send(settings)
@@ -142,8 +150,20 @@ class EngineProcess:
         """False once its end was noticed here."""
         return self._reader.is_alive()
 
+    @property
+    def stuck(self) -> bool:
+        """Whether it has requests, and has neither made a step nor sent anything for as long as it may."""
+        return self._given > self._returned and self._silent
+
+    @property
+    def _silent(self) -> bool:
+        return time.monotonic() >= self._deadline
+
     def send(self, message: Any) -> bool:
-        """Sends a message. False if the server is gone."""
+        """Sends a message. False if the server is gone, or has read nothing for as long as it may."""
+        self._renew()
+        if isinstance(message, Submit):
+            self._given += len(message.requests)
         try:
             self._connection.send(message)
         except OSError:
@@ -151,11 +171,13 @@ class EngineProcess:
         return True
 
     def reply(self) -> Reply | None:
-        """The answer to the oldest unanswered command; None if the server died or did not answer in time."""
-        try:
-            return self._replies.get(timeout=REPLY_SECONDS)
-        except Empty:
-            return None
+        """The answer to the oldest unanswered command; None if the server died, or was silent for too long."""
+        self._renew()
+        while True:
+            with suppress(Empty):
+                return self._replies.get(timeout=max(self._deadline - time.monotonic(), 0))
+            if self._silent:
+                return None
 
     def kill(self) -> None:
         """End the server and its workers now; on return they are gone. What has arrived stays in `arrivals`."""
@@ -163,10 +185,21 @@ class EngineProcess:
 
     def obituary(self, pending_ids: tuple[str, ...]) -> EngineDied:
         """The error that reports this server's end. Ends the server if it only hangs."""
+        silence = self._silence() if self.alive and self._silent else ""
         code = self._end(LAST_WORDS_SECONDS)
         lines = self.log_path.read_text(errors="replace").splitlines()[-TAIL_LINES:]
         tail = "\n".join(line[:TAIL_COLUMNS] for line in lines)
-        return EngineDied(code, pending_ids, self.log_path, tail)
+        return EngineDied(code, pending_ids, self.log_path, tail, silence)
+
+    def _silence(self) -> str:
+        if not self._answered:
+            return f"had not started after {self._limits.start_limit_s:g} s (rollout.start_limit_s)"
+        return f"made no step and sent nothing for {self._limits.silence_limit_s:g} s (rollout.silence_limit_s)"
+
+    def _renew(self) -> None:
+        """Once it has started, its time begins anew when it speaks, is spoken to or begins to be waited for."""
+        if self._answered:
+            self._deadline = time.monotonic() + self._limits.silence_limit_s
 
     def _end(self, seconds: float = 0.0) -> int | None:
         code = None
@@ -180,16 +213,20 @@ class EngineProcess:
         try:
             while True:
                 message = self._connection.recv()
+                self._answered = True
+                self._renew()
                 if isinstance(message, Rollout):
+                    self._returned += 1
                     self._arrivals.put((self, message))
-                else:
+                elif isinstance(message, Reply):
                     self._replies.put(message)
         except (EOFError, OSError, pickle.UnpicklingError):  # the last: a message was cut off
             self._arrivals.put((self, None))
             self._replies.put(None)
 
 
-type Arrivals = SimpleQueue[tuple[EngineProcess | None, Rollout | Future[Request | Rollout] | None]]
+type Arrival = tuple[EngineProcess | None, Rollout | Future[Request | Rollout] | None]
+type Arrivals = SimpleQueue[Arrival]
 
 
 def _await_orphans(group: int) -> None:

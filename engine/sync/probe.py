@@ -8,6 +8,7 @@ import numpy as np
 from cascade_rl.engine.backend.ranks import from_rank0
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.rollout.engine import Engine
+from cascade_rl.engine.sync.gap import Gap, gap_of
 from cascade_rl.engine.train.trainer import Trainer
 
 
@@ -23,10 +24,8 @@ class Probe:
     replay_fraction: float
 
     @property
-    def gap(self) -> float:
-        """Largest |log p_train - log p_engine| of any token; NaN if any is."""
-        gaps = [np.abs(ours - theirs).max() for ours, theirs in zip(self.trainer, self.engine, strict=True)]
-        return float(np.max(gaps))
+    def gap(self) -> Gap:
+        return gap_of(self.trainer, self.engine)
 
 
 def probe(trainer: Trainer, engine: Engine | None, ids: Sequence[Sequence[int]]) -> Probe:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 
+import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
@@ -19,6 +20,7 @@ from cascade_rl.engine.core.settings import Check, RolloutConfig
 from cascade_rl.engine.refit.group import Terms, join_as_trainer
 from cascade_rl.engine.rollout.engine import Engine
 from cascade_rl.engine.rollout.protocol import JoinRefit
+from cascade_rl.engine.sync.gap import Gap
 from cascade_rl.engine.sync.probe import Probe, probe
 from cascade_rl.engine.train.trainer import Trainer
 
@@ -31,8 +33,7 @@ class Refit:
     """One trainer and its engines; `engine` is None on all ranks but 0. All methods are collective.
 
     probe_ids  sequences of token ids to compare; engine i of n scores every n-th, beginning with number i
-    config     the number of workers, how often checksums are compared, and `probe_bound`, the largest allowed
-               |log p_train - log p_engine| of any probe token
+    config     the number of workers, how often checksums are compared, and the bounds of the probe
     """
 
     def __init__(
@@ -47,10 +48,10 @@ class Refit:
         self._joined: dict[int, int] = {}
 
     def __call__(self, version: int) -> float:
-        """Returns the probe's largest gap. Raises StaleWeights if it exceeds the bound, RefitError as `send`."""
+        """Returns the probe's largest gap. Raises StaleWeights as `require_fresh`, RefitError as `send`."""
         gap = self.compare(version).gap
         self.require_fresh(gap)
-        return gap
+        return gap.max
 
     def compare(self, version: int) -> Probe:
         """Sends the weights to the engines, and lets both sides score the probe. Raises RefitError as `send`."""
@@ -58,13 +59,21 @@ class Refit:
         self.send()
         return probe(self.trainer, self.engine, self.probe_ids)
 
-    def require_fresh(self, gap: float) -> None:
-        """Raises StaleWeights unless `gap`, the probe's, is within the bound."""
-        if not gap <= self.config.probe_bound:
+    @property
+    def exact(self) -> bool:
+        """Whether both sides compute in float32."""
+        ours = next(self.trainer.module.parameters()).dtype
+        return ours == torch.float32 and self.config.dtype == "float32"
+
+    def require_fresh(self, gap: Gap) -> None:
+        """Raises StaleWeights unless `gap`, the probe's, is within `probe_bound` and `probe_mean_bound`."""
+        (name, worst), config = gap.worst(self.exact), self.config
+        if not (worst <= config.probe_bound and gap.mean <= config.probe_mean_bound):
             raise StaleWeights(
-                f"after the refit to weight version {self.version} trainer and engine differ by {gap:.2e} on "
-                f"the probe sequences, expected at most {self.config.probe_bound:.0e} (rollout.probe_bound): the "
-                "engine does not sample from the weights that were sent"
+                f"after the refit to weight version {self.version} trainer and engine differ by {worst:.2e} "
+                f"({name}) and {gap.mean:.2e} (mean) on the probe sequences, expected at most {config.probe_bound:.0e} "
+                f"(rollout.probe_bound) and {config.probe_mean_bound:.0e} (rollout.probe_mean_bound): the engine does "
+                "not sample from the weights that were sent"
             )
 
     def send(self) -> None:

@@ -36,6 +36,7 @@ class Cluster(Node):
     setup            lines of bash that the job runs before the stage starts
     python           interpreter in the job; None: that of the launcher, or `python3` in a container
     job_dir          folder of the job scripts, on the shared file system; None: `slurm/` in the run folder
+    cache_dir        folder of compiled kernels for all runs, on the shared file system; None: `cache/` of each run
     memory           memory of a node, as sbatch's --mem; "0" requests all of it
     exclusive        whether a job has its nodes to itself
     attempts_without_progress   a job stops after this number of attempts without a newer checkpoint
@@ -58,6 +59,7 @@ class Cluster(Node):
     setup: tuple[str, ...] = ()
     python: str | None = None
     job_dir: str | None = None
+    cache_dir: str | None = None
     memory: str = "0"
     exclusive: bool = True
     attempts_without_progress: int = 3

@@ -21,7 +21,8 @@ def all_mounts(cluster: Cluster, run: Path) -> tuple[str, ...]:
 
 
 def check_container(cluster: Cluster, cascade: Cascade, workdir: Path) -> None:
-    """Raises UserError for a missing image or mount source, and for files of the stages that no mount contains."""
+    """Raises UserError for a missing image or mount source, and for what no mount contains: a file of the stages, or
+    cache_dir."""
     image = cluster.container_image
     if image is None:
         return
@@ -31,7 +32,8 @@ def check_container(cluster: Cluster, cascade: Cascade, workdir: Path) -> None:
         if not source.exists():
             raise UserError(f"mounts: no such file: {source}. The source of a mount must exist.")
     targets = [target for _, target in map(_ends, cluster.mounts)]
-    for path in (workdir, *(workdir / read for read in _paths_read(cascade))):
+    caches = [Path(cluster.cache_dir)] if cluster.cache_dir else []
+    for path in (workdir, *caches, *(workdir / read for read in _paths_read(cascade))):
         if not any(path.is_relative_to(target) for target in targets):
             raise UserError(
                 f"mounts: expected one that contains '{path}', found only {', '.join(map(str, targets)) or 'none'}. "

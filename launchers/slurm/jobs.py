@@ -17,7 +17,7 @@ from cascade_rl.launchers.slurm.cluster import Cluster
 from cascade_rl.launchers.slurm.containers import all_mounts
 from cascade_rl.launchers.stage.in_job import BEGAN, FINAL
 from cascade_rl.rl_stages.environments.nemo_gym_tables import VARIABLE as NEMO_GYM
-from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.run.run_folder import CACHE_VARIABLE, RunFolder, StageFolder
 from cascade_rl.rl_stages.run.watchdog import LIMIT_VARIABLE
 
 
@@ -112,7 +112,8 @@ def _environment(cluster: Cluster) -> Mapping[str, str]:
     """Variables of the jobs; the profile's win. A job may not inherit the launcher's, so those it needs are set."""
     nemo_gym = os.environ.get(NEMO_GYM)
     here = {NEMO_GYM: str(Path(nemo_gym).absolute())} if nemo_gym else {}
-    return RANK_ENVIRONMENT | {LIMIT_VARIABLE: str(cluster.phase_limit_seconds)} | here | dict(cluster.env)
+    caches = {CACHE_VARIABLE: cluster.cache_dir} if cluster.cache_dir else {}
+    return RANK_ENVIRONMENT | {LIMIT_VARIABLE: str(cluster.phase_limit_seconds)} | caches | here | dict(cluster.env)
 
 
 def _nodes(run: RunFolder, stage: StageFolder, cluster: Cluster) -> tuple[int, int]:

@@ -18,7 +18,8 @@ def run_stage(run: RunFolder, name: str) -> int:
     with uncollected():
         from cascade_rl.engine.backend.machine import backend
 
-        backend()  # before the import of Megatron: on a CPU it leaves out the compiler, 2 s of the start
+        # Before the import of Megatron: on a CPU the backend leaves out the compiler, 2 s of the start.
+        backend().keep_compiled(run.cache)
         from cascade_rl.distillation import mopd
         from cascade_rl.rl_stages import bradley_terry, grpo, sft
         from cascade_rl.rl_stages.session import Session

@@ -2,6 +2,7 @@
 
     runs/<name>/
       cascade.yaml  lineage.json  summary.json
+      cache/                          what a GPU's compilers made, for the next stage
       inputs.json                     cached checks of the data files (rl_stages/run/known_data.py)
       superseded/02_if_rl-1a2b3c4d/   a stage as it was before its settings, data or parent changed
       stages/01_sft/
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 INPUTS = "inputs.json"
+CACHE_VARIABLE = "CASCADE_CACHE_DIR"
 SHARED = ("base", "seed", "evaluation")  # keys of the cascade that every stage's weights or scores depend on
 LOCK_PATIENCE_S = 2.0  # the ranks of a killed launcher hold its lock for a moment
 
@@ -269,6 +271,11 @@ class RunFolder:
     cascade: Cascade
     recorded: bool = False
     known: KnownData = field(default_factory=KnownData, compare=False, repr=False)
+
+    @property
+    def cache(self) -> Path:
+        """Of what compilers make: in the run folder, unless the environment names a folder for several runs."""
+        return Path(os.environ.get(CACHE_VARIABLE, self.root / "cache")).absolute()
 
     @classmethod
     def open(cls, root: Path) -> "RunFolder":

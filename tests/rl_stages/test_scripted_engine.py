@@ -81,7 +81,7 @@ def cascade(root: Path) -> Cascade:
         base=BaseModel(hf_config=hf),
         stages=(stage,),
         evaluation=Evaluation(domains=("math",), prompts_per_domain=4, max_new_tokens=16),
-        rollout=RolloutConfig(max_model_len=128, probe_bound=1e9),
+        rollout=RolloutConfig(max_model_len=128, probe_bound=1e9, probe_mean_bound=1e9),
     )
 
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 from cascade_rl.engine.core.rollouts import Sampling
 from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
+from cascade_rl.engine.parity.measure import Subject, certificate_of, probed
 from cascade_rl.engine.sync.probe import Probe
 from cascade_rl.engine.sync.weight_sync import Refit, StaleWeights
 from cascade_rl.launchers.cli.parity import show
@@ -21,7 +23,7 @@ from cascade_rl.rl_stages.agreement import Mismatch
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.stage import Stage
-from cascade_rl.rl_stages.start import start
+from cascade_rl.rl_stages.start import bounds_of, start
 
 GRPO = GrpoStage(
     name="rl", domain="math", data=("generate:math",), steps=1, token_budget=64, sampling=Sampling(8), tme_bound=1.01
@@ -38,7 +40,7 @@ class FakeRefit(Refit):
     """One whose two sides differ by `gap` everywhere."""
 
     def __init__(self, gap: float, replay_fraction: float) -> None:
-        self.trainer: Any = SimpleNamespace(parallel=ParallelConfig())
+        self.trainer: Any = SimpleNamespace(parallel=ParallelConfig(), module=torch.nn.Linear(1, 1))
         self.config, self.probe_ids = RolloutConfig(probe_bound=0.1), [[5, 6, 7], [8, 9]]
         logprobs = [np.full(2, -1.0), np.full(1, -2.0)]
         self.found = Probe(logprobs, [side - gap for side in logprobs], replay_fraction)
@@ -48,18 +50,67 @@ class FakeRefit(Refit):
         return self.found
 
 
-def started(
-    folder: Path, stage: Stage, gap: float, replay_fraction: float = 1.0, replay_routes: bool = True
-) -> dict[str, Any]:
+def started(folder: Path, stage: Stage, gap: float, replay_fraction: float = 1.0, **settings: Any) -> dict[str, Any]:
     stage_folder: Any = SimpleNamespace(root=folder, config=stage)
     tokenizer: Any = Tokenizer()
     try:
         refit = FakeRefit(gap, replay_fraction)
-        refit.config = replace(refit.config, replay_routes=replay_routes)
+        refit.config = replace(refit.config, **settings)
         start(refit, stage_folder, tokenizer, Path("model"), 3)
     finally:
         told = json.loads((folder / "parity.json").read_text(), parse_constant=pytest.fail)  # NaN is no JSON
     return told
+
+
+class ProbedRefit(FakeRefit):
+    """One whose sides differ by one of `gaps` at each token, with a trainer and an engine of these dtypes."""
+
+    def __init__(self, gaps: np.ndarray, trainer: torch.dtype, engine: str) -> None:
+        super().__init__(0.0, 1.0)
+        self.trainer.module.to(trainer)
+        self.config, self.version = replace(self.config, dtype=engine, probe_mean_bound=0.02), 3
+        self.found = Probe([np.zeros_like(gaps)], [-gaps], 1.0)
+
+
+def gaps(usual: float, odd: float, count: int) -> np.ndarray:
+    """Of 10,000 tokens, `count` of which are odd ones."""
+    return np.where(np.arange(10_000) < count, odd, usual)
+
+
+BOTH = [(torch.float32, "bfloat16"), (torch.bfloat16, "bfloat16"), (torch.bfloat16, "float32")]
+FLOAT32 = [(torch.float32, "float32")]
+
+
+@pytest.mark.parametrize(
+    ("found", "sides", "told"),
+    [
+        (gaps(0.01, 5.0, 9), BOTH, ""),
+        (gaps(0.01, 5.0, 9), FLOAT32, r"5.00e\+00 \(largest gap\) and 1.45e-02 \(mean\)"),
+        (gaps(0.01, 0.2, 11), BOTH, r"2.00e-01 \(99.9th percentile of the gap\) and 1.02e-02 \(mean\)"),
+        (gaps(0.01, 0.09, 900), [*BOTH, *FLOAT32], ""),
+        (
+            gaps(0.03, 0.03, 0),
+            [*BOTH, *FLOAT32],
+            r"at most 1e-01 \(rollout.probe_bound\) and 2e-02 \(rollout.probe_mean",
+        ),
+    ],
+    ids=["single tokens", "a single token in float32", "some tokens", "all within", "all tokens a little"],
+)
+def test_single_tokens_are_bounded_in_float32_alone(
+    found: np.ndarray, sides: list[tuple[torch.dtype, str]], told: str
+) -> None:
+    for trainer, engine in sides:
+        refit = ProbedRefit(found, trainer, engine)
+        if told:
+            with pytest.raises(StaleWeights, match=told):
+                refit(3)
+        else:
+            assert refit(3) == found.max()  # the metric stays the largest
+        tokenizer: Any = Tokenizer()
+        subject = Subject("model", ParallelConfig(), refit.config, None)
+        ids = [list(range(len(found) + 1))]
+        certificate = certificate_of(subject, probed(refit.found), ids, tokenizer, bounds_of(SFT, refit))
+        assert bool(list(certificate.failures())) == bool(told)
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +125,7 @@ def test_the_certificate_of_the_start_is_on_disk(tmp_path: Path) -> None:
     assert (gap["max"], gap["mean"]) == pytest.approx((0.005, 0.005), abs=1e-6)
     assert gap["tme"] == pytest.approx(math.exp(0.005), abs=1e-6)
     assert (told["tokens"], told["replay_fraction"], told["failures"]) == (3, 1.0, [])
-    assert told["bounds"] == {"logprob": 0.1, "tme": 1.01, "layer": 1e-4}
+    assert told["bounds"] == {"logprob": 0.1, "tme": 1.01, "layer": 1e-4, "mean": 0.1, "exact": True}
     assert {token["token"] for token in told["worst"]} == {"6", "7", "9"}
 
 
@@ -107,11 +158,13 @@ def test_nan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StaleWeights, match="differ by nan"):
         started(tmp_path, replace(GRPO, tme_bound=9.0), gap=math.nan)
     told = json.loads((tmp_path / "parity.json").read_text())
-    assert told["pairs"] == {"Megatron/vLLM": {"max": None, "mean": None, "tme": None}}
+    assert told["pairs"] == {"Megatron/vLLM": {"max": None, "tail": None, "mean": None, "tme": None}}
     assert told["worst"][0]["gap"] is None
     assert [failure.partition(", expected")[0] for failure in told["failures"]] == [
-        "Megatron/vLLM: largest gap of a log-prob nan", "Megatron/vLLM: mean of exp|gap| nan"
-    ]  # fmt: skip
+        "Megatron/vLLM: largest gap of a log-prob nan",
+        "Megatron/vLLM: mean gap of a log-prob nan",
+        "Megatron/vLLM: mean of exp|gap| nan",
+    ]
 
 
 def test_what_is_not_finite_is_shown(tmp_path: Path) -> None:

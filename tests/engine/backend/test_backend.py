@@ -1,14 +1,18 @@
 """What a backend promises Megatron, and a world that does not hold a whole number of replicas."""
 
+import os
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 import torch
+import triton
 from megatron.core import parallel_state
 from megatron.core.transformer.transformer_config import TransformerConfig
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from cascade_rl.engine.backend import machine as backend_module
-from cascade_rl.engine.backend.machine import Backend, backend
+from cascade_rl.engine.backend.machine import COMPILED, Backend, backend
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import ParallelConfig
@@ -29,6 +33,20 @@ def test_backends(monkeypatch: pytest.MonkeyPatch, cuda: bool, device: str, grou
     machine = made(monkeypatch, cuda)
     assert (str(machine.device), machine.process_group) == (device, group)
     assert machine.config_overrides.keys() <= {field.name for field in fields(TransformerConfig)}
+
+
+def test_compiled_kernels_are_kept_where_their_makers_look(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """But for those whose place the environment says. On a CPU nothing is compiled, and vLLM's files stay shared."""
+    for variable in COMPILED:
+        monkeypatch.setenv(variable, "restored afterwards")
+        del os.environ[variable]
+    made(monkeypatch, cuda=False).keep_compiled(tmp_path)
+    assert not os.environ.keys() & COMPILED
+    os.environ["TRITON_CACHE_DIR"] = "elsewhere"
+    made(monkeypatch, cuda=True).keep_compiled(tmp_path)
+    assert cache_dir() == str(tmp_path / "inductor")
+    assert triton.knobs.cache.dir == "elsewhere"
+    assert os.environ.keys() >= COMPILED.keys()
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 import socket
 import threading
-from multiprocessing import AuthenticationError
+from multiprocessing import AuthenticationError, Pipe
 from multiprocessing.connection import Connection, wait
 
 import pytest
 
 from cascade_rl.engine.cluster import link
-from cascade_rl.engine.cluster.link import Door, Invitation, connect
+from cascade_rl.engine.cluster.link import Door, Invitation, connect, send_within
 
 HERE = "127.0.0.2"
 
@@ -100,3 +100,13 @@ def test_a_host_that_no_longer_answers_is_given_up() -> None:
                 assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
                 assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 120_000
                 sock.detach()
+
+
+def test_a_send_ends_when_nobody_reads() -> None:
+    """As a stopped process does not; until the buffer is full nobody has to."""
+    ours, theirs = Pipe()
+    send_within(ours, 0.2)
+    ours.send("small")
+    with pytest.raises(BlockingIOError):
+        ours.send(bytes(1 << 22))
+    assert theirs.recv() == "small"

@@ -15,9 +15,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import ParallelConfig
-from cascade_rl.engine.parity.certificate import Bounds, Certificate, gap_of, worst_tokens
+from cascade_rl.engine.parity.certificate import Bounds, Certificate, worst_tokens
 from cascade_rl.engine.parity.measure import certify, open_trainer, texts
 from cascade_rl.engine.parity.passages import PASSAGES
+from cascade_rl.engine.sync.gap import gap_of
 from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
 from tests.engine.models import tiny
 from tests.gloo import run_ranks

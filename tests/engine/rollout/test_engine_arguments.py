@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from cascade_rl.engine.backend.machine import COMPILED
 from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.rollout.protocol import Settings
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
@@ -15,6 +16,7 @@ from tests.engine.rollout.tiny_models import write_config
 
 vllm_cpu_patches.set_environment()
 
+from vllm import envs  # noqa: E402
 from vllm.config import VllmConfig  # noqa: E402
 from vllm.distributed.aux_output_connector import connector, worker  # noqa: E402
 from vllm.v1.worker.utils import request_memory  # noqa: E402
@@ -87,6 +89,12 @@ def test_without_routes_a_deterministic_engine_caches_none(
 ) -> None:
     found = [arguments("qwen3", tmp_path_factory.mktemp("m"), deterministic=bits) for bits in (False, True)]
     assert [one["enable_prefix_caching"] for one in found] == [True, False]
+
+
+def test_vllm_keeps_its_kernels_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "VLLM_CACHE_ROOT" in COMPILED
+    monkeypatch.setenv("VLLM_CACHE_ROOT", "/run/cache/vllm")
+    assert envs.VLLM_CACHE_ROOT == "/run/cache/vllm"
 
 
 class Routes:

@@ -25,9 +25,10 @@ class ScriptedServer:
     """Stands for EngineProcess: answers at once, draws what it is told to, and dies when it is told to.
 
     eager  draws whatever comes at once
+    stuck  makes no progress
     """
 
-    eager = False
+    eager = stuck = False
 
     def __init__(self, _settings: Settings, index: int, log_path: Path, arrivals: process.Arrivals, *_node: Any):
         self.index, self.log_path, self.version, self.alive = index, log_path, None, True
@@ -111,6 +112,24 @@ def test_a_death_is_told_until_the_server_is_replaced(start: Callable) -> None:
     for _ in range(2):
         with pytest.raises(EngineDied):
             next(engine.results())
+
+
+def test_an_engine_without_progress_is_told_while_the_others_go_on(start: Callable) -> None:
+    """Whatever arrives meanwhile is kept, and what the new engine draws comes out once."""
+    engine, servers = start(engines=2)
+    engine.submit(REQUESTS)
+    servers[0].finish(len(servers[0].drawn))
+    results = engine.results()
+    found = [next(results)]
+    servers[1].stuck = True
+    with pytest.raises(EngineDied, match=r"6 pending .*engine-1\.log"):
+        next(results)
+    servers[1].die()  # its obituary ends it
+    engine.restart()
+    engine.update_weights("image", 0)
+    servers[1].finish(len(servers[1].drawn))
+    found += engine.results()
+    assert sorted(names(found)) == names(REQUESTS)
 
 
 def test_what_arrived_before_a_restart_is_not_drawn_again(start: Callable) -> None:
@@ -231,7 +250,7 @@ def test_what_is_expected_outlives_a_restart(start: Callable) -> None:
     assert [rollout.id for rollout in engine.results()] == [REQUESTS[1].id]
 
 
-def names(requests: Iterable[Request]) -> list[str]:
+def names(requests: Iterable[Request | Rollout]) -> list[str]:
     return [request.id for request in requests]
 
 

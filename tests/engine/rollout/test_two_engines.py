@@ -1,6 +1,7 @@
 """Two engines behind one interface answer as one engine does, also when one of them dies."""
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -70,16 +71,22 @@ def test_scores_come_back_in_order_from_both(pair: Tiny) -> None:
         assert np.abs(alone.logprobs - scores[0].logprobs).max() < 1e-5
 
 
-def test_a_dead_engine_is_replaced_and_the_other_goes_on(pair: Tiny) -> None:
+@pytest.mark.parametrize(
+    ("fate", "told"),
+    [(signal.SIGKILL, "engine died with"), (signal.SIGSTOP, "made no step and sent nothing for 2 s (rollout.silence")],
+    ids=["killed", "stopped"],
+)
+def test_a_lost_engine_is_replaced_and_the_other_goes_on(pair: Tiny, fate: signal.Signals, told: str) -> None:
     """The same weights again go to the new engine alone: the other one's samples have one version."""
     pair.load(0)
     engine, old, version = pair.engine, pair.engine.pids, pair.engine.version
     requests = groups(6, LONG)
     expected = pair.sample(requests)
+    engine._servers[1]._limits = replace(CONFIG, silence_limit_s=2.0)
     engine.submit(requests)
-    os.kill(old[1], signal.SIGKILL)
+    os.kill(old[1], fate)
     found: dict[str, Rollout] = {}
-    with pytest.raises(EngineDied) as died:
+    with pytest.raises(EngineDied, match=re.escape(told)) as died:
         for rollout in engine.results():
             found[rollout.id] = rollout
     assert (died.value.exit_code, died.value.log_path.name) == (-signal.SIGKILL, "engine-1.log")

@@ -26,7 +26,7 @@ from cascade_rl.launchers.slurm.dryrun import write_dryrun
 from cascade_rl.launchers.slurm.jobs import Job, check_paths, make_jobs
 from cascade_rl.launchers.slurm.submit import Submission, run_on_cluster
 from cascade_rl.rl_stages.config.text import override
-from cascade_rl.rl_stages.run.run_folder import RunFolder
+from cascade_rl.rl_stages.run.run_folder import CACHE_VARIABLE, RunFolder
 from cascade_rl.rl_stages.run.upgrade.kept_folders import refuse
 from tests.launchers.slurm.fake_cascade import CASCADE
 from tests.rl_stages.run.test_run_folder import keep_step
@@ -227,6 +227,13 @@ def test_folders_that_a_script_cannot_name_are_refused_before_anything_is_writte
     assert not list(tmp_path.iterdir())
 
 
+def test_a_profile_may_name_the_folder_of_compiled_kernels(tmp_path: Path) -> None:
+    shared = dataclasses.replace(CLUSTER, cache_dir="/shared/kernels")
+    for cluster, told in ((CLUSTER, None), (shared, "/shared/kernels")):
+        job, *_ = jobs_of(cluster, tmp_path / "run")
+        assert job.env.get(CACHE_VARIABLE) == told
+
+
 def test_a_container_mounts_no_folder_with_a_colon() -> None:
     contained = dataclasses.replace(CLUSTER, container_image="image")
     check_paths(CLUSTER, Path("/runs/2026-11-29T14:00,a+b=c@d~1/ünner"))
@@ -235,8 +242,8 @@ def test_a_container_mounts_no_folder_with_a_colon() -> None:
 
 
 def test_containers_are_checked_before_anything_is_submitted(tmp_path: Path) -> None:
-    def check(image: str, *mounts: str) -> Callable[[], None]:
-        cluster = dataclasses.replace(CLUSTER, container_image=image, mounts=mounts)
+    def check(image: str, *mounts: str, caches: str | None = None) -> Callable[[], None]:
+        cluster = dataclasses.replace(CLUSTER, container_image=image, mounts=mounts, cache_dir=caches)
         return lambda: check_container(cluster, CASCADE, tmp_path / "work")
 
     check("team#image:1", f"{tmp_path}:{tmp_path}")()
@@ -245,6 +252,7 @@ def test_containers_are_checked_before_anything_is_submitted(tmp_path: Path) -> 
         (check("image", f"{tmp_path}/gone:/gone"), "mounts: no such file"),
         (check("image", "relative:/a"), "expected SOURCE:TARGET"),
         (check("image"), f"mounts: expected one that contains '{tmp_path}/work', found only none"),
+        (check("image", f"{tmp_path}:{tmp_path}", caches="/c"), "mounts: expected one that contains '/c', found only"),
     ):
         with pytest.raises(UserError, match=re.escape(message)):
             wrong()

@@ -35,6 +35,7 @@ class ScriptedServer:
     say: Say
     requests: list[Request]
     starts = 0
+    stuck = False
 
     def __init__(self, _settings: Settings, index: int, log_path: Path, arrivals: Arrivals, *_node: Any):
         self.index, self.log_path, self.arrivals = index, log_path, arrivals

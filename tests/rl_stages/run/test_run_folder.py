@@ -18,7 +18,7 @@ from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.text import override
 from cascade_rl.rl_stages.run import run_folder
 from cascade_rl.rl_stages.run.durable_file import JsonLines, write_atomically
-from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.run.run_folder import CACHE_VARIABLE, RunFolder, StageFolder
 from cascade_rl.rl_stages.run.sample_record import SampleRecord, read_samples, write_samples
 from cascade_rl.rl_stages.run.upgrade.kept_folders import Agree
 
@@ -73,6 +73,13 @@ def test_open_reads_what_claim_wrote(run: RunFolder) -> None:
     assert [stage.label for stage in again.stages] == ["01_sft", "02_rl"]
     assert again.stage("rl").parent == again.stage("sft")
     assert again.stage("sft").parent is None
+
+
+def test_compiled_kernels_are_the_runs_or_those_of_several(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
+    assert run.cache == run.root.absolute() / "cache"
+    monkeypatch.setenv(CACHE_VARIABLE, "/shared/kernels")
+    assert run.cache == Path("/shared/kernels")
 
 
 def test_another_configuration_is_refused_and_changes_nothing(run: RunFolder) -> None:
