@@ -67,7 +67,9 @@ QUOTED = {
         "trainer and engine differ by ", "the engine does not sample from the weights that were sent",
         "expected vLLM's parameters to be those of the map", "would leave them as they are", " broke off: ",
     ],
-    "engine_died": ["the rollout engine died with exit code ", "; starting it again"],
+    "engine_died": [
+        "died", " with exit code ", "; starting it again", "made no step and sent nothing for ", "had not started after ",
+    ],
     "out_of_memory": ["was killed by ", "raise token_budget or shorten the sequences"],
     "slow_step": [" has been in ", " samples pending: "],
     "infrastructure_failures": ["answers could not be scored, expected at most", "repair what failed and start"],
