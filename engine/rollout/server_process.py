@@ -153,7 +153,7 @@ class EngineProcess:
     @property
     def stuck(self) -> bool:
         """Whether it has requests, and has neither made a step nor sent anything for as long as it may."""
-        return self._given > self._returned and self._silent
+        return self.alive and self._given > self._returned and self._silent
 
     @property
     def _silent(self) -> bool:
