@@ -68,7 +68,8 @@ QUOTED = {
         "expected vLLM's parameters to be those of the map", "would leave them as they are", " broke off: ",
     ],
     "engine_died": [
-        "died", " with exit code ", "; starting it again", "made no step and sent nothing for ", "had not started after ",
+        "died", " with exit code ", "; starting it again",
+        "made no step and sent nothing for ", "had not started after ",
     ],
     "out_of_memory": ["was killed by ", "raise token_budget or shorten the sequences"],
     "slow_step": [" has been in ", " samples pending: "],
