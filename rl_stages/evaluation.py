@@ -1,6 +1,6 @@
 """Held-out scores of all domains, which show the effect of each stage on its own domain and on the others."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -26,15 +26,15 @@ class Evaluated(Protocol):
 
     def prompt_room(self, room: Room) -> PromptRoom: ...
 
-    def draw(
-        self, label: str, tasks: Sequence[Task], group: int, sampling: Sampling, *, heldout: bool
-    ) -> list[list[Rollout]]: ...
+    def draw_all(
+        self, batches: Mapping[str, Sequence[Task]], group: int, sampling: Sampling, *, heldout: bool
+    ) -> dict[str, list[list[Rollout]]]: ...
 
     def on_rank0[T](self, produce: Callable[[RankZero], T]) -> T: ...
 
 
 def evaluate(session: Evaluated) -> dict[str, float]:
-    """Mean score of one answer per held-out prompt, by domain. Collective.
+    """Mean score of one answer per held-out prompt, by domain, from one draw. Collective.
 
     All stages of a run use the same prompts and seeds: a stage's scores "before" are its parent's "after", to the bit.
     Samples without a score (infrastructure failures) are left out. Raises InfrastructureFailures if their share is
@@ -43,7 +43,16 @@ def evaluate(session: Evaluated) -> dict[str, float]:
     settings = session.cascade.evaluation
     total = session.cascade.evaluation_room.total
     sampling = Sampling(settings.max_new_tokens, temperature=settings.temperature, max_total_tokens=total)
-    return {domain: _score(session, domain, sampling) for domain in settings.domains}
+    room = session.prompt_room(session.cascade.evaluation_room)
+    tasks = {_label(domain): heldout_tasks(session.cascade, domain, room.admits) for domain in settings.domains}
+    answers = session.draw_all(tasks, 1, sampling, heldout=True)
+    bound = settings.max_infrastructure_failures
+
+    def means(zero: RankZero) -> dict[str, float]:
+        labels = {domain: _label(domain) for domain in settings.domains}
+        return {domain: _mean(zero, domain, tasks[label], answers[label], bound) for domain, label in labels.items()}
+
+    return session.on_rank0(means)
 
 
 def heldout_tasks(cascade: Cascade, domain: str, admits: Admits = any_length, count: int | None = None) -> list[Task]:
@@ -62,19 +71,17 @@ def heldout_tasks(cascade: Cascade, domain: str, admits: Admits = any_length, co
     return found
 
 
-def _score(session: Evaluated, domain: str, sampling: Sampling) -> float:
-    room = session.prompt_room(session.cascade.evaluation_room)
-    tasks = heldout_tasks(session.cascade, domain, room.admits)
-    answers = session.draw(f"heldout-{domain}", tasks, 1, sampling, heldout=True)
+def _label(domain: str) -> str:
+    return f"heldout-{domain}"
 
-    def mean(zero: RankZero) -> float:
-        verdicts = [verdict for ((_, verdict),) in zero.judge(tasks, answers)]
-        names = [rollout.id for (rollout,) in answers]
-        bound = session.cascade.evaluation.max_infrastructure_failures
-        require_infrastructure(zip(names, verdicts, strict=True), bound, f"held-out {domain}")
-        scores = [verdict.score for verdict in verdicts if verdict.score is not None]
-        if not scores:
-            raise RuntimeError(f"no held-out answer of {domain} could be scored: {verdicts[0].detail}")
-        return float(np.mean(scores))
 
-    return session.on_rank0(mean)
+def _mean(
+    zero: RankZero, domain: str, tasks: Sequence[Task], answers: Sequence[Sequence[Rollout]], bound: float
+) -> float:
+    verdicts = [verdict for ((_, verdict),) in zero.judge(tasks, answers)]
+    names = [rollout.id for (rollout,) in answers]
+    require_infrastructure(zip(names, verdicts, strict=True), bound, f"held-out {domain}")
+    scores = [verdict.score for verdict in verdicts if verdict.score is not None]
+    if not scores:
+        raise RuntimeError(f"no held-out answer of {domain} could be scored: {verdicts[0].detail}")
+    return float(np.mean(scores))

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
@@ -60,25 +61,30 @@ class Session[S: Stage](TrainingSession[S]):
 
     # The operations of a loop, in addition to those of `TrainingSession` and `refit`.
 
-    def draw(
-        self, label: str, tasks: Sequence[Task], group: int, sampling: Sampling, *, heldout: bool = False
-    ) -> list[list[Rollout]]:
+    def draw(self, label: str, tasks: Sequence[Task], group: int, sampling: Sampling) -> list[list[Rollout]]:
         """`group` samples for each task from the current weights; the same list on every rank.
 
         `label` names the batch. Together with the task and the position in the group it determines a sample's id and
         seed. Each answer is limited to what its prompt leaves of the total. Rank 0 begins to score each sample when it
-        ends; `zero.rewards`, or `zero.judge` for `heldout` samples, then has the verdicts.
+        ends; `zero.rewards` then has the verdicts.
         """
+        return self.draw_all({label: tasks}, group, sampling)[label]
+
+    def draw_all(
+        self, batches: Mapping[str, Sequence[Task]], group: int, sampling: Sampling, *, heldout: bool = False
+    ) -> dict[str, list[list[Rollout]]]:
+        """`draw` for several batches at once, by label. Of `heldout` samples, `zero.judge` has the verdicts."""
         self._open_ledger()
+        labelled = [(f"{label}/{i}", task) for label, tasks in batches.items() for i, task in enumerate(tasks)]
         with ExitStack() as drawing:
             batch = None
             if self.zero:
                 limits = self._limits(sampling)
-                requests = [self._requests(f"{label}/{i}", task, group, limits) for i, task in enumerate(tasks)]
-                batch = drawing.enter_context(self.zero.draw(tasks, requests, heldout))
+                requests = [self._requests(name, task, group, limits) for name, task in labelled]
+                batch = drawing.enter_context(self.zero.draw([task for _, task in labelled], requests, heldout))
                 drawing.enter_context(self.watchdog.waiting_for(batch.pending))
-            rollouts = sample(batch, self.refit)
-        return [rollouts[first : first + group] for first in range(0, len(rollouts), group)]
+            rollouts = iter(sample(batch, self.refit))
+        return {label: [list(islice(rollouts, group)) for _ in tasks] for label, tasks in batches.items()}
 
     def on_rank0[T](self, produce: Callable[[RankZero], T]) -> T:
         """The result of `produce(zero)` on rank 0, on every rank. Collective."""

@@ -163,5 +163,6 @@ class TrainingSession[S: Stage]:
         self.checkpoints.start(self.trainer, self.folder.partial_checkpoint(step), partial(self._commit, step))
 
     def _commit(self, step: int) -> None:
-        if is_rank0():
+        if self.log:
+            self.log.settle()  # the steps up to here are not run again, so nothing else would write their samples
             self.folder.commit_checkpoint(step)

@@ -3,13 +3,15 @@
 All of it goes through the control group, where ranks may wait for hours.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from cascade_rl.engine.backend.process_groups import control_group
+from cascade_rl.engine.backend.raw_arrays import outline, receive, send
 
 
 def is_rank0() -> bool:
@@ -18,16 +20,27 @@ def is_rank0() -> bool:
 
 def from_rank0[T](produce: Callable[[], T]) -> T:
     """What `produce()` returned on rank 0, for every rank. An exception ends rank 0; the launcher ends the others."""
-    box = [produce() if is_rank0() else None]
+    value = produce() if is_rank0() else None
+    told, arrays = outline(value)
+    box = [told if is_rank0() else None]
     dist.broadcast_object_list(box, src=0, group=control_group())
-    return box[0]  # type: ignore[return-value]
+    return _exchanged(value, arrays, box[0], 0)
 
 
 def from_all(mine: Any) -> list[Any]:
     """`mine` of every rank, in the order of the ranks. Collective."""
+    told, arrays = outline(mine)
     found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, mine, group=control_group())
-    return found
+    dist.all_gather_object(found, told, group=control_group())
+    return [_exchanged(mine, arrays, theirs, rank) for rank, theirs in enumerate(found)]
+
+
+def _exchanged(mine: Any, arrays: Sequence[np.ndarray], told: Any, source: int) -> Any:
+    """The value of rank `source`, whose outline is known to all."""
+    if dist.get_rank() != source:
+        return receive(told, source, control_group())
+    send(arrays, control_group())
+    return mine
 
 
 def any_rank(mine: bool) -> bool:

@@ -19,7 +19,7 @@ class TrainSequence:
     token_ids   int64 [n]
     loss_mask   bool [n - 1]
     per_token   float32 [n - 1, ...] each; a loss names what it reads ("advantage", "rollout_logprob", ...)
-    routes      int16 [n - 1, moe_layers, topk] or None
+    routes      int16 or uint8 [n - 1, moe_layers, topk] or None
     kept        for the [n - 1] positions: log-probs are over these tokens only; None: over the whole vocabulary
     """
 

@@ -1,19 +1,27 @@
-"""The group of a run's refits: trainer ranks and workers meet at a store, and each computes the same plan."""
+"""The groups of a run's refits: trainer ranks and workers meet at a store, and neighbours compute the same plan.
 
-from collections.abc import Mapping
+Each member writes one entry. Rank 0 reads them all, and answers each member with its neighbourhood. So a meeting is a
+few operations of the store for each member, however many they are.
+"""
+
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import Store
+from torch.distributed import PrefixStore, Store
 
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models.hf_config import HfConfig
+from cascade_rl.engine.models.name_map import Place
 from cascade_rl.engine.models.places import place_of
-from cascade_rl.engine.refit.plan import BUCKET_BYTES, Member, Plan, RefitError, make_plan
+from cascade_rl.engine.refit.neighbourhoods import neighbourhoods
+from cascade_rl.engine.refit.plan import BUCKET_BYTES, Concerns, Member, Plan, RefitError, make_plan
 from cascade_rl.engine.refit.transport import Group, Receiver, Sender, get, put, whereabouts
+from cascade_rl.engine.refit.verdicts import Verdicts
 from cascade_rl.engine.refit.vllm_map import WorkerPlace, worker_shards
 
 
@@ -22,7 +30,7 @@ class Terms:
     """What rank 0 tells all others.
 
     hf, parallel  the model, and how the trainer splits it
-    trainers      number of trainer ranks, which come first; the `workers` of all engines come after them
+    trainers      number of trainer ranks, which come first; the `workers` come after them, engine by engine
     seconds       timeout for a silent rank
     """
 
@@ -36,12 +44,22 @@ class Terms:
 
 @dataclass(frozen=True)
 class _Entry:
-    """What each rank tells the others."""
+    """What each rank tells rank 0; `dtypes`, which are the same on all workers, the last worker alone."""
 
     card: str
     node: str
     place: WorkerPlace | None = None
     dtypes: Mapping[str, torch.dtype] | None = None
+
+
+@dataclass(frozen=True)
+class _Neighbours:
+    """What rank 0 answers: the members of a neighbourhood by their numbers in the job, and the dtypes."""
+
+    name: str
+    trainers: Mapping[int, Member[Place]]
+    workers: Mapping[int, Member[WorkerPlace]]
+    dtypes: Mapping[str, torch.dtype]
 
 
 def join_as_trainer(
@@ -50,8 +68,10 @@ def join_as_trainer(
     """Called by every trainer rank while every worker calls `join_as_worker`. `tensors` are those of `Sender`."""
     if rank == 0:
         put(store, "terms", terms)
-    group, plan, dtypes = _meet(store, rank, terms, _Entry(*whereabouts(device)), device)
-    return Sender(group, plan, tensors, dtypes)
+    near = _meet(store, rank, terms, _Entry(*whereabouts(device)))
+    own = list(near.trainers).index(rank)
+    plan = _plan(terms, near, lambda source, _: source == own)
+    return Sender(_group(store, own, terms, near, device), plan, tensors, near.dtypes)
 
 
 def join_as_worker(
@@ -67,29 +87,68 @@ def join_as_worker(
     except RefitError as objection:
         put(store, f"entry/{rank}", objection)
         raise
-    dtypes = {name: tensor.dtype for name, tensor in found.items()}
-    group, plan, _ = _meet(store, rank, terms, _Entry(*whereabouts(device), place, dtypes), device)
-    return Receiver(group, plan, dtypes)
+    is_last = rank == terms.trainers + terms.workers - 1
+    dtypes = {name: tensor.dtype for name, tensor in found.items()} if is_last else None
+    near = _meet(store, rank, terms, _Entry(*whereabouts(device), place, dtypes))
+    own = list(near.workers).index(rank - terms.trainers)
+    plan = _plan(terms, near, lambda _, target: target == own)
+    return Receiver(_group(store, len(near.trainers) + own, terms, near, device), plan, near.dtypes)
 
 
-def _meet(
-    store: Store, rank: int, terms: Terms, entry: _Entry, device: torch.device
-) -> tuple[Group, Plan, Mapping[str, torch.dtype]]:
+def _meet(store: Store, rank: int, terms: Terms, entry: _Entry) -> _Neighbours:
     put(store, f"entry/{rank}", entry)
-    count = terms.trainers + terms.workers
-    store.wait([f"entry/{member}" for member in range(count)], timedelta(seconds=terms.seconds))
-    entries: list[Any] = [get(store, f"entry/{member}") for member in range(count)]
+    if rank == 0:
+        _answer(store, terms)
+    store.wait([f"answer/{rank}"], timedelta(seconds=terms.seconds))
+    answer = get(store, f"answer/{rank}")
+    if isinstance(answer, RefitError):
+        raise answer
+    return answer
+
+
+def _answer(store: Store, terms: Terms) -> None:
+    """Rank 0's part of a meeting."""
+    members = range(terms.trainers + terms.workers)
+    store.wait([f"entry/{member}" for member in members], timedelta(seconds=terms.seconds))
+    entries: list[Any] = [get(store, f"entry/{member}") for member in members]
     for entry in entries:
         if isinstance(entry, RefitError):
-            raise entry
+            return _tell(store, members, entry)
+    for near in _neighbours(terms, entries):
+        _tell(store, [*near.trainers, *(terms.trainers + worker for worker in near.workers)], near)
+
+
+def _tell(store: Store, members: Iterable[int], answer: _Neighbours | RefitError) -> None:
+    told = pickle.dumps(answer)
+    for member in members:
+        store.set(f"answer/{member}", told)  # type: ignore[arg-type]
+
+
+def _neighbours(terms: Terms, entries: Sequence[Any]) -> list[_Neighbours]:
     trainers = [
-        Member(place_of(number, terms.trainers, terms.parallel), entry.card, entry.node)
-        for number, entry in enumerate(entries[: terms.trainers])
+        Member(place_of(rank, terms.trainers, terms.parallel), entry.card, entry.node)
+        for rank, entry in enumerate(entries[: terms.trainers])
     ]
     workers = [Member(entry.place, entry.card, entry.node) for entry in entries[terms.trainers :]]
-    dtypes = entries[-1].dtypes
-    plan = make_plan(terms.hf, trainers, workers, lambda name: dtypes[name].itemsize, terms.bucket_bytes)
-    return Group(store, rank, terms.trainers, terms.workers, device, terms.seconds), plan, dtypes
+    return [
+        _Neighbours(
+            f"neighbourhood {number}",
+            {rank: trainers[rank] for rank in near.trainers},
+            {worker: workers[worker] for worker in near.workers},
+            entries[-1].dtypes,
+        )
+        for number, near in enumerate(neighbourhoods(trainers, workers))
+    ]
+
+
+def _plan(terms: Terms, near: _Neighbours, concerns: Concerns) -> Plan:
+    trainers, workers = list(near.trainers.values()), list(near.workers.values())
+    return make_plan(terms.hf, trainers, workers, lambda name: near.dtypes[name].itemsize, terms.bucket_bytes, concerns)
+
+
+def _group(store: Store, own: int, terms: Terms, near: _Neighbours, device: torch.device) -> Group:
+    verdicts = Verdicts(store, range(terms.workers))
+    return Group(PrefixStore(near.name, store), own, [*near.trainers], [*near.workers], verdicts, device, terms.seconds)
 
 
 def _check(hf: HfConfig, place: WorkerPlace, found: Mapping[str, Tensor]) -> None:

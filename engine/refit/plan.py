@@ -1,10 +1,12 @@
 """The plan of a refit: which slice of which trainer rank's shard goes where in which worker's parameter, and when.
 
-Pure numbers, computed once from the places of all ranks, the same in every process. Both sides of the name map say
-which rectangles of the Hugging Face tensors they hold; a transfer is an intersection of two of them. Each number
-that a worker needs has exactly one source: a rank on the worker's own card where there is one, otherwise the
-least loaded of those that hold it, on the worker's node if possible. Nothing is gathered, and nothing that a
-worker does not keep is sent to it.
+Pure numbers, computed once from the places of the ranks, the same in every process. Each rank keeps its own buckets of
+it. What depends only on the place of a rank is computed once for all ranks of that place.
+
+Both sides of the name map say which rectangles of the Hugging Face tensors they hold; a transfer is an intersection of
+two of them. Each number that a worker needs has exactly one source: a rank on the worker's own card where there is one,
+otherwise the least loaded of those that hold it, on the worker's node if possible. Nothing is gathered, and nothing
+that a worker does not keep is sent to it.
 
 The transfers are laid out over rounds: in one round no rank packs or receives more than `bucket_bytes`, half of it
 within its node and half of it between nodes, and all pairs exchange one bucket at once. This keeps stages, expert
@@ -13,13 +15,13 @@ parallel ranks and both kinds of link busy at the same time.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cascade_rl.engine.models.families.family import family_of
 from cascade_rl.engine.models.hf_config import HfConfig
-from cascade_rl.engine.models.name_map import Block, Index, Place
+from cascade_rl.engine.models.name_map import Block, Cut, Index, Place
 from cascade_rl.engine.refit.vllm_map import WorkerPlace, WorkerShard, size, worker_shards
 
 BUCKET_BYTES = 64 << 20
@@ -99,46 +101,76 @@ class _Held(NamedTuple):
     block: Block
 
 
+class _Piece(NamedTuple):
+    """What every worker of one place needs, as a rectangle of an HF tensor, and the ranks that hold it."""
+
+    holders: Sequence[_Held]
+    hf_index: Index
+    parameter: str
+    target_index: Index
+    bytes: int
+    minus_exp: bool
+
+    def transfer(self, held: _Held, target: int) -> Transfer:
+        source_index = _within(self.hf_index, held.block)
+        return Transfer(held.rank, target, held.shard, source_index, *self[2:])
+
+
+Concerns = Callable[[int, int], bool]
+"""Whether what trainer rank `source` sends to worker `target` is to be in a plan."""
+
+
+def everyone(_source: int, _target: int) -> bool:
+    """The `Concerns` of a whole plan."""
+    return True
+
+
 def make_plan(
     hf: HfConfig,
     trainers: Sequence[Member[Place]],
     workers: Sequence[Member[WorkerPlace]],
     itemsize: Callable[[str], int],
     bucket_bytes: int = BUCKET_BYTES,
+    concerns: Concerns = everyone,
 ) -> Plan:
-    """The plan of every refit between these ranks.
+    """The plan of every refit between these ranks; of its buckets, those that `concerns` says.
 
     `itemsize` gives the bytes of one number of a vLLM parameter. Raises UserError if a layout does not divide
     the model, RefitError if no trainer rank holds a part of a tensor, which it names.
     """
-    held = _held(hf, trainers)
+    if not workers:
+        return Plan((), 0)
+    held, limit = _held(hf, trainers), bucket_bytes // 2
     shards = {place: worker_shards(hf, place) for place in {worker.place for worker in workers}}
-    order = _order(shards[workers[0].place], held, trainers)
-    choice = _Choice(trainers, workers)
+    pieces = {
+        place: [list(_pieces(shard, held, itemsize(shard.name), limit)) for shard in found]
+        for place, found in shards.items()
+    }
     wanted = (
-        (target, shard, itemsize(shard.name))
-        for position in order
+        (piece, target)
+        for position in _order(shards[workers[0].place], held, trainers)
         for target, worker in enumerate(workers)
-        for shard in (shards[worker.place][position],)
+        for piece in pieces[worker.place][position]
     )
-    transfers = [
-        transfer
-        for target, shard, width in wanted
-        for block in shard.blocks
-        for transfer in _transfers(target, shard, block, held, width, bucket_bytes // 2, choice)
-    ]
-    return Plan(_rounds(transfers, choice, bucket_bytes // 2), choice.remote_bytes)
+    choice = _Choice(trainers, workers)
+    return Plan(_rounds(wanted, choice, limit, concerns), choice.remote_bytes)
 
 
 def _held(hf: HfConfig, trainers: Sequence[Member[Place]]) -> dict[str, dict[tuple, list[_Held]]]:
     """For each HF tensor the rectangles that it is split into, and the ranks that hold each of them."""
     name_map = family_of(hf).name_map(hf)
+    shards = {alike: name_map.shards(alike) for alike in {_any_copy(trainer.place) for trainer in trainers}}
     held: dict[str, dict[tuple, list[_Held]]] = defaultdict(lambda: defaultdict(list))
     for rank, trainer in enumerate(trainers):
-        for shard in name_map.shards(trainer.place):
+        for shard in shards[_any_copy(trainer.place)]:
             for block in shard.blocks:
                 held[block.hf_name][_corners(block.hf_index)].append(_Held(rank, shard.name, block))
     return held
+
+
+def _any_copy(place: Place) -> Place:
+    """The place without its number among the ranks that hold the same."""
+    return replace(place, data=Cut(), expert_data=Cut())
 
 
 def _corners(index: Index) -> tuple:
@@ -163,52 +195,48 @@ class _Choice:
     """Which of several ranks that hold the same numbers sends them."""
 
     def __init__(self, trainers: Sequence[Member[Place]], workers: Sequence[Member[WorkerPlace]]) -> None:
-        self._trainers, self._workers = trainers, workers
-        self._sent = {True: [0] * len(trainers), False: [0] * len(trainers)}  # within and between nodes
+        self._distances = [[_distance(trainer, worker) for trainer in trainers] for worker in workers]
+        within, between = [0] * len(trainers), [0] * len(trainers)
+        self._sent = (within, within, between)  # within and between nodes, by distance
         self.remote_bytes = 0
 
-    def __call__(self, holders: list[_Held], target: int, count: int) -> _Held:
-        chosen = min(holders, key=lambda holder: self._cost(holder.rank, target))
-        if not self.local(chosen.rank, target):
-            self._sent[self.near(chosen.rank, target)][chosen.rank] += count
-            self.remote_bytes += count
+    def __call__(self, piece: _Piece, target: int) -> _Held:
+        distances, sent = self._distances[target], self._sent
+        chosen = min(piece.holders, key=lambda held: (distances[held.rank], sent[distances[held.rank]][held.rank]))
+        if distance := distances[chosen.rank]:
+            sent[distance][chosen.rank] += piece.bytes
+            self.remote_bytes += piece.bytes
         return chosen
 
     def local(self, source: int, target: int) -> bool:
-        return self._trainers[source].card == self._workers[target].card
+        return self._distances[target][source] == SAME_CARD
 
     def near(self, source: int, target: int) -> bool:
-        return self._trainers[source].node == self._workers[target].node
-
-    def _cost(self, source: int, target: int) -> tuple[bool, bool, int]:
-        near = self.near(source, target)
-        return not self.local(source, target), not near, self._sent[near][source]
+        return self._distances[target][source] < OTHER_NODE
 
 
-def _transfers(
-    target: int, shard: WorkerShard, block: Block, held: dict, width: int, limit: int, choice: _Choice
-) -> Iterator[Transfer]:
-    missing = size(block.hf_index)
-    for holders in held[block.hf_name].values():
-        overlap = _intersection(block.hf_index, holders[0].block.hf_index)
-        missing -= size(overlap) if overlap else 0
-        for piece in _halves(overlap, limit // width) if overlap else ():
-            chosen = choice(holders, target, size(piece) * width)
-            yield Transfer(
-                chosen.rank,
-                target,
-                chosen.shard,
-                _within(piece, chosen.block),
-                shard.name,
-                _within(piece, block),
-                size(piece) * width,
-                shard.minus_exp,
+SAME_CARD, SAME_NODE, OTHER_NODE = range(3)
+
+
+def _distance(trainer: Member[Place], worker: Member[WorkerPlace]) -> int:
+    if trainer.card == worker.card:
+        return SAME_CARD
+    return SAME_NODE if trainer.node == worker.node else OTHER_NODE
+
+
+def _pieces(shard: WorkerShard, held: dict, width: int, limit: int) -> Iterator[_Piece]:
+    for block in shard.blocks:
+        missing = size(block.hf_index)
+        for holders in held[block.hf_name].values():
+            overlap = _intersection(block.hf_index, holders[0].block.hf_index)
+            missing -= size(overlap) if overlap else 0
+            for box in _halves(overlap, limit // width) if overlap else ():
+                yield _Piece(holders, box, shard.name, _within(box, block), size(box) * width, shard.minus_exp)
+        if missing:
+            raise RefitError(
+                f"expected trainer ranks to hold all of {block.hf_name}, which is {shard.name} in vLLM; found none "
+                f"with {missing} numbers of it: the two name maps do not describe one model"
             )
-    if missing:
-        raise RefitError(
-            f"expected trainer ranks to hold all of {block.hf_name}, which is {shard.name} in vLLM; found none with "
-            f"{missing} numbers of it: the two name maps do not describe one model"
-        )
 
 
 def _intersection(one: Index, other: Index) -> Index | None:
@@ -237,22 +265,21 @@ def _within(piece: Index, block: Block) -> Index:
     return (*block.shard_index[:front], *moved)
 
 
-def _rounds(transfers: list[Transfer], choice: _Choice, limit: int) -> tuple[tuple[Bucket, ...], ...]:
-    """Puts each transfer into the first round that has room for it at both ends."""
+def _rounds(
+    wanted: Iterable[tuple[_Piece, int]], choice: _Choice, limit: int, concerns: Concerns
+) -> tuple[tuple[Bucket, ...], ...]:
+    """Puts each piece into the first round that has room for it at both ends."""
     rounds: list[dict[tuple[int, int], list[Transfer]]] = []
     sending: dict[tuple[int, bool], _Room] = defaultdict(_Room)
     receiving: dict[tuple[int, bool], _Room] = defaultdict(_Room)
-    for transfer in transfers:
-        near = choice.near(transfer.source, transfer.target)
-        ends = sending[transfer.source, near], receiving[transfer.target, near]
-        number = max(end.first for end in ends)
-        while not all(end.fits(number, transfer.bytes, limit) for end in ends):
-            number += 1
-        for end in ends:
-            end.take(number, transfer.bytes, limit)
+    for piece, target in wanted:
+        held = choice(piece, target)
+        near = choice.near(held.rank, target)
+        number = _take(sending[held.rank, near], receiving[target, near], piece.bytes, limit)
         while len(rounds) <= number:
             rounds.append(defaultdict(list))
-        rounds[number][transfer.source, transfer.target].append(transfer)
+        if concerns(held.rank, target):
+            rounds[number][held.rank, target].append(piece.transfer(held, target))
     return tuple(
         tuple(
             Bucket(*pair, choice.local(*pair), tuple(sorted(batch, key=_narrowness))) for pair, batch in found.items()
@@ -270,16 +297,24 @@ class _Room:
     """Bytes of one rank on one kind of link in each round; `first` is the first round that is not nearly full."""
 
     def __init__(self) -> None:
-        self._used: dict[int, int] = defaultdict(int)
+        self.used: dict[int, int] = defaultdict(int)
         self.first = 0
 
-    def fits(self, number: int, count: int, limit: int) -> bool:
-        return self._used[number] + count <= limit
-
     def take(self, number: int, count: int, limit: int) -> None:
-        self._used[number] += count
-        while self._used[self.first] > limit * 7 // 8:
+        self.used[number] += count
+        while self.used[self.first] > limit * 7 // 8:
             self.first += 1
+
+
+def _take(one: _Room, other: _Room, count: int, limit: int) -> int:
+    """Takes the first round that has room in both."""
+    number, left = max(one.first, other.first), limit - count
+    used_by_one, used_by_other = one.used, other.used
+    while used_by_one[number] > left or used_by_other[number] > left:
+        number += 1
+    one.take(number, count, limit)
+    other.take(number, count, limit)
+    return number
 
 
 @dataclass(frozen=True)

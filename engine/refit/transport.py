@@ -14,7 +14,6 @@ import hashlib
 import os
 import pickle
 import socket
-import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -26,6 +25,7 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, ProcessGroupNCCL, S
 
 from cascade_rl.engine.core.settings import Check
 from cascade_rl.engine.refit.plan import Bucket, Plan, RefitError, Transfer
+from cascade_rl.engine.refit.verdicts import Verdicts
 
 CHECK_BYTES: dict[Check, int] = {"none": 0, "sums": 8, "digests": 32}
 CHECK_NUMBERS = list(CHECK_BYTES)
@@ -36,8 +36,6 @@ END = -1
 ALIGNMENT = 8
 STORAGE_DEVICE = 6  # place of the card's number among the arguments of torch's rebuild_cuda_tensor
 VERDICT_SECONDS = 10.0
-POLL_SECONDS = 1e-3
-OBJECTION = "objection"  # by any worker, to any version; it closes the group
 
 
 def whereabouts(device: torch.device) -> tuple[str, str]:
@@ -70,18 +68,32 @@ class Header(NamedTuple):
 class Group:
     """One rank of the process group of a refit: trainer ranks first, then workers.
 
-    Every rank constructs it at the same time. `sent` counts the bytes that this rank has put on the wire, as
-    "payload" (checks included) and "headers". Payload uses NCCL between CUDA devices and gloo between CPUs,
-    headers use gloo.
+    Every rank constructs it at the same time. `trainers` and `workers` are the members' numbers in the job, of which
+    messages speak; `rank` and the numbers of a plan are positions among them. `verdicts` are those of the whole job.
+    `sent` counts the bytes that this rank has put on the wire, as "payload" (checks included) and "headers". Payload
+    uses NCCL between CUDA devices and gloo between CPUs, headers use gloo.
     """
 
-    def __init__(self, store: Store, rank: int, trainers: int, workers: int, device: torch.device, seconds: float):
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        trainers: Sequence[int],
+        workers: Sequence[int],
+        verdicts: Verdicts,
+        device: torch.device,
+        seconds: float,
+    ) -> None:
         self.store, self.rank, self.trainers, self.workers, self.device = store, rank, trainers, workers, device
         self.sent: Counter[str] = Counter()
-        self.seconds = seconds
-        size, timeout = trainers + workers, timedelta(seconds=seconds)
+        self.verdicts, self.seconds = verdicts, seconds
+        size, timeout = len(trainers) + len(workers), timedelta(seconds=seconds)
         self._headers: Any = ProcessGroupGloo(PrefixStore("headers", store), rank, size, timeout)
         self._payload: Any = _payload_group(PrefixStore("payload", store), rank, size, device, timeout)
+
+    def rank_of(self, target: int) -> int:
+        """The rank in this group of the plan's worker `target`."""
+        return len(self.trainers) + target
 
     def connect(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Opens this rank's connections to its `pairs` of a sender and a receiver.
@@ -205,7 +217,7 @@ def _on_card(device: torch.device, arguments: Sequence[Any]) -> list[Any]:
 def _remote_pairs(group: Group, rounds: Sequence[Sequence[Bucket]]) -> set[tuple[int, int]]:
     """Ranks in the group of the senders and receivers of all buckets that use the wire."""
     buckets = (bucket for buckets in rounds for bucket in buckets if not bucket.local)
-    return {(bucket.source, group.trainers + bucket.target) for bucket in buckets}
+    return {(bucket.source, group.rank_of(bucket.target)) for bucket in buckets}
 
 
 def _mapped(path: str, count: int) -> Sequence[Tensor]:
@@ -254,7 +266,8 @@ class Sender:
         for bucket in (bucket for buckets in self._rounds for bucket in buckets):
             for transfer in bucket.transfers:
                 if transfer.shard not in tensors:
-                    raise RefitError(f"trainer rank {group.rank} has no {transfer.shard}, which {transfer} needs")
+                    own = group.trainers[group.rank]
+                    raise RefitError(f"trainer rank {own} has no {transfer.shard}, which {transfer} needs")
         self._targets = sorted({bucket.target for buckets in self._rounds for bucket in buckets})
         self._shared = {
             target: Shared.offer(group, f"shared/{source}/{target}", count)
@@ -276,11 +289,11 @@ class Sender:
                 self._land(*flying.popleft())
             end = Header(version, END, 0, CHECK_NUMBERS.index(check))
             for target in self._targets:
-                self.group.send_header(end, self.group.trainers + target).wait()
+                self.group.send_header(end, self.group.rank_of(target)).wait()
         except RuntimeError as broken:  # a worker that objects closes its connections
-            self._await_verdicts(version, VERDICT_SECONDS)
+            self.group.verdicts.wait(VERDICT_SECONDS)
             raise RefitError(f"the refit to weight version {version} broke off: {broken}") from broken
-        self._await_verdicts(version, self.group.seconds)
+        self.group.verdicts.wait(self.group.seconds)
 
     def _start(self, header: Header, buckets: list[Bucket], check: Check) -> tuple[list[Flight], list[int]]:
         """Returns the transfers under way, and the workers on this card, which confirm that they took their bucket."""
@@ -292,15 +305,14 @@ class Sender:
                 packed = self._shared[bucket.target].slot(header.number, length)
             else:
                 packed, buffer = buffer[:length], buffer[_aligned(length) :]
-                remote[group.trainers + bucket.target] = packed
+                remote[group.rank_of(bucket.target)] = packed
             self._pack(bucket, packed, check)
         group.settle()
         for bucket in buckets:
-            flights.append(
-                group.send_header(header._replace(bytes=_length(bucket, check)), group.trainers + bucket.target)
-            )
+            own = header._replace(bytes=_length(bucket, check))
+            flights.append(group.send_header(own, group.rank_of(bucket.target)))
         flights.append(group.send(remote))
-        return flights, [group.trainers + bucket.target for bucket in buckets if bucket.local]
+        return flights, [group.rank_of(bucket.target) for bucket in buckets if bucket.local]
 
     def _land(self, flights: list[Flight], local: list[int]) -> None:
         for flight in flights:
@@ -321,21 +333,6 @@ class Sender:
         source = self._tensors[transfer.shard][transfer.source_index]
         return -torch.exp(source.float()) if transfer.minus_exp else source
 
-    def _await_verdicts(self, version: int, seconds: float) -> None:
-        """Returns when all workers have accepted. Raises RefitError with the first objection, or after `seconds`."""
-        store, workers = self.group.store, range(self.group.workers)
-        deadline, pause = time.monotonic() + seconds, POLL_SECONDS
-        while True:
-            if store.check([OBJECTION]):
-                raise RefitError(store.get(OBJECTION).decode())
-            silent = [target for target in workers if not store.check([_verdict(version, target)])]
-            if not silent:
-                return
-            if time.monotonic() > deadline:
-                raise RefitError(f"expected every worker's verdict within {seconds:.0f} s, found none from {silent}")
-            time.sleep(pause)
-            pause = min(1.5 * pause, 0.1)
-
 
 class Coming(NamedTuple):
     """A round that a worker waits for; `packed` holds its buffers by trainer rank."""
@@ -351,7 +348,7 @@ class Receiver:
 
     def __init__(self, group: Group, plan: Plan, dtypes: Mapping[str, torch.dtype]):
         self.group, self._dtypes = group, dtypes
-        self._target = group.rank - group.trainers
+        self._target = group.rank - len(group.trainers)
         self._coming: deque[Coming] = deque()
         self._rounds = plan.received_by(self._target)
         self._sources = sorted({bucket.source for buckets in self._rounds for bucket in buckets})
@@ -371,14 +368,13 @@ class Receiver:
         try:
             self._receive(Header(version, END, 0, CHECK_NUMBERS.index(check)), destination, check)
         except RefitError as objection:
-            # the first objection counts: later ones come from workers that wait in vain
-            self.group.store.compare_set(OBJECTION, "", f"worker {self._target}: {objection}")
+            self.group.verdicts.object(self.group.workers[self._target], objection)
             self._hang_up()
             raise
         except RuntimeError as broken:  # whoever closed its connections first reports the cause
             self._hang_up()
             raise RefitError(f"the refit to weight version {version} broke off: {broken}") from broken
-        self.group.store.set(_verdict(version, self._target), "content")
+        self.group.verdicts.accept(self.group.workers[self._target])
 
     def _hang_up(self) -> None:
         self._coming.clear()
@@ -408,17 +404,17 @@ class Receiver:
         return Coming(header, buckets, packed, self.group.receive(remote))
 
     def _expect(self, source: int, wanted: Header, what: str) -> None:
-        found = self.group.receive_header(source)
+        found, name = self.group.receive_header(source), f"trainer rank {self.group.trainers[source]}"
         if found and found.version != wanted.version:
             raise RefitError(
-                f"trainer rank {source} sends weight version {found.version}, expected {wanted.version}: it does "
+                f"{name} sends weight version {found.version}, expected {wanted.version}: it does "
                 "not take part in the same refit"
             )
         if found is None and wanted.number == END:
-            raise RuntimeError(f"trainer rank {source} never finished")  # it waits for another worker, which knows why
+            raise RuntimeError(f"{name} never finished")  # it waits for another worker, which knows why
         if found != wanted:
             told = found or f"nothing for {self.group.seconds:.0f} s"
-            raise RefitError(f"trainer rank {source} left out {what}; expected {wanted}, found {told}")
+            raise RefitError(f"{name} left out {what}; expected {wanted}, found {told}")
 
     def _take(self, coming: "Coming", missing: Counter[str], destination: Destination, check: Check) -> None:
         coming.flight.wait()
@@ -445,13 +441,9 @@ class Receiver:
         if wrong.any():
             names = _named([bucket.transfers[i] for i in wrong.nonzero().flatten().tolist()])
             raise RefitError(
-                f"the {check} of trainer rank {bucket.source} and of this worker differ for {names}: these weights "
-                "are not those that were sent"
+                f"the {check} of trainer rank {self.group.trainers[bucket.source]} and of this worker differ for "
+                f"{names}: these weights are not those that were sent"
             )
-
-
-def _verdict(version: int, target: int) -> str:
-    return f"verdict/{version}/{target}"
 
 
 def _rooms(bucket: Bucket, packed: Tensor, dtypes: Mapping[str, torch.dtype]) -> Iterator[tuple[Transfer, Tensor]]:

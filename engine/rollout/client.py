@@ -206,7 +206,10 @@ class RolloutEngine:
         self._servers.close()
 
     def _rest(self) -> None:
-        """The engines hold device memory only from a call that needs it to the last sample."""
+        """The engines hold device memory only from new weights, or a call that needs it, to the last score or sample.
+
+        They stay awake between new weights and the probe that always follows: the trainer computes nothing there.
+        """
         if self._config.sleep and not self._pending:
             self._servers.ask_all(Sleep())
 
@@ -261,7 +264,6 @@ class RolloutEngine:
         for process in processes:
             process.version = version
         self._send([request for process in processes for request in self._orphans.pop(process.index, ())])
-        self._rest()
 
     def _require_weights(self, action: str) -> None:
         if self.version is None:

@@ -1,6 +1,9 @@
 """The samples of a batch of requests, even if engine processes die meanwhile."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from cascade_rl.engine.backend.ranks import from_rank0
 from cascade_rl.engine.core.rollouts import Request, Rollout
@@ -79,4 +82,12 @@ def sample(batch: Batch | None, refit: Refit) -> list[Rollout]:
     """
     while not from_rank0(lambda: batch.collect() if batch else True):
         refit.send()
-    return from_rank0(lambda: batch.in_order() if batch else [])
+    return from_rank0(lambda: [_narrow(rollout) for rollout in batch.in_order()] if batch else [])
+
+
+def _narrow(rollout: Rollout) -> Rollout:
+    """With routes, which are most of a batch, in the smallest dtype."""
+    routes = rollout.routes
+    if routes is None or not routes.size or routes.max() > np.iinfo(np.uint8).max:
+        return rollout
+    return replace(rollout, routes=routes.astype(np.uint8))

@@ -145,7 +145,7 @@ class Trainer:
             outputs = self._run(self._held(batches), partial(self._read_step, reader), forward_only=True)
         backend().release()  # to the engine on this card, which wakes up next
         local = None
-        if _speaks():
+        if _speaks() and parallel_state.get_context_parallel_rank() == 0:  # the others have the same, whole
             local = {name: unpack([output[name] for output in outputs], batches) for name in outputs[0]}
         found: list[dict[str, np.ndarray]] = [{} for _ in sequences]
         for name, index, values in _by_sequence(_gather(local)):
@@ -343,9 +343,9 @@ def _speaks() -> bool:
 
 
 def _gather(local: Any) -> list[Any]:
-    """What the reporting ranks of each replica hold, in data, then context parallel order, on every rank."""
+    """What the ranks hold that report something, in data, then context parallel order, on every rank."""
     place = _data_rank(), parallel_state.get_context_parallel_rank()
-    speakers = (item for item in from_all((place, local) if _speaks() else None) if item is not None)
+    speakers = (item for item in from_all(None if local is None else (place, local)) if item is not None)
     return [held for _, held in sorted(speakers, key=lambda item: item[0])]
 
 

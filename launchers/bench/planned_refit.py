@@ -1,12 +1,14 @@
 """Plans a refit without the cluster: bytes, rounds and wire time, from the two layouts and the link speeds."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models.hf_config import HfConfig
-from cascade_rl.engine.models.name_map import Cut
+from cascade_rl.engine.models.name_map import Cut, Place
 from cascade_rl.engine.models.places import place_of
+from cascade_rl.engine.refit.neighbourhoods import neighbourhoods
 from cascade_rl.engine.refit.plan import Links, Member, make_plan, wire_seconds
 from cascade_rl.engine.refit.vllm_map import WorkerPlace
 
@@ -15,7 +17,8 @@ CARDS_PER_NODE, BFLOAT16 = 8, 2
 
 @dataclass(frozen=True)
 class PlannedRefit:
-    """Bytes are sums over all ranks. `wire_seconds` comes from `engine.refit.plan.wire_seconds`."""
+    """Bytes are sums over all ranks. Seconds and rounds are those of the slowest neighbourhood; `wire_seconds` comes
+    from `engine.refit.plan.wire_seconds`."""
 
     plan_seconds: float
     wire_bytes: int
@@ -39,6 +42,23 @@ def planned_refit(
         Member(WorkerPlace(Cut(worker % tensor, tensor)), *_at(first_card + worker))
         for worker in range(engines * tensor)
     ]
+    parts = [
+        _planned(hf, [sources[rank] for rank in near.trainers], [targets[worker] for worker in near.workers], links)
+        for near in neighbourhoods(sources, targets)
+    ]
+    return PlannedRefit(
+        plan_seconds=max(part.plan_seconds for part in parts),
+        wire_bytes=sum(part.wire_bytes for part in parts),
+        lower_bound_bytes=sum(part.lower_bound_bytes for part in parts),
+        rounds=max(part.rounds for part in parts),
+        wire_seconds=max(part.wire_seconds for part in parts),
+    )
+
+
+def _planned(
+    hf: HfConfig, sources: Sequence[Member[Place]], targets: Sequence[Member[WorkerPlace]], links: Links
+) -> PlannedRefit:
+    """Of one neighbourhood."""
     start = time.perf_counter()
     plan = make_plan(hf, sources, targets, lambda parameter: BFLOAT16)
     spent = time.perf_counter() - start

@@ -30,6 +30,7 @@ from cascade_rl.engine.models.name_map import Block, Cut, Place, Shard
 from cascade_rl.engine.models.places import place_of
 from cascade_rl.engine.refit.plan import Links, Member, Plan, make_plan
 from cascade_rl.engine.refit.transport import Group, Receiver, Sender
+from cascade_rl.engine.refit.verdicts import Verdicts
 from cascade_rl.engine.refit.vllm_map import WorkerPlace, WorkerShard, worker_shards
 from cascade_rl.launchers.bench.planned_refit import PlannedRefit, planned_refit
 from cascade_rl.launchers.local.held_port import held_port
@@ -175,7 +176,9 @@ def _rank(hf: dict[str, Any], plans: dict[bool, Plan], store: TCPStore, rank: in
     dtypes = {shard.name: torch.float32 for shard in worker_shards(hf, WorkerPlace())}
     groups, ways = list[Group](), dict[str, Callable[[int], None]]()
     for kind, plan in zip(KINDS, (plans[False], plans[True]), strict=False):
-        group = Group(PrefixStore(kind, store), rank, TRAINERS, WORKERS, CPU, SECONDS)
+        own = PrefixStore(kind, store)
+        verdicts = Verdicts(own, range(WORKERS))
+        group = Group(own, rank, range(TRAINERS), range(WORKERS), verdicts, CPU, SECONDS)
         groups.append(group)
         if rank < TRAINERS:
             ways[kind] = Sender(group, plan, held, dtypes).send

@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_data_commands(commands)
     isolation = "Check how well this machine isolates untrusted code"
     _command(commands, "doctor", _doctor, isolation, "Exit code 1 if an attack is not contained.")
-    _add_benches(commands.add_parser("bench", help="Measure speed: step, kernels, packing, refit, verify"))
+    _add_benches(commands.add_parser("bench", help="Measure speed: step, control, kernels, packing, refit, verify"))
     return parser
 
 
@@ -128,6 +128,8 @@ def _add_benches(parser: argparse.ArgumentParser) -> None:
     benches = parser.add_subparsers(title="benchmarks", required=True, metavar="WHAT")
     step = _bench(benches, "step", _bench_step, "Show the best time of each phase of the RL steps of a run")
     step.add_argument("run", type=Path, nargs="?", default=DEMO, help=f"run folder (default: {DEMO})")
+    control = _bench(benches, "control", _bench_control, "Measure what the ranks of a large job cost each other")
+    control.add_argument("--ranks", type=int, default=512, metavar="N", help="trainer ranks (default: 512)")
     _bench(benches, "kernels", _bench_kernels, "Time the log-prob and KL ops against their baselines")
     _bench(benches, "packing", _bench_packing, "Compare the batch planner with two packing algorithms")
     _bench(benches, "refit", _bench_refit, "Measure bytes and time of a refit against gather-and-broadcast")
@@ -172,6 +174,15 @@ def _replay(options: argparse.Namespace) -> int:
     from cascade_rl.launchers.cli import replay
 
     return replay.run(options.run, options.stage, options.step)
+
+
+def _bench_control(options: argparse.Namespace) -> int:
+    from cascade_rl.engine.core.quiet_libraries import quiet_libraries
+
+    quiet_libraries()
+    from cascade_rl.launchers.bench import control
+
+    return control.run(options.json, machine(), options.ranks)
 
 
 def _bench_kernels(options: argparse.Namespace) -> int:

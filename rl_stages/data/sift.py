@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.data.rows import Row
-from cascade_rl.rl_stages.run.durable_file import sync_folder
+from cascade_rl.rl_stages.run.durable_file import sync
 
 Rule = Callable[[Row], str | None]  # why a row is dropped; None if it is kept
 EXAMPLES = 3  # of each reason
@@ -77,6 +77,6 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(path)
-        sync_folder(path.parent)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)

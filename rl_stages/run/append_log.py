@@ -13,7 +13,7 @@ from pathlib import Path
 from struct import Struct
 from threading import Lock
 
-from cascade_rl.rl_stages.run.durable_file import sync_folder
+from cascade_rl.rl_stages.run.durable_file import sync
 
 FRAME = Struct("<QI")  # size of the record in bytes, and its CRC-32
 
@@ -31,7 +31,7 @@ class AppendLog:
         """Continues the file after `kept`, its first records, and truncates the rest. Creates the file if needed."""
         self._file = path.open("ab", buffering=0)
         self._file.truncate(sum(FRAME.size + len(record) for record in kept))
-        sync_folder(path.parent)
+        sync(path.parent)
         self._lock = Lock()
         self._syncer = ThreadPoolExecutor(1, thread_name_prefix="sync")
         self._sync: Future[None] = self._syncer.submit(os.fsync, self._file.fileno())

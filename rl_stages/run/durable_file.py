@@ -20,11 +20,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(path)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
-def sync_folder(path: Path) -> None:
-    """Make the renames inside a folder durable."""
+def sync(path: Path) -> None:
+    """Make the bytes of a file, or the renames inside a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.close(descriptor)
@@ -62,7 +62,7 @@ class JsonLines:
             file.flush()
             os.fsync(file.fileno())
         if not kept:
-            sync_folder(self.path.parent)  # the file may be new
+            sync(self.path.parent)  # the file may be new
 
     def rows(self) -> list[dict[str, Any]]:
         if not self.path.exists():

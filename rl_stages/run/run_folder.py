@@ -41,7 +41,7 @@ from cascade_rl.rl_stages.config.base import BASE, BEST, is_folder
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.stage import Stage
-from cascade_rl.rl_stages.run.durable_file import JsonLines, read_json, sync_folder, write_atomically, write_json
+from cascade_rl.rl_stages.run.durable_file import JsonLines, read_json, sync, write_atomically, write_json
 from cascade_rl.rl_stages.run.known_data import KnownData
 from cascade_rl.rl_stages.run.score_gate import GateVerdict, verdicts
 from cascade_rl.rl_stages.run.stage_graph import Identity, base_hash, dependencies, identities
@@ -162,7 +162,7 @@ class StageFolder:
         """Gives the checkpoint its final name and deletes the oldest ones beyond `keep_checkpoints`, with the ledgers
         up to each. No step that reads such a ledger can run again."""
         self.partial_checkpoint(step).rename(self.checkpoint(step))
-        sync_folder(self.root / "checkpoints")
+        sync(self.root / "checkpoints")
         for old in self.checkpoint_steps()[: -self.config.keep_checkpoints]:
             self._drop_checkpoint(old)
             self._drop_ledgers(old)

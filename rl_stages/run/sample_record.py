@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cascade_rl.engine.core.rollouts import Outcome
-from cascade_rl.rl_stages.run.durable_file import sync_folder
+from cascade_rl.rl_stages.run.durable_file import sync
 
 if TYPE_CHECKING:
     import pyarrow
@@ -53,15 +53,16 @@ class SampleRecord:
 
 
 def write_samples(path: Path, records: Sequence[SampleRecord]) -> None:
-    """Writes one parquet file atomically."""
+    """Writes one parquet file atomically. It is on disk when this returns."""
     from pyarrow import parquet, table
 
     schema = _schema()
     columns = {item.name: [_plain(getattr(record, item.name)) for record in records] for item in fields(SampleRecord)}
     temporary = path.with_name(f".{path.name}.tmp")
     parquet.write_table(table(columns, schema=schema), temporary, compression="zstd")
+    sync(temporary)
     temporary.rename(path)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def read_samples(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Self
 
@@ -13,6 +14,9 @@ from cascade_rl.rl_stages.run.sample_record import SampleRecord, write_samples
 class StepLog:
     """Rank 0's log of a stage; a context manager.
 
+    A step's samples are written while the next step runs, which takes as long as many a phase for millions of tokens.
+    `settle` comes before whatever must not outlive them.
+
     seconds               of the step so far, by phase
     reward_overlapped_s   seconds by which the reward phase would be longer, had no answer been scored during generation
     """
@@ -21,8 +25,11 @@ class StepLog:
         self.folder, self.exits = folder, ExitStack()
         self.seconds: dict[str, float] = {}
         self.reward_overlapped_s = 0.0
+        self._writing: Future[None] | None = None
 
     def __enter__(self) -> Self:
+        self._writer = self.exits.enter_context(ThreadPoolExecutor(1, "samples"))
+        self.exits.callback(self.settle)
         self.progress = self.exits.enter_context(Progress(self.folder.label, self.folder.config.steps))
         self.scalars = self.folder.scalars()
         self.exits.callback(self.scalars.close)
@@ -40,11 +47,18 @@ class StepLog:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
 
     def step(self, step: int, metrics: Mapping[str, float], tokens: int, records: Sequence[SampleRecord]) -> None:
-        """Ends step `step`, counting from 1, and resets the phase times."""
+        """Ends step `step`, counting from 1, and resets the phase times. Raises as `settle`."""
+        self.settle()
         if records:
-            write_samples(self.folder.rollouts(step), records)
+            self._writing = self._writer.submit(write_samples, self.folder.rollouts(step), records)
         self.folder.record_step(step, metrics, self.seconds, tokens, self.reward_overlapped_s)
         for name, value in metrics.items():
             self.scalars.add_scalar(name, value, step)
         self.progress.step(step, metrics, self.seconds, tokens, self.reward_overlapped_s)
         self.seconds, self.reward_overlapped_s = {}, 0.0
+
+    def settle(self) -> None:
+        """Returns when the samples of all steps so far are on disk. Raises OSError if they could not be written."""
+        if self._writing:
+            writing, self._writing = self._writing, None
+            writing.result()

@@ -37,9 +37,9 @@ def scores(verdicts: list[Verdict]) -> dict[str, float]:
     session: Any = SimpleNamespace(
         cascade=CASCADE,
         prompt_room=no_limit,
-        draw=lambda label, tasks, group, sampling, heldout: [
-            [SimpleNamespace(id=f"{label}/{i}")] for i in range(len(tasks))
-        ],
+        draw_all=lambda batches, group, sampling, heldout: {
+            label: [[SimpleNamespace(id=f"{label}/{i}")] for i in range(len(tasks))] for label, tasks in batches.items()
+        },
         on_rank0=lambda produce: produce(zero),
     )
     return evaluate(session)

@@ -1,5 +1,6 @@
 """The plan in pure numbers: from the shards of any layout it makes those of any other."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from cascade_rl.engine.models import family_of
 from cascade_rl.engine.models.name_map import Cut
 from cascade_rl.engine.models.places import place_of
 from cascade_rl.engine.refit import plan as refit_plan
-from cascade_rl.engine.refit.plan import Bucket, Links, Member, Plan, RefitError, make_plan, wire_seconds
+from cascade_rl.engine.refit.plan import Bucket, Concerns, Links, Member, Plan, RefitError, make_plan, wire_seconds
 from cascade_rl.engine.refit.vllm_map import WorkerPlace, worker_shards
 from tests.engine.refit.refit_layouts import MODELS, NEMOTRON, PAIRS, Pair, fitting, hf_numbers, laid_out
 
@@ -62,6 +63,40 @@ def test_every_number_arrives_once_and_only_what_the_card_lacks_is_sent(pair: Pa
         for name in wanted:
             np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
     assert plan.wire_bytes() == plan.lower_bound == missing_bytes(pair, hf)
+
+
+PLANS = json.loads((Path(__file__).parent / "plans.json").read_text())
+
+
+@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
+def test_the_plan_is_that_of_every_rank_for_itself(pair: Pair, family: str) -> None:
+    """`plans.json` has a digest of each plan as one loop over all transfers made it."""
+    hf = MODELS[family]
+    whole = plan_of(fitting(pair, hf), hf)
+    assert digest(whole) == PLANS[family][pair.name]
+    for rank in range(pair.ranks):
+        assert own_plan(pair, hf, lambda source, _: source == rank).sent_by(rank) == whole.sent_by(rank)  # noqa: B023
+    for worker in range(len(pair.workers())):
+        own = own_plan(pair, hf, lambda _, target: target == worker)  # noqa: B023
+        assert own.received_by(worker) == whole.received_by(worker)
+
+
+def own_plan(pair: Pair, hf: dict, concerns: Concerns) -> Plan:
+    pair = fitting(pair, hf)
+    return make_plan(hf, pair.trainers(), pair.workers(), float32, BUCKET_BYTES, concerns)
+
+
+def digest(plan: Plan) -> str:
+    plain = [[plain_bucket(bucket) for bucket in buckets] for buckets in plan.rounds]
+    return hashlib.sha256(json.dumps([plain, plan.lower_bound]).encode()).hexdigest()[:16]
+
+
+def plain_bucket(bucket: Bucket) -> list:
+    transfers = [
+        [t.shard, t.parameter, str(t.source_index), str(t.target_index), t.bytes, t.minus_exp] for t in bucket.transfers
+    ]
+    return [bucket.source, bucket.target, bucket.local, transfers]
 
 
 def missing_bytes(pair: Pair, hf: dict) -> int:

@@ -6,19 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from inspect import signature
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-from torch.distributed import HashStore, PrefixStore, TCPStore
+from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
 from cascade_rl.engine.core.settings import Check, ParallelConfig
 from cascade_rl.engine.models import family_of
+from cascade_rl.engine.refit import group as refit_group
 from cascade_rl.engine.refit import transport
 from cascade_rl.engine.refit.group import Terms, join_as_trainer, join_as_worker
 from cascade_rl.engine.refit.plan import Bucket, Plan, RefitError, Transfer, make_plan
 from cascade_rl.engine.refit.transport import HEADER_WORDS, Group, Receiver, Sender, put
+from cascade_rl.engine.refit.verdicts import Verdicts
 from cascade_rl.engine.refit.vllm_map import WHOLE, WorkerPlace, worker_shards
 from tests.engine.refit.refit_layouts import MODELS, NEMOTRON, PAIRS, Pair, fitting, hf_numbers, laid_out
 from tests.engine.refit.strict_nccl import StrictNccl
@@ -71,13 +75,19 @@ def shards_of(rank: int, pair: Pair, hf: dict, scale: float = 1.0) -> dict[str, 
     return {s.name: torch.from_numpy(laid_out(s.shape, s.blocks, numbers)) for s in shards}
 
 
+def group_of(store: Store, rank: int, trainers: int, workers: int, seconds: float) -> Group:
+    """A job of one neighbourhood."""
+    verdicts = Verdicts(store, range(workers))
+    return Group(store, rank, range(trainers), range(workers), verdicts, CPU, seconds)
+
+
 def refitted(
     store: PrefixStore, rank: int, pair: Pair, hf: dict, dtype: torch.dtype, checks: tuple[Check, ...]
 ) -> Refitted:
     """One refit for each of `checks`, the numbers half as large each time."""
     plan, dtypes = planned(pair, hf, dtype), dtypes_of(pair, hf, dtype)
     count = len(pair.workers())
-    group = Group(store, rank, pair.ranks, count, CPU, SECONDS)
+    group = group_of(store, rank, pair.ranks, count, SECONDS)
     if rank < pair.ranks:
         tensors = shards_of(rank, pair, hf)
         sender = Sender(group, plan, tensors, dtypes)
@@ -220,6 +230,41 @@ def test_later_refits_bring_new_weights_cast_by_the_sender_and_checked(dtype: to
     assert sum(rank.sent["payload"] for rank in found[:4]) == 3 * plan.lower_bound + slices * (8 + 32)
 
 
+TWO_NODES = Pair("DP2 to two engines", ParallelConfig(), 2, engines=2)
+
+
+def by_neighbourhood() -> list[str]:
+    """Rank 0 and worker 0 are on one node, rank 1 and worker 1 on another. Then rank 1 sends a wrong version."""
+    rank, place = int(os.environ["RANK"]), TWO_NODES.workers()[0].place
+    store, dtypes = store_of(rank), dtypes_of(TWO_NODES, NEMOTRON, torch.float32)
+    with mock.patch.object(refit_group, "whereabouts", lambda _: (f"card {rank}", f"node {rank % 2}")):
+        if rank < TWO_NODES.ranks:
+            terms = Terms(NEMOTRON, ParallelConfig(), 2, 2, seconds=FAULT_SECONDS)
+            member: Any = join_as_trainer(store, rank, terms, shards_of(rank, TWO_NODES, NEMOTRON), CPU)
+        else:
+            found = Parameters(NEMOTRON, TWO_NODES, 0, dtypes)
+            member = join_as_worker(store, rank, place, found.tensors, CPU)
+    neighbours = [*member.group.trainers, *member.group.workers]
+    if rank < TWO_NODES.ranks:
+        member.send(1)
+        held = True
+    else:
+        member.receive(1, found)
+        held = all(torch.equal(found.tensors[name], own) for name, own in wanted(NEMOTRON, TWO_NODES, 0, 1.0).items())
+    with pytest.raises(RefitError) as error:
+        member.send(2 + rank) if rank < TWO_NODES.ranks else member.receive(2, found)
+        raise RefitError("none")
+    return [str(neighbours), str(held), str(error.value)]
+
+
+def test_neighbours_refit_alone_and_a_fault_anywhere_stops_every_trainer_rank() -> None:
+    told = run_ranks(4, by_neighbourhood)
+    assert [neighbours for neighbours, _, _ in told] == ["[0, 0]", "[1, 1]"] * 2
+    assert [held for _, held, _ in told] == ["True"] * 4
+    fault = "trainer rank 1 sends weight version 3, expected 2: it does not take part in the same refit"
+    assert [message for _, _, message in told] == [f"worker 1: {fault}"] * 2 + ["none", fault]
+
+
 FAULTY = Pair("EP2 to TP2", ParallelConfig(expert=2), 2, tensor=2)
 IN_PLACE = replace(FAULTY, colocated=True)
 
@@ -288,7 +333,7 @@ FAULTS: dict[str, tuple[Callable[[Sender], None], Check, str]] = {
 def with_fault(store: PrefixStore, rank: int, pair: Pair, name: str) -> str:
     fault, check, _ = FAULTS[name]
     plan, dtypes = planned(pair, NEMOTRON, torch.float32), dtypes_of(pair, NEMOTRON, torch.float32)
-    group = Group(store, rank, pair.ranks, len(pair.workers()), CPU, FAULT_SECONDS)
+    group = group_of(store, rank, pair.ranks, len(pair.workers()), FAULT_SECONDS)
     with pytest.raises(RefitError) as error:
         if rank < pair.ranks:
             sender = Sender(group, plan, shards_of(rank, pair, NEMOTRON), dtypes)
@@ -324,7 +369,7 @@ def test_a_buffer_that_a_trainer_rank_lacks_is_named() -> None:
     [pair] = [pair for pair in PAIRS if pair.name == "TP1 to TP1"]
     tensors = shards_of(0, pair, NEMOTRON)
     del tensors["decoder.layers.1.mlp.router.expert_bias"]
-    group = Group(HashStore(), 0, 1, 0, CPU, SECONDS)
+    group = group_of(HashStore(), 0, 1, 0, SECONDS)
     with pytest.raises(RefitError, match=r"rank 0 has no decoder\.layers\.1\.mlp\.router\.expert_bias, which model"):
         Sender(group, planned(pair, NEMOTRON, torch.float32), tensors, {})
 

@@ -320,14 +320,15 @@ def test_sequences_are_dealt_out_in_turn(start: Callable) -> None:
 
 
 def test_engines_that_share_their_devices_sleep_whenever_they_are_done(start: Callable) -> None:
+    """Not between new weights and the probe, where the trainer computes nothing."""
     engine, servers = start(engines=2, sleep=True)
+    engine.score([[1], [2]])
     engine.submit(REQUESTS)
     for server in servers:
-        assert [type(message) for message in server.told] == [UpdateWeights, Sleep, Submit]
+        assert [type(message) for message in server.told] == [UpdateWeights, Score, Sleep, Submit]
         server.finish(len(server.drawn))
     assert len(list(engine.results())) == len(REQUESTS)
-    engine.score([[1], [2]])
-    assert [type(message) for message in servers[1].told[3:]] == [Sleep, Score, Sleep]
+    assert [type(message) for message in servers[1].told[4:]] == [Sleep]
 
 
 def test_engines_do_not_sleep_unless_asked_to(start: Callable) -> None:

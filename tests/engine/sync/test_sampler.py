@@ -1,7 +1,7 @@
 """A batch of samples survives the death of the engine's process, wherever it happens, a few times."""
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ from cascade_rl.engine.backend.process_groups import join_ranks
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.engine.rollout.client import EngineDied
 from cascade_rl.engine.rollout.engine import Follow, single_turn
+from cascade_rl.engine.sync import sampler
 from cascade_rl.engine.sync.sampler import RESTARTS, Batch, sample
 from tests.gloo import run_ranks
 
@@ -109,3 +110,17 @@ def test_an_engine_that_keeps_dying_is_given_up() -> None:
     outcome = run([3.0] * (RESTARTS + 1))
     assert "died with exit code -9" in outcome.error
     assert outcome.deaths == outcome.told.count("restart") == RESTARTS
+
+
+@pytest.mark.parametrize(("largest", "dtype"), [(255, np.uint8), (256, np.int16)])
+def test_ranks_share_routes_in_the_smallest_dtype(
+    largest: int, dtype: type[np.number], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "from_rank0", lambda produce: produce())
+    routes = np.array([[[0, largest]]], np.int16)
+    batch = Batch(FragileEngine([9.0]), [], finished={})  # type: ignore[arg-type]
+    batch.requests, batch.rollouts = REQUESTS[:1], {"a": replace(rollout_of(REQUESTS[0]), routes=routes)}
+    (shared,) = sample(batch, None)  # type: ignore[arg-type]
+    assert shared.routes is not None
+    assert shared.routes.dtype == dtype
+    np.testing.assert_array_equal(shared.routes, routes)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,12 +19,13 @@ from megatron.core import parallel_state
 from safetensors.torch import load_file
 
 from cascade_rl.engine.backend.process_groups import cut_ranks, initialize_distributed
+from cascade_rl.engine.backend.ranks import from_all
 from cascade_rl.engine.core.rollouts import Kept
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import export_hf, family_of, read_config
 from cascade_rl.engine.models.build import place_of_this_rank
-from cascade_rl.engine.train import checkpoint
+from cascade_rl.engine.train import checkpoint, trainer
 from cascade_rl.engine.train.losses import Loss, PolicyLoss, SftLoss
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.kernels.policy_objective import PolicyObjective
@@ -81,12 +84,14 @@ MATRIX: dict[str, dict[str, tuple[int, ParallelConfig]]] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """Metrics and gradients (by HF name) of each loss; router biases after all of them; log-probs after the step."""
+    """Metrics and gradients (by HF name) of each loss; router biases after all of them; log-probs after the step, and
+    how many numbers the ranks told each other for these."""
 
     metrics: dict[str, dict[str, float]]
     gradients: dict[str, dict[str, np.ndarray]]
     biases: dict[str, np.ndarray]
     after: np.ndarray
+    reported: int
 
 
 def sequences(experts: int, count: int = 12) -> list[TrainSequence]:
@@ -139,7 +144,22 @@ def answer(model: Path, parallel: ParallelConfig, token_budget: int) -> Answer:
     for at, loss in enumerate(LOSSES):
         metrics[loss] = policy.update(batch, LOSSES[loss], at)
     biases = in_hf_names(policy, {n: m for n, m in policy.module.named_buffers() if n.endswith("expert_bias")})
-    return Answer(metrics, gradients, biases, np.concatenate(policy.log_probs(batch)))
+    after, reported = reported_log_probs(policy, batch)
+    return Answer(metrics, gradients, biases, after, reported)
+
+
+def reported_log_probs(policy: Trainer, batch: list[TrainSequence]) -> tuple[np.ndarray, int]:
+    """All log-probs, and how many numbers the ranks told each other for them."""
+    told: list[Any] = []
+
+    def heard(mine: Any) -> list[Any]:
+        told.extend(from_all(mine))
+        return told
+
+    with mock.patch.object(trainer, "from_all", heard):
+        logprobs = np.concatenate(policy.log_probs(batch))
+    replicas = [named["logprob"].values() for _, named in filter(None, told)]
+    return logprobs, sum(values.size for own in replicas for values in own)
 
 
 def whole_gradients(policy: Trainer) -> dict[str, torch.Tensor]:
@@ -173,6 +193,7 @@ class Outcome:
     held: set[str]
     biases_equal: bool
     after_gap: float
+    reported: int
 
 
 def outcomes(model: Path, layouts: dict[str, ParallelConfig], budget: int, expected: Answer) -> dict[str, Outcome]:
@@ -188,6 +209,7 @@ def outcomes(model: Path, layouts: dict[str, ParallelConfig], budget: int, expec
             set.intersection(*(set(tensors) for tensors in here.gradients.values())),
             all(np.array_equal(bias, expected.biases[name]) for name, bias in here.biases.items()),
             float(np.abs(here.after - expected.after).max()),
+            here.reported,
         )
     return found
 
@@ -233,6 +255,7 @@ def test_every_layout_gives_the_answer_of_one_process(model: str, layout: str, m
             assert outcome.metrics[loss] == pytest.approx(metrics, rel=BOUND, abs=1e-7)
             assert metrics["replay_fraction"] == 1.0
         assert outcome.biases_equal
+        assert outcome.reported == len(expected.after)  # each by one rank
         assert outcome.after_gap < 1e-4  # after an Adam step, which divides small gradients by small numbers
     assert set.union(*(rank[layout].held for rank in ranks)) == set(expected.gradients["sft"])
 

@@ -1,16 +1,22 @@
 """One step told to the metrics file, the event file, TensorBoard, the sample file and the terminal."""
 
+import errno
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cascade_rl.engine.core.rollouts import Outcome
+from cascade_rl.rl_stages.run import step_log
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
-from cascade_rl.rl_stages.run.sample_record import SampleRecord, read_samples
+from cascade_rl.rl_stages.run.sample_record import SampleRecord, read_samples, write_samples
 from cascade_rl.rl_stages.run.step_log import StepLog
+from cascade_rl.rl_stages.training_session import TrainingSession
 from tests.rl_stages.tiny_cascade import CASCADE
 
 RECORD = SampleRecord(
@@ -29,6 +35,12 @@ RECORD = SampleRecord(
     versions=((0, 0),),
     text="7",
 )
+
+
+def take(log: StepLog, step: int) -> None:
+    with log.phase("update"):
+        pass
+    log.step(step, {"reward": 0.5}, tokens=7, records=[RECORD])
 
 
 @pytest.fixture
@@ -66,6 +78,53 @@ def test_clocks_add_up_inside_a_step_and_start_anew_in_the_next(stage: StageFold
     first, second = (event["seconds"] for event in stage.events.rows())
     assert first["update"] >= 0.04
     assert set(second) == {"refit"}
+
+
+def test_a_step_does_not_wait_for_its_samples_and_what_must_not_outlive_them_does(
+    stage: StageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, allowed = threading.Event(), threading.Event()
+
+    def slow(path: Path, records: Sequence[SampleRecord]) -> None:
+        begun.set()
+        assert allowed.wait(60)
+        write_samples(path, records)
+
+    monkeypatch.setattr(step_log, "write_samples", slow)
+    with StepLog(stage) as log:
+        take(log, 1)
+        assert begun.wait(60)
+        assert stage.metrics.rows() == [{"step": 1, "reward": 0.5}]
+        assert not stage.rollouts(1).exists()
+        threading.Timer(0.05, allowed.set).start()
+        log.settle()
+        assert [row["id"] for row in read_samples(stage.rollouts(1))] == ["a"]
+
+
+def test_the_last_samples_are_on_disk_when_the_log_is_closed(stage: StageFolder) -> None:
+    with StepLog(stage) as log:
+        for step in (1, 2):
+            take(log, step)
+    assert stage.rollouts(1).exists()
+    assert stage.rollouts(2).exists()
+
+
+def test_samples_that_cannot_be_written_end_the_next_step(stage: StageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, records: Sequence[SampleRecord]) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(step_log, "write_samples", full)
+    with StepLog(stage) as log:
+        take(log, 1)
+        with pytest.raises(OSError, match="No space left"):
+            take(log, 2)
+    assert [row["step"] for row in stage.metrics.rows()] == [1]
+
+
+def test_a_checkpoint_is_complete_only_when_the_samples_of_its_steps_are_on_disk() -> None:
+    told = mock.Mock()
+    TrainingSession._commit(mock.Mock(log=told.log, folder=told.folder), 3)
+    assert told.mock_calls == [mock.call.log.settle(), mock.call.folder.commit_checkpoint(3)]
 
 
 def test_a_step_without_samples_writes_no_sample_file(stage: StageFolder) -> None:
