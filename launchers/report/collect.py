@@ -13,7 +13,6 @@ from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.stage import OnPolicyStage
 from cascade_rl.rl_stages.run.durable_file import read_json
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
-from cascade_rl.rl_stages.run.stage_graph import base_hash
 
 EXPERT_COLUMNS = 120  # columns of a heat map of expert load; more steps are averaged
 Events = list[dict[str, Any]]
@@ -47,7 +46,7 @@ def _header(run: RunFolder) -> dict[str, Any]:
         "name": run.cascade.name,
         "folder": str(run.root),
         "base": base.hf or f"{(base.hf_config or {}).get('model_type', 'model')}, random weights",
-        "base_hash": base_hash(run.cascade),
+        "base_hash": run.base_hash,
         "seed": run.cascade.seed,
         "nproc": run.cascade.nproc,
         "heldout": run.cascade.evaluation.prompts_per_domain,

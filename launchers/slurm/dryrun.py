@@ -16,7 +16,7 @@ from cascade_rl.rl_stages.run.run_folder import RunFolder
 
 def write_dryrun(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Submission, folder: Path) -> None:
     """Writes to `folder` cascade.yaml, plan.txt, jobs.json (nodes, what waits for what) and each job's script. Prints
-    what the launch would set aside."""
+    what the launch would set aside, or go on with under other settings."""
     check_settings(cascade)
     check_paths(how.cluster, root, folder)
     run = RunFolder(root, cascade)
@@ -32,5 +32,5 @@ def write_dryrun(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Sub
     write_json(folder / "jobs.json", entries)
     write_atomically(folder / "cascade.yaml", to_yaml(cascade))
     write_atomically(folder / "plan.txt", plan.text(cascade, cascade.hardware))
-    for item in run.set_aside():
-        print(f"would be set aside: {item}")
+    for item in run.changed():
+        print(f"{'would go on' if item.fate == 'goes on' else 'would be set aside'}: {item}")

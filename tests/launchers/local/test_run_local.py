@@ -80,11 +80,23 @@ def test_another_configuration_on_the_same_folder_is_refused(finished: tuple[Pat
 
 def test_a_changed_stage_runs_again_and_nothing_else(tmp_path: Path) -> None:
     assert nemo_run(tmp_path, LAUNCHER)[0] == 0
-    code, out, err = nemo_run(tmp_path, LAUNCHER, "math_rl.steps=7", "--rerun", "math_rl")
+    code, out, err = nemo_run(tmp_path, LAUNCHER, "math_rl.optimizer.lr=1e-5", "--rerun", "math_rl")
     assert (code, err) == (0, "")
-    said = "set aside 02_math_rl (done): math_rl.steps 6 -> 7\n01_sft: done before, skipped\n02_math_rl: starting"
+    said = (
+        "set aside 02_math_rl (done): math_rl.optimizer.lr 3e-06 -> 1e-05\n01_sft: done before, skipped\n02_math_rl: s"
+    )
     assert said in out
-    assert "02_math_rl step 7\n" in out
+    assert "02_math_rl step 6\n" in out
+
+
+def test_a_finished_stage_goes_on_to_more_steps(tmp_path: Path) -> None:
+    assert nemo_run(tmp_path, LAUNCHER)[0] == 0
+    code, out, err = nemo_run(tmp_path, LAUNCHER, "math_rl.steps=8", "math_rl.token_budget=256")
+    assert (code, err) == (0, "")
+    assert (
+        "02_math_rl (done): math_rl.steps 6 -> 8; math_rl.token_budget 512 -> 256 (goes on from there)\n"
+        "01_sft: done before, skipped\n02_math_rl: going on from step 6 of 8\n02_math_rl step 7\n"
+    ) in out
 
 
 def test_a_stage_alone_needs_what_it_builds_on(tmp_path: Path) -> None:
