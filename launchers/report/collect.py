@@ -86,6 +86,7 @@ def _stage(run: RunFolder, stage: StageFolder) -> dict[str, Any]:
         "phases": _phases(events),
         "attempts": list(_attempts(events)),
         "deaths": [[event["time"], event["detail"]] for event in events if event["event"] == "engine_died"],
+        "warnings": [[event["step"], event["detail"]] for event in events if event["event"] == "warning"],
     }
 
 

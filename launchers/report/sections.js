@@ -169,6 +169,8 @@ function failures(run) {
   if (run.unfinished.length) body.append(h("p", { class: "note" }, `Rollouts of steps that were not finished: ${run.unfinished.map(([stage, step]) => `${run.stages[stage].label} step ${step}`).join(", ")}.`));
   const attempts = run.stages.flatMap((stage) => stage.attempts.map((attempt, i) => [stage.label, `${i + 1} of ${stage.attempts.length}`, moment(attempt.time), whole(attempt.from), duration(attempt.seconds), ending(attempt.code)]));
   if (attempts.length) body.append(h("h3", null, "Attempts"), h("div", { class: "scroll" }, table(["stage", "attempt", "started", "from step", "duration", "ended with"], attempts)));
+  const warnings = run.stages.flatMap((stage) => stage.warnings.map(([step, detail]) => [stage.label, whole(step), h("td", { class: "wrap mono bad" }, detail)]));
+  if (warnings.length) body.append(h("h3", null, "Warnings"), h("div", { class: "scroll" }, table(["stage", "step", "message"], warnings)));
   const deaths = run.stages.flatMap((stage) => stage.deaths.map(([time, detail]) => [stage.label, moment(time), h("td", { class: "wrap mono" }, detail)]));
   body.append(h("h3", null, `Engine deaths: ${deaths.length || "none"}`));
   if (deaths.length) body.append(h("div", { class: "scroll" }, table(["stage", "time", "message"], deaths)));
