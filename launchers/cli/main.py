@@ -148,8 +148,9 @@ def _bench(benches: Commands, name: str, run: Run, text: str) -> argparse.Argume
 
 def _status(options: argparse.Namespace) -> int:
     from cascade_rl.launchers.report import status
+    from cascade_rl.launchers.slurm.submit import live_stages
 
-    return status.run(options.run)
+    return status.run(options.run, live_stages(options.run.resolve()))
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -160,8 +161,9 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     from cascade_rl.launchers.report import page
+    from cascade_rl.launchers.slurm.submit import live_stages
 
-    return page.run(options.run, options.out, options.rollouts)
+    return page.run(options.run, options.out, options.rollouts, live_stages(options.run.resolve()))
 
 
 def _replay(options: argparse.Namespace) -> int:

@@ -75,8 +75,8 @@ class GrpoStage(OnPolicyStage):
     kl_coefficient    weight of the KL to the stage's first weights; 0 except in RLHF (0.03)
     overlong          a truncated sample has reward 0, or what a Bradley-Terry model gives it ("penalty"), or is left
                       out of the loss ("filter")
-    score_truncated   the verifier scores truncated answers too, as TRL and verl do; False: their score is 0. One that is
-                      cut off in its reasoning is scored only by a reward of the user's. Evaluation never does
+    score_truncated   the verifier scores truncated answers too, as in TRL and verl; False: their score is 0, as in
+                      evaluation. What is cut off in its reasoning is scored only by a reward of the user's
     domains           the domains of the data, if there are several; `domain` is then only a name
     extensions        longer answers, and the settings that change with them, from given steps on
     dynamic_filtering   a step uses only groups with unequal rewards, and samples more until it has enough

@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-# Metrics that the line shows when a step has them, in this order, with their format. `tme` is the train/rollout gap: the
-# mean of exp|log p_train - log p_rollout|, 1 when both agree. `signal_fraction` is 0 if no reward teaches anything.
+# Metrics that the line shows when a step has them, in this order, with their format. `tme` is the
+# train/rollout gap: the mean of exp|log p_train - log p_rollout|, 1 when both agree. `signal_fraction`
+# is 0 if no reward teaches anything.
 SHOWN = {
     "loss": ".4f",
     "reward": ".3f",

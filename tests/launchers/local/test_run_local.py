@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cascade_rl.rl_stages.run.durable_file import JsonLines
 from tests.living import runs
 
 HERE = Path(__file__).parents[1]
@@ -142,6 +143,9 @@ def test_a_failed_rank_ends_all_and_gives_its_exit_code(tmp_path: Path, fail: st
     assert returned == code
     assert told in out
     assert f"failed with exit code {code}" in out
+    events = JsonLines(tmp_path / "runs/fake/stages/02_math_rl/events.jsonl").rows()
+    (ended,) = (event for event in events if event["event"] == "ended")
+    assert ended["message"] == f"{told.partition(chr(10))[0]}: rank {fail[0]} fails at step 3"
     assert "01_sft: done in" in out
     assert not any(runs(int(pid)) for pid in pids.read_text().split())
 
