@@ -16,7 +16,7 @@ from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 from cascade_rl.rl_stages.run.known_data import KnownData
 
-PYTHON = "python:"
+PYTHON = ("python", "python-answer")  # kinds of rewards whose target is MODULE:FUNCTION
 OF_A_MODEL = {".safetensors", ".json", ".jinja", ".model", ".txt"}
 READERS = 8  # threads; hashing leaves the interpreter's lock
 
@@ -65,6 +65,7 @@ def _model_files(folder: str) -> dict[str, str]:
 
 def _rewards(stage: Stage) -> Iterator[tuple[str, str]]:
     for domain in stage.trained_domains if isinstance(stage, OnPolicyStage) else ():
-        module = domain.removeprefix(PYTHON).partition(":")[0]
-        if domain.startswith(PYTHON) and (file := module_file(module)):
-            yield f"{PYTHON}{module}", file_hash(file)
+        kind, _, target = domain.partition(":")
+        module = target.partition(":")[0]
+        if kind in PYTHON and (file := module_file(module)):
+            yield f"python:{module}", file_hash(file)
