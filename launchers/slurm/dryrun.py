@@ -11,7 +11,8 @@ from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.config.text import to_yaml
 from cascade_rl.rl_stages.run.durable_file import write_atomically, write_json
-from cascade_rl.rl_stages.run.run_folder import RunFolder
+from cascade_rl.rl_stages.run.known_data import KnownData
+from cascade_rl.rl_stages.run.run_folder import INPUTS, RunFolder
 
 
 def write_dryrun(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Submission, folder: Path) -> None:
@@ -19,7 +20,7 @@ def write_dryrun(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Sub
     what the launch would set aside, or go on with under other settings."""
     check_settings(cascade)
     check_paths(how.cluster, root, folder)
-    run = RunFolder(root, cascade)
+    run = RunFolder(root, cascade, known=KnownData.read(root / INPUTS))
     stages = [run.stage(stage.name) for stage in chosen]
     jobs = make_jobs(run, stages, how.cluster, how.stage_command, Path.cwd())
     folder.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ from cascade_rl.rl_stages.run.known_data import KnownData
 
 PYTHON = ("python", "python-answer")  # kinds of rewards whose target is MODULE:FUNCTION
 OF_A_MODEL = {".safetensors", ".json", ".jinja", ".model", ".txt"}
+SAID_BYTES = 2e9  # a few seconds
 READERS = 8  # threads; hashing leaves the interpreter's lock
 
 
@@ -59,6 +60,8 @@ def _models(cascade: Cascade, stage: Stage) -> Iterator[str]:
 
 def _model_files(folder: str) -> dict[str, str]:
     files = sorted(file for file in Path(folder).iterdir() if file.is_file() and file.suffix in OF_A_MODEL)
+    if (size := sum(file.stat().st_size for file in files)) > SAID_BYTES:
+        print(f"reading {folder} once, {size / 1e9:.1f} GB, to notice when it is another model", flush=True)
     with ThreadPoolExecutor(READERS) as readers:
         return dict(zip((file.name for file in files), readers.map(file_hash, files), strict=True))
 

@@ -4,23 +4,21 @@ Guarantees: Nothing is deleted. If a kill interrupts the moves, the next claim f
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.rl_stages.config.cascade import Cascade
-from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.stage import Stage
-from cascade_rl.rl_stages.config.text import changes
 from cascade_rl.rl_stages.run.durable_file import read_json, write_json
-from cascade_rl.rl_stages.run.stage_graph import OF_THE_ENGINES, Identity, dependencies
+from cascade_rl.rl_stages.run.stage_graph import Identity
 from cascade_rl.rl_stages.run.upgrade.hash_file import HashFile, write_hash
 from cascade_rl.rl_stages.run.upgrade.known_as import known_as, parent_name
-from cascade_rl.rl_stages.run.upgrade.progress_of import newest_step, progress_of
+from cascade_rl.rl_stages.run.upgrade.placed_folder import newest_step, progress_of, stage_name
+from cascade_rl.rl_stages.run.upgrade.reasons import Reasons, shown
 from cascade_rl.rl_stages.run.upgrade.recorded import changed_settings
 from cascade_rl.rl_stages.run.upgrade.same_weights import (
     OF_THE_END,
@@ -32,8 +30,6 @@ from cascade_rl.rl_stages.run.upgrade.same_weights import (
     same_settings,
     until,
 )
-
-KEYS_SHOWN = 5
 
 Fate = Literal["goes on", "runs again", "is taken back"]
 """The folder stays and goes on from its newest checkpoint; or it is set aside, and its stage runs again, or a finished
@@ -56,7 +52,7 @@ class Changed:
 
     @property
     def stage(self) -> str:
-        return _stage_name(self.label)
+        return stage_name(self.label)
 
     def __str__(self) -> str:
         return f"{self.label} ({self.progress}): {'; '.join(self.reasons)}"
@@ -102,14 +98,14 @@ class KeptFolders:
     def _changed(self, folder: Path) -> Changed | None:
         if self._hashes[folder] not in self._wanted and not self._only_ends_elsewhere(folder):
             fate: Fate = "runs again" if self._again(folder) else "is taken back"
-            return Changed(folder.name, progress_of(folder), tuple(self._reasons(folder)), fate)
+            return Changed(folder.name, progress_of(folder), tuple(self._reasons.of(folder)), fate)
         finished = (folder / "done").exists() and not self._only_ends_elsewhere(folder)
-        keys = [] if finished else _shown(changed_settings(folder, self._stage(folder)))
+        keys = [] if finished else shown(changed_settings(folder, self._stage(folder)))
         return Changed(folder.name, progress_of(folder), keys, "goes on") if keys else None
 
     def _only_ends_elsewhere(self, folder: Path) -> bool:
         """Whether the steps of the folder are those of its stage, which has another end than the folder's."""
-        name, old = _stage_name(folder.name), HashFile.read(folder).identity
+        name, old = stage_name(folder.name), HashFile.read(folder).identity
         if self._hashes[folder] in self._wanted or self.roots.get(name) != folder or old is None:
             return False
         stage, new, step = self.cascade.stage(name), self.identities[name], newest_step(folder)
@@ -126,7 +122,7 @@ class KeptFolders:
         (folder / "done").unlink(missing_ok=True)
         if (scores := folder / "scores.json").exists():
             write_json(scores, {when: own for when, own in read_json(scores).items() if when != "after"})
-        write_hash(folder, self.identities[_stage_name(folder.name)], same_weights=False)
+        write_hash(folder, self.identities[stage_name(folder.name)], same_weights=False)
 
     def _take_back(self) -> None:
         for folder in self._superseded:
@@ -147,6 +143,11 @@ class KeptFolders:
     def _wanted(self) -> dict[str, Path]:
         return {identity.hash: self.roots[name] for name, identity in self.identities.items()}
 
+    @property
+    def _reasons(self) -> Reasons:
+        kept = [self._wanted[own] for folder in self._placed if (own := self._hashes[folder]) in self._wanted]
+        return Reasons(self.cascade, self.identities, self.roots, self._names, kept)
+
     @cached_property
     def _names(self) -> Names:
         return known_as(self.cascade, self.identities, [*self._placed, *self._superseded])
@@ -164,7 +165,7 @@ class KeptFolders:
         return self.cascade.stage(places[self._wanted.get(self._hashes[folder], folder)])
 
     def _again(self, folder: Path) -> bool:
-        wanted = self.identities.get(_stage_name(folder.name))
+        wanted = self.identities.get(stage_name(folder.name))
         finished = {self._hashes[other] for other in self._superseded if (other / "done").exists()}
         return wanted is None or wanted.hash not in finished
 
@@ -172,53 +173,6 @@ class KeptFolders:
         """Whether a folder that was set aside has the wanted hash and more steps, or is finished."""
         own = [other for other in self._superseded if self._hashes[other] == wanted]
         return any((other / "done").exists() or newest_step(other) > step for other in own)
-
-    def _reasons(self, folder: Path) -> Iterator[str]:
-        name = _stage_name(folder.name)
-        if name not in self.roots:
-            yield "the cascade has no such stage"
-            return
-        stage, identity = self.cascade.stage(name), HashFile.read(folder).identity
-        keys = _shown(changed_settings(folder, stage, free_keys(stage)))
-        yield from keys
-        if identity:
-            yield from self._beside_its_keys(stage, identity)
-        else:
-            yield from self._beside_its_older_keys(stage) or (() if keys else ["its data, or the dtype of its engines"])
-
-    def _beside_its_keys(self, stage: Stage, old: Identity) -> Iterator[str]:
-        new, usual, parent = self.identities[stage.name], RolloutConfig(), parent_name(self.cascade, stage)
-        default = {name: getattr(usual, name) for name in OF_THE_ENGINES}
-        engines = (default | identity.settings["rollout"] for identity in (old, new))
-        yield from (f"rollout.{key} {was} -> {now}" for key, (was, now) in changes(*engines))
-        yield from (f"its data {source}" for source in new.data if old.data.get(source) != new.data[source])
-        if old.files:
-            yield from (f"the content of {name}" for name, _ in changes(old.files, new.files))
-        models = {parent: old.parent, **old.teachers}
-        for name in dict.fromkeys((parent, *old.teachers, *new.teachers)):
-            if models.get(name) not in self._names.get(name, ()):
-                yield self._depends_on(stage, name)
-
-    def _beside_its_older_keys(self, stage: Stage) -> list[str]:
-        before = [folder for folder in self._placed if self._hashes[folder] in self._wanted]
-        kept = {self._wanted[self._hashes[folder]] for folder in before}
-        changed = [other.name for other in dependencies(self.cascade, stage) if self.roots[other.name] not in kept]
-        return [self._depends_on(stage, name) for name in changed]
-
-    def _depends_on(self, stage: Stage, name: str) -> str:
-        judge = "teacher" if isinstance(stage, MopdStage) else "judge"
-        role = "parent" if name == parent_name(self.cascade, stage) else judge
-        return f"its {role} {self.roots[name].name if name in self.roots else name}"
-
-
-def _shown(found: Sequence[tuple[str, tuple[object, object]]]) -> list[str]:
-    keys = [f"{key} {old} -> {new}" for key, (old, new) in found]
-    more = [f"and {len(keys) - KEYS_SHOWN} more keys"] if len(keys) > KEYS_SHOWN else []
-    return [*keys[:KEYS_SHOWN], *more]
-
-
-def _stage_name(label: str) -> str:
-    return label.partition("_")[2]
 
 
 def _free(path: Path) -> Path:

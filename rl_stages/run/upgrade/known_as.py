@@ -14,7 +14,7 @@ from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.run.stage_graph import Identity, base_hash
 from cascade_rl.rl_stages.run.upgrade.hash_file import UNKNOWN, HashFile
 from cascade_rl.rl_stages.run.upgrade.older_hash import has_older_hash, older_base_hash
-from cascade_rl.rl_stages.run.upgrade.progress_of import newest_step
+from cascade_rl.rl_stages.run.upgrade.placed_folder import newest_step
 from cascade_rl.rl_stages.run.upgrade.same_weights import STOP_RULES, Names, free_keys, same_inputs, same_settings
 
 

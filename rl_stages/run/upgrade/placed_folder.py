@@ -1,6 +1,11 @@
-"""How far a stage folder of an earlier launch came."""
+"""What a stage folder of an earlier launch says: which stage it was, and how far it came."""
 
 from pathlib import Path
+
+
+def stage_name(label: str) -> str:
+    """The stage of a folder called `label`, such as 02_if_rl."""
+    return label.partition("_")[2]
 
 
 def newest_step(folder: Path) -> int:
