@@ -383,8 +383,8 @@ class RunFolder:
         path = self.root / "cascade.yaml"
         if not path.exists():
             return
-        found = changed_keys(path, self.cascade)
-        differing = [(key, values) for key, values in found if key.split(".")[0] in SHARED and key not in BOUNDS]
+        changed = changed_keys(path, self.cascade)
+        differing = [(key, values) for key, values in changed if key.split(".")[0] in SHARED and key not in BOUNDS]
         keys = [f"{key} = {old}, now {new}" for key, (old, new) in differing]
         if keys:
             found = "; ".join(keys[:5])

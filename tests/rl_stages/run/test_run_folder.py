@@ -90,6 +90,12 @@ def test_another_configuration_is_refused_and_changes_nothing(run: RunFolder) ->
     assert contents(run.root) == before
 
 
+def test_a_bound_of_the_evaluation_may_change(run: RunFolder) -> None:
+    keep_step(run.stage("rl"), 1)
+    with RunFolder.claim(run.root, override(CASCADE, ["evaluation.max_infrastructure_failures=0.5"])) as (again, _):
+        assert again.stage("rl").last_step() == 1
+
+
 def labels(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*"))
 
