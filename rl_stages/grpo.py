@@ -28,6 +28,7 @@ from cascade_rl.rl_stages.agreement import mask_disagreeing, require_agreement, 
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
 from cascade_rl.rl_stages.scoring.normaliser import with_shares
+from cascade_rl.rl_stages.scoring.nothing_learned import nothing_learned
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, record
 from cascade_rl.rl_stages.session import Session
 from cascade_rl.rl_stages.step_batch import draw_batch
@@ -43,6 +44,8 @@ def run(session: Session[GrpoStage]) -> None:
     for step in session.steps():
         stage = session.stage.at(step)
         batch = draw_batch(session, stage, prompts, step)
+        if session.log and step == session.first_step and (warning := nothing_learned(stage, batch.groups)):
+            session.log.warn(step + 1, warning)
         _require_trained(batch.samples, step)
         sequences = [sample.sequence(stage.sampling.temperature) for sample in batch.samples]
         with session.phase("log-prob"):

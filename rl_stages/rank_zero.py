@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from transformers import PreTrainedTokenizerBase
 
@@ -12,6 +13,7 @@ from cascade_rl.engine.rollout.client import EngineDied
 from cascade_rl.engine.rollout.engine import Engine
 from cascade_rl.engine.sync.sampler import Batch
 from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.run.ledger import Ledger
@@ -28,7 +30,8 @@ class RankZero:
     """The parts that a session's operations use on rank 0.
 
     judge    scores with the verifiers of the domains
-    rewards  scores training samples: as `judge`, except that a stage's reward model scores the stage's domain
+    rewards  scores training samples: as `judge`, except that a stage's reward model scores the stage's domain, and that
+             truncated answers are scored too if the stage says so
     """
 
     folder: StageFolder
@@ -109,9 +112,14 @@ def rank_zero(
     with ExitStack() as exits:
         ledger = exits.enter_context(Ledger())
         judge = exits.enter_context(Judge(tokenizer, None, ledger, others, _unjudged(run.cascade, folder.config)))
-        rewards = exits.enter_context(Judge(tokenizer, makers, ledger, others)) if makers else judge
+        own = partial(Judge, tokenizer, makers, ledger, others, score_truncated=_scores_truncated(folder.config))
+        rewards = exits.enter_context(own()) if makers or _scores_truncated(folder.config) else judge
         episodes = exits.enter_context(Episodes(tokenizer, others))
         yield RankZero(folder, log, ledger, judge, rewards, episodes, engine)
+
+
+def _scores_truncated(stage: Stage) -> bool:
+    return isinstance(stage, GrpoStage) and stage.score_truncated
 
 
 def _unjudged(cascade: Cascade, stage: Stage) -> set[str]:

@@ -30,6 +30,7 @@ from cascade_rl.rl_stages.graders import prove_graders, say_tiers
 from cascade_rl.rl_stages.rank_zero import RankZero, rank_zero
 from cascade_rl.rl_stages.start import start
 from cascade_rl.rl_stages.tasks.prompt_room import PromptRoom
+from cascade_rl.rl_stages.tasks.stage_domains import prove_rewards
 from cascade_rl.rl_stages.training_session import TrainingSession
 
 PROBES, PROBE_TAIL = 4, 16
@@ -110,6 +111,7 @@ class Session[S: Stage](TrainingSession[S]):
         if self.log is None:
             return None
         places = say_tiers(self.cascade, self.stage, nodes, self.log)
+        prove_rewards([self.stage])  # in the environment of the run, which a launcher on a cluster may not have
         engine = self.exits.enter_context(self.start_engine(nodes))
         parts = rank_zero(self.run, self.folder, self.log, self.tokenizer, engine, nodes[1:])
         zero = self.exits.enter_context(parts)

@@ -10,11 +10,14 @@ HfConfig = dict[str, Any]
 
 
 def read_config(folder: str | Path) -> HfConfig:
-    """The config.json of a Hugging Face model folder. Raises UserError if there is none."""
+    """The config.json of a Hugging Face model folder. Raises UserError if there is none, or one that is no JSON."""
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise UserError(f"no such file: {path}. Name a Hugging Face model folder, which has a config.json")
-    return json.loads(path.read_text())
+    try:
+        return json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno}: expected JSON, found {error.msg}. Copy the file again") from None
 
 
 def read(hf: HfConfig, *names: str) -> Any:

@@ -49,8 +49,15 @@ def main() -> NoReturn:
 def launch(cascade: "Cascade", stage_command: Sequence[str] = STAGE_COMMAND) -> NoReturn:
     """Runs `cascade` as the command line says, and ends the process.
 
-    Every rank of a stage runs `stage_command` with the arguments RUN_DIR and STAGE_NAME.
+    Every rank of a stage runs `stage_command` with the arguments RUN_DIR and STAGE_NAME. Raises UserError if the
+    launcher file was only to be read, as by `cascade plan`.
     """
+    caller = sys._getframe(1).f_globals
+    if caller["__name__"] != "__main__":
+        raise UserError(
+            f'{caller["__file__"]}: expected launch(...) under `if __name__ == "__main__":`, found it without. Add '
+            "that line, so that the file can be read without being launched."
+        )
     sys.exit(exit_status("nemo-run", lambda: _launch(cascade, sys.argv[1:], stage_command)))
 
 
@@ -72,7 +79,7 @@ def run_file(arguments: list[str]) -> int:
 
 
 def _launch(cascade: "Cascade", arguments: list[str], stage_command: Sequence[str]) -> int:
-    options = _parser(cascade).parse_args(arguments)
+    options = _parser(cascade).parse_intermixed_args(arguments)
     if options.cluster is None and (options.detach or options.dryrun):
         raise UserError("expected --cluster NAME with --dryrun or --detach, found none.")
     if options.rehearse and (options.cluster or options.only or options.first):

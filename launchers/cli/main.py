@@ -150,8 +150,9 @@ def _bench(benches: Commands, name: str, run: Run, text: str) -> argparse.Argume
 
 def _status(options: argparse.Namespace) -> int:
     from cascade_rl.launchers.report import status
+    from cascade_rl.launchers.slurm.job_states import live_stages
 
-    return status.run(options.run)
+    return status.run(options.run, live_stages(options.run.resolve()))
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -162,14 +163,19 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     from cascade_rl.launchers.report import page
+    from cascade_rl.launchers.slurm.job_states import live_stages
 
-    return page.run(options.run, options.out, options.rollouts)
+    return page.run(options.run, options.out, options.rollouts, live_stages(options.run.resolve()))
 
 
 def _replay(options: argparse.Namespace) -> int:
     """Exit code 1 if a number differs from the recorded one."""
     from cascade_rl.engine.core.quiet_libraries import quiet_libraries
+    from cascade_rl.rl_stages.run.run_folder import RunFolder
 
+    stage = RunFolder.open(options.run).stage(options.stage)  # what follows takes seconds
+    if not stage.rollouts(options.step).exists():
+        raise UserError(f"{stage.label}: expected the samples and metrics of step {options.step}, found none")
     quiet_libraries()
     from cascade_rl.launchers.cli import replay
 

@@ -25,7 +25,7 @@ from cascade_rl.rl_stages.scoring.reward_makers import reward_makers
 from cascade_rl.rl_stages.tasks import demonstration, pairs
 from cascade_rl.rl_stages.tasks import load_tasks as task
 from cascade_rl.rl_stages.tasks.domains import domain_named
-from cascade_rl.rl_stages.tasks.stage_domains import local_readers, third_party_rewards
+from cascade_rl.rl_stages.tasks.stage_domains import local_readers, prove_rewards, third_party_rewards
 
 PUBLISHED = Path(models.__file__).parent / "published"
 
@@ -41,12 +41,14 @@ def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere:
     a line for each thing that the run will leave out.
 
     If files are missing, the error has one line for each. `elsewhere` says that the run has another environment, so the
-    vLLM of this one is not checked. Every row of every source that is not in `known` is streamed once. The time is
-    proportional to the size of the data; the memory is constant.
+    vLLM of this one is not checked, nor are rewards imported. Every row of every source that is not in `known` is
+    streamed once. The time is proportional to the size of the data; the memory is constant.
     """
     if missing := "\n".join(_missing(cascade)):
         raise UserError(missing)
     check_settings(cascade)
+    if not elsewhere:
+        prove_rewards(cascade.stages)
     known = known or KnownData()
     for stage in cascade.stages:
         if not elsewhere:

@@ -7,11 +7,14 @@ resumes from its newest complete checkpoint. If a rank fails, its exit code is t
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from rich.console import Console
 from rich.text import Text
@@ -24,6 +27,7 @@ from cascade_rl.launchers.local.inputs import check_inputs
 from cascade_rl.launchers.local.sandbox_tier import tier_line
 from cascade_rl.launchers.report.score_table import score_line, score_table
 from cascade_rl.launchers.stage.exit_status import USER_ERROR
+from cascade_rl.launchers.stage.last_words import forget, last_words
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.run.known_data import KnownData
@@ -34,6 +38,7 @@ from cascade_rl.rl_stages.run.upgrade.kept_folders import Agree
 POLL_S = 0.05
 OTHERS_S = 2.0  # a failing rank makes others fail: wait for the one with the cause
 TERM_S = 5.0
+TEE_S = 1.0  # a process that a rank left behind may still hold its stderr
 LOG_TAIL_LINES = 20
 
 
@@ -93,13 +98,15 @@ def _gate(stage: StageFolder, console: Console) -> int:
 def _run_stage(run: RunFolder, stage: StageFolder, command: Sequence[str], lock: int, console: Console) -> int:
     _say(console, stage, _beginning(stage))
     stage.record_event("attempt", from_step=stage.last_step())
+    forget(stage.logs)
     nproc = run.cascade.layout(stage.config).nproc
     with Ranks([*command, str(run.root), stage.config.name], nproc, stage.logs, lock) as ranks:
         failure = ranks.wait()
-    stage.record_event("ended", exit_code=failure.code if failure else 0)
+    code = failure.code if failure else 0
+    stage.record_event("ended", exit_code=code, message=failure.message(stage.logs) if failure else "")
     if failure:
         _say(console, stage, failure.describe(stage.logs))
-        return failure.code
+        return code
     if not stage.done:
         _say(console, stage, "all ranks ended without an error, but the stage is not marked done")
         return 1
@@ -129,24 +136,35 @@ class Failure:
         """Exit code as a shell reports it."""
         return self.returncode if self.returncode > 0 else 128 - self.returncode
 
+    @property
+    def how(self) -> str:
+        killed = self.returncode < 0
+        end = (
+            f"was killed by {signal.Signals(-self.returncode).name}" if killed else f"ended with exit code {self.code}"
+        )
+        return f"rank {self.rank} {end}"
+
     def describe(self, logs: Path) -> str:
-        how = f"ended with exit code {self.code}"
-        if self.returncode < 0:
-            how = f"was killed by {signal.Signals(-self.returncode).name}"
-        tail = "" if self.rank == 0 else "\n" + _tail(_log(logs, self.rank))
-        return f"rank {self.rank} {how}{tail}"
+        return self.how if self.rank == 0 else f"{self.how}\n{_tail(_log(logs, self.rank))}"
+
+    def message(self, logs: Path) -> str:
+        """What a rank said last, or how this one ended, with the last line of its log."""
+        last = _tail(_log(logs, self.rank), lines=1)
+        return last_words(logs) or f"{self.how}{': ' if last else ''}{last}"
 
 
 class Ranks:
     """The processes of one stage. A context manager that kills all remaining processes at its end.
 
-    Rank 0 writes to the terminal, the others to `logs/rank_N.log`. Each rank leads a process group of its own. The
-    kernel kills the rank when the launcher dies, so no engine outlives a failure (AReaL#622, vllm#16259).
+    Rank 0 writes to the terminal, and its errors to `logs/rank_0.log` too; the others write to `logs/rank_N.log`. Each
+    rank leads a process group of its own. The kernel kills the rank when the launcher dies, so no engine outlives a
+    failure (AReaL#622, vllm#16259).
     """
 
     def __init__(self, command: Sequence[str], nproc: int, logs: Path, lock: int) -> None:
         self.command, self.nproc, self.logs, self.lock = command, nproc, logs, lock
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.tees: list[threading.Thread] = []
 
     def __enter__(self) -> "Ranks":
         with ExitStack() as stack:
@@ -176,6 +194,8 @@ class Ranks:
         self._signal(signal.SIGKILL)
         for process in self.processes:
             process.wait()
+        for tee in self.tees:
+            tee.join(TEE_S)
 
     def _start(self, rank: int, port: int) -> subprocess.Popen[bytes]:
         env = {
@@ -188,21 +208,21 @@ class Ranks:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
         }
-        log = None if rank == 0 else _log(self.logs, rank).open("wb")
-        try:
-            return subprocess.Popen(
+        with _log(self.logs, rank).open("wb") as log:
+            process = subprocess.Popen(
                 self.command,
                 env=env,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=log if rank else None,
+                stderr=log if rank else subprocess.PIPE,
                 process_group=0,
                 pass_fds=(self.lock,),
                 preexec_fn=_die_with(os.getpid()),
             )
-        finally:
-            if log:
-                log.close()
+        if process.stderr:
+            self.tees.append(threading.Thread(target=_tee, args=(process.stderr, _log(self.logs, rank)), daemon=True))
+            self.tees[-1].start()
+        return process
 
     def _running(self) -> bool:
         return any(process.poll() is None for process in self.processes)
@@ -235,9 +255,18 @@ def _die_with(launcher: int) -> Callable[[], None]:
     return ask_kernel
 
 
+def _tee(source: IO[bytes], log: Path) -> None:
+    """Copies each line to the terminal and to the log."""
+    with source, log.open("ab", buffering=0) as file:
+        for line in source:
+            file.write(line)
+            sys.stderr.buffer.write(line)
+            sys.stderr.flush()
+
+
 def _log(logs: Path, rank: int) -> Path:
     return logs / f"rank_{rank}.log"
 
 
-def _tail(path: Path) -> str:
-    return "\n".join(path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
+def _tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])

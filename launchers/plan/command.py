@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import runpy
 from dataclasses import asdict
 from pathlib import Path
@@ -65,6 +66,10 @@ def load_cascade(launcher: Path) -> "Cascade":
 def _assumption(text: str) -> tuple[str, float]:
     name, _, value = text.partition("=")
     try:
-        return name, float(value)
+        number = float(value)
     except ValueError:
         raise UserError(f"--assume: expected NAME=VALUE with a number, found '{text}'") from None
+    if not 0 <= number < math.inf or (name.endswith("_share") and number > 1):
+        known = "a share in [0, 1]" if name.endswith("_share") else "a number of 0 or more"
+        raise UserError(f"--assume {name}: expected {known}, found {value}")
+    return name, number

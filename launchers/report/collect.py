@@ -1,7 +1,7 @@
 """Everything that the report shows of a run except its rollouts, as plain data for the page."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from importlib.metadata import version
 from typing import Any
 
@@ -13,17 +13,16 @@ from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.stage import OnPolicyStage
 from cascade_rl.rl_stages.run.durable_file import read_json
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
-from cascade_rl.rl_stages.run.stage_graph import base_hash
 
 EXPERT_COLUMNS = 120  # columns of a heat map of expert load; more steps are averaged
 Events = list[dict[str, Any]]
 
 
-def collect(run: RunFolder) -> dict[str, Any]:
+def collect(run: RunFolder, live: Collection[str] = ()) -> dict[str, Any]:
     return {
         "header": _header(run),
         "domains": list(run.cascade.scored_domains),
-        "stages": [_stage(run, stage) for stage in run.stages],
+        "stages": [_stage(run, stage, live) for stage in run.stages],
     }
 
 
@@ -47,7 +46,7 @@ def _header(run: RunFolder) -> dict[str, Any]:
         "name": run.cascade.name,
         "folder": str(run.root),
         "base": base.hf or f"{(base.hf_config or {}).get('model_type', 'model')}, random weights",
-        "base_hash": base_hash(run.cascade),
+        "base_hash": run.base_hash,
         "seed": run.cascade.seed,
         "nproc": run.cascade.nproc,
         "heldout": run.cascade.evaluation.prompts_per_domain,
@@ -59,7 +58,7 @@ def _header(run: RunFolder) -> dict[str, Any]:
     }
 
 
-def _stage(run: RunFolder, stage: StageFolder) -> dict[str, Any]:
+def _stage(run: RunFolder, stage: StageFolder, live: Collection[str]) -> dict[str, Any]:
     config, events, scores = stage.config, stage.events.rows(), stage.scores()
     on_policy = config if isinstance(config, OnPolicyStage) else None
     return {
@@ -70,7 +69,7 @@ def _stage(run: RunFolder, stage: StageFolder) -> dict[str, Any]:
         "domain": config.domain,
         "own": sorted(on_policy.trained_domains) if on_policy else [config.domain],
         "models": [list(pair) for pair in _models(run, stage)],
-        "state": state(run, stage),
+        "state": state(run, stage, live),
         "step": stage.last_step(),
         "steps": config.steps,
         "ended": stage.early_stop["reason"] if stage.early_stop else None,
@@ -87,6 +86,7 @@ def _stage(run: RunFolder, stage: StageFolder) -> dict[str, Any]:
         "phases": _phases(events),
         "attempts": list(_attempts(events)),
         "deaths": [[event["time"], event["detail"]] for event in events if event["event"] == "engine_died"],
+        "warnings": [[event["step"], event["detail"]] for event in events if event["event"] == "warning"],
     }
 
 
@@ -131,15 +131,16 @@ def _by_step(events: Events, kind: str) -> Events:
 
 
 def _attempts(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The attempts, with first step, seconds up to the last event, and exit code: None if none was recorded."""
+    """The attempts: first step, seconds up to the last event, exit code (None if none was recorded), last words."""
     attempt: dict[str, Any] | None = None
     for event in events:
         if event["event"] == "attempt":
             if attempt:
                 yield attempt
-            attempt = {"time": event["time"], "from": event["from_step"], "seconds": 0.0, "code": None}
+            attempt = {"time": event["time"], "from": event["from_step"], "seconds": 0.0, "code": None, "message": ""}
         elif attempt:
             attempt["seconds"] = event["time"] - attempt["time"]
-            attempt["code"] = event["exit_code"] if event["event"] == "ended" else attempt["code"]
+            if event["event"] == "ended":
+                attempt |= {"code": event["exit_code"], "message": event.get("message", "")}
     if attempt:
         yield attempt

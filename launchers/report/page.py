@@ -1,6 +1,6 @@
 """`cascade report RUN`: writes the run as one HTML file that needs no server, no network and no other file."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -26,24 +26,25 @@ SCRIPTS = ("report.js", "charts.js", "sections.js", "viewer.js")
 EXPERT_UNIT = 256  # stands for a load of 1 in the page
 
 
-def run(root: Path, out: Path | None, limit: int) -> int:
-    """Writes `out`, or report.html in the run folder, with at most `limit` rollouts. Prints its size."""
+def run(root: Path, out: Path | None, limit: int, live: Collection[str] = ()) -> int:
+    """Writes `out`, or report.html in the run folder, with at most `limit` rollouts. Prints its size. `live` are the
+    stages whose Slurm jobs are alive."""
     if limit < 0:
         raise UserError(f"--rollouts: expected 0 or more, found {limit}.")
     folder, out = RunFolder.open(root), out or root / "report.html"
     steps = step_files(folder)
     rollouts = Rollouts(total=count(steps), limit=limit)
-    write_atomically(out, _page(folder, rollouts, steps))
+    write_atomically(out, _page(folder, rollouts, steps, live))
     size = out.stat().st_size / 1e6
     print(f"{out}: {size:.1f} MB, {rollouts.kept:,} of {rollouts.total:,} rollouts")
     return 0
 
 
-def _page(run: RunFolder, rollouts: Rollouts, steps: list[tuple[int, int, Path]]) -> str:
+def _page(run: RunFolder, rollouts: Rollouts, steps: list[tuple[int, int, Path]], live: Collection[str]) -> str:
     """The page. What is seen first comes first: the browser shows it while it still reads the rest."""
     chunks = "".join(_rollout_blocks(run, rollouts, steps))
     loads = [expert_load(stage) for stage in run.stages]
-    facts = collect(run) | {"rollouts": rollouts.facts(), "counts": rollouts.counts(), "bytes": len(chunks)}
+    facts = collect(run, live) | {"rollouts": rollouts.facts(), "counts": rollouts.counts(), "bytes": len(chunks)}
     facts["unfinished"] = unfinished(run, steps)
     parts = {
         "title": escape(f"{run.cascade.name}: report"),

@@ -67,7 +67,7 @@ function graph(run) {
   new ResizeObserver(draw).observe(box);
 }
 
-const stateClass = (stage) => (!stage || stage.state === "done" ? "done" : stage.state === "gate closed" ? "closed" : stage.state === "started" ? "started" : "");
+const stateClass = (stage) => (!stage || stage.state === "done" ? "done" : stage.state === "gate closed" ? "closed" : stage.state === "running" ? "started" : stage.state === "failed" ? "closed" : "");
 
 function stageRow(stage, stages) {
   if (stage.base) return h("div", { class: "stage" }, h("span", { class: "title" }, "base"), h("span", { class: "soft base" }, stage.base));
@@ -76,7 +76,7 @@ function stageRow(stage, stages) {
   const waiting = stage.gate.length ? [] : Object.entries(stage.allowed).map(([domain, allowed]) => h("span", null, `gate: ${words(domain)} may lose ${score(allowed)}`));
   const reads = [...teachers(stage)].map(([model, roles]) => h("span", null, roles[0] === "judge" ? `judged by ${model}` : `${roles.map(words).join(", ")} taught by ${model === "best" ? "the best stage when it starts" : model}`));
   const pupils = stages.filter((other) => teachers(other).has(stage.name)).map((other) => h("span", null, `→ ${other.name}: ${teachers(other).get(stage.name).map(words).join(", ")}`));
-  const mark = { done: "●", "gate closed": "✗", started: "◐" }[stage.state] ?? "○";
+  const mark = { done: "●", "gate closed": "✗", failed: "✗", running: "◐", interrupted: "◌" }[stage.state] ?? "○";
   const waits = stage.state.startsWith("waits");
   return h("div", { class: "stage", title: `${stage.terms}\n${stage.hash}` },
     h("span", { class: "title" }, stage.label, " ", h("span", { class: "kind" }, stage.kind)),
@@ -167,8 +167,10 @@ function failures(run) {
   if (rows.length) body.append(h("h3", null, "Outcomes of all rollouts"), h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Outcomes" }, table(["stage", "domain", "", "rollouts", ...heads], rows)));
   if (broken.length) body.append(h("h3", null, "Infrastructure failures: masked, never a reward of 0"), h("div", { class: "scroll" }, table(["stage", "domain", "count", "message"], broken.map(([stage, domain, detail, count]) => [run.stages[stage].label, words(domain), whole(count), h("td", { class: "wrap mono" }, detail || "(no message)")]))));
   if (run.unfinished.length) body.append(h("p", { class: "note" }, `Rollouts of steps that were not finished: ${run.unfinished.map(([stage, step]) => `${run.stages[stage].label} step ${step}`).join(", ")}.`));
-  const attempts = run.stages.flatMap((stage) => stage.attempts.map((attempt, i) => [stage.label, `${i + 1} of ${stage.attempts.length}`, moment(attempt.time), whole(attempt.from), duration(attempt.seconds), ending(attempt.code)]));
-  if (attempts.length) body.append(h("h3", null, "Attempts"), h("div", { class: "scroll" }, table(["stage", "attempt", "started", "from step", "duration", "ended with"], attempts)));
+  const attempts = run.stages.flatMap((stage) => stage.attempts.map((attempt, i) => [stage.label, `${i + 1} of ${stage.attempts.length}`, moment(attempt.time), whole(attempt.from), duration(attempt.seconds), ending(attempt.code), h("td", { class: "wrap mono" }, attempt.message)]));
+  if (attempts.length) body.append(h("h3", null, "Attempts"), h("div", { class: "scroll" }, table(["stage", "attempt", "started", "from step", "duration", "ended with", "last words"], attempts)));
+  const warnings = run.stages.flatMap((stage) => stage.warnings.map(([step, detail]) => [stage.label, whole(step), h("td", { class: "wrap mono bad" }, detail)]));
+  if (warnings.length) body.append(h("h3", null, "Warnings"), h("div", { class: "scroll" }, table(["stage", "step", "message"], warnings)));
   const deaths = run.stages.flatMap((stage) => stage.deaths.map(([time, detail]) => [stage.label, moment(time), h("td", { class: "wrap mono" }, detail)]));
   body.append(h("h3", null, `Engine deaths: ${deaths.length || "none"}`));
   if (deaths.length) body.append(h("div", { class: "scroll" }, table(["stage", "time", "message"], deaths)));

@@ -1,6 +1,8 @@
 """`cascade status RUN`: shows the state of each stage of a run, and its scores in every domain."""
 
 import fcntl
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -9,19 +11,26 @@ from rich.table import Table
 from rich.text import Text
 
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.run.stop_request import STOPPED
+
+RUNNING, FAILED, INTERRUPTED = "running", "failed", "interrupted"
 
 
-def run(root: Path) -> int:
+def run(root: Path, live: Collection[str] = ()) -> int:
+    """`live` are the stages whose Slurm jobs are alive."""
     folder = RunFolder.open(root)
     console = Console(highlight=False)
-    console.print(status_table(folder))
+    console.print(status_table(folder, live))
     console.print(scores_table(folder))
+    for stage in folder.stages:
+        if state(folder, stage, live) == FAILED and (message := last_attempt(stage).message):
+            console.print(f"{stage.label} failed: {message}", soft_wrap=True, markup=False)
     at_work = "a launcher is at work" if is_claimed(root) else "no launcher is at work"
     console.print(f"{root}: {at_work}", soft_wrap=True)
     return 0
 
 
-def status_table(run: RunFolder) -> Table:
+def status_table(run: RunFolder, live: Collection[str] = ()) -> Table:
     """One row per stage."""
     table = Table(title=run.cascade.name, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("stage", "from", "state", "steps", "seconds"):
@@ -31,7 +40,7 @@ def status_table(run: RunFolder) -> Table:
         steps = f"{stage.last_step()}/{stage.config.steps}"
         if stop := stage.early_stop:
             steps += f" ({stop['rule']})"
-        table.add_row(stage.label, parent, state(run, stage), steps, f"{stage.seconds():.0f}")
+        table.add_row(stage.label, parent, state(run, stage, live), steps, f"{stage.seconds():.0f}")
     return table
 
 
@@ -46,12 +55,30 @@ def scores_table(run: RunFolder) -> Table:
     return table
 
 
-def state(run: RunFolder, stage: StageFolder) -> str:
-    """The state in a few words: done, gate closed, started, ready, or what the stage waits for."""
+@dataclass(frozen=True)
+class Attempt:
+    """The last attempt at a stage. `code` is its exit code; None if it has not ended, or nobody saw its end."""
+
+    code: int | None
+    message: str
+
+
+def last_attempt(stage: StageFolder) -> Attempt:
+    last = [event for event in stage.events.rows() if event["event"] in ("attempt", "ended")][-1]
+    return Attempt(last.get("exit_code"), last.get("message", ""))
+
+
+def state(run: RunFolder, stage: StageFolder, live: Collection[str] = ()) -> str:
+    """The state in a few words: done, gate closed, running, failed, interrupted, ready, or what the stage waits for.
+
+    An attempt whose end nobody saw runs as long as a launcher or a job is at work. `live`: see `run`."""
     if stage.done:
         return "done" if all(verdict.passed for verdict in stage.gate()) else "gate closed"
-    if stage.events.rows():
-        return "started"
+    if any(event["event"] == "attempt" for event in stage.events.rows()):
+        code = last_attempt(stage).code
+        if stage.config.name in live or (code is None and is_claimed(run.root)):
+            return RUNNING
+        return INTERRUPTED if code in (None, STOPPED) else FAILED
     waiting = [other.config.name for other in run.dependencies(stage) if not other.done]
     return f"waits for {', '.join(waiting)}" if waiting else "ready"
 

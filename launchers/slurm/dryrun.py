@@ -11,15 +11,16 @@ from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.config.text import to_yaml
 from cascade_rl.rl_stages.run.durable_file import write_atomically, write_json
-from cascade_rl.rl_stages.run.run_folder import RunFolder
+from cascade_rl.rl_stages.run.known_data import KnownData
+from cascade_rl.rl_stages.run.run_folder import INPUTS, RunFolder
 
 
 def write_dryrun(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Submission, folder: Path) -> None:
     """Writes to `folder` cascade.yaml, plan.txt, jobs.json (nodes, what waits for what) and each job's script. Prints
-    what the launch would set aside."""
+    what the launch would set aside, or go on with under other settings."""
     check_settings(cascade)
     check_paths(how.cluster, root, folder)
-    run = RunFolder(root, cascade)
+    run = RunFolder(root, cascade, known=KnownData.read(root / INPUTS))
     stages = [run.stage(stage.name) for stage in chosen]
     jobs = make_jobs(run, stages, how.cluster, how.stage_command, Path.cwd())
     folder.mkdir(parents=True, exist_ok=True)
@@ -32,5 +33,5 @@ def write_dryrun(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Sub
     write_json(folder / "jobs.json", entries)
     write_atomically(folder / "cascade.yaml", to_yaml(cascade))
     write_atomically(folder / "plan.txt", plan.text(cascade, cascade.hardware))
-    for item in run.set_aside():
-        print(f"would be set aside: {item}")
+    for item in run.changed():
+        print(f"{'would go on' if item.fate == 'goes on' else 'would be set aside'}: {item}")

@@ -1,11 +1,14 @@
 """Asks Slurm for the states of jobs, and waits for their end."""
 
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.launchers.slurm.jobs import name_prefix
 
 POLL_S = 2.0
 ENDED = {
@@ -39,6 +42,12 @@ def live_jobs(prefix: str) -> dict[str, str]:
     """The ids of the user's jobs whose name starts with `prefix`, by the rest of the name."""
     rows = (line.split() for line in _ask("squeue", "--noheader", "--me", "--format=%i %j").splitlines())
     return {name.removeprefix(prefix): job for job, name in rows if name.startswith(prefix)}
+
+
+def live_stages(root: Path) -> dict[str, str]:
+    """The living jobs of a run folder that was submitted from here, by stage. Empty where there is no Slurm."""
+    submitted = (root / "slurm").is_dir() and shutil.which("squeue")
+    return live_jobs(name_prefix(root)) if submitted else {}
 
 
 def state_of(job: str) -> JobState:

@@ -4,7 +4,6 @@ The launcher locks the run folder only while it submits. After that, its jobs ke
 `refuse_live_jobs` find them by name, and Slurm runs no two jobs of the same name at the same time.
 """
 
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -77,8 +76,7 @@ def run_on_cluster(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: S
 
 def refuse_live_jobs(root: Path) -> None:
     """Raises UserError if Slurm jobs are at work in a run folder that was submitted from here."""
-    submitted = (root / "slurm").is_dir() and shutil.which("squeue")
-    if submitted and (live := job_states.live_jobs(name_prefix(root))):
+    if live := job_states.live_stages(root):
         raise _at_work(root, live)
 
 

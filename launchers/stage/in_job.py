@@ -30,6 +30,7 @@ from pathlib import Path
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.stage import node_probe
 from cascade_rl.launchers.stage.exit_status import USER_ERROR, exit_status
+from cascade_rl.launchers.stage.last_words import forget, last_words
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.score_gate import GATE_CLOSED
 from cascade_rl.rl_stages.run.stop_request import STOP_SIGNAL, STOPPED
@@ -115,11 +116,12 @@ def _attempt(stage: StageFolder, options: argparse.Namespace, command: Sequence[
         return CRASH_LOOP
     if _first_node():
         stage.record_event("attempt", from_step=stage.last_step(), job=_job(), restart=_restart())
+        forget(stage.logs)
     if not _fit(stage, options):
         return UNFIT_NODE
     code = STOPPED if stop.asked.is_set() else _torchrun(options, command)
     if _first_node():
-        stage.record_event("ended", exit_code=code)
+        stage.record_event("ended", exit_code=code, message=last_words(stage.logs))
         code = code or _end(stage)
     return code
 

@@ -1,5 +1,6 @@
 """The process of one rank of one stage: `python -m cascade_rl.launchers.stage.run_stage RUN_DIR STAGE_NAME`."""
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,6 +10,7 @@ from typing import Any
 from cascade_rl.engine.core.quiet_libraries import quiet_libraries
 from cascade_rl.engine.core.uncollected import uncollected
 from cascade_rl.launchers.stage.exit_status import exit_status
+from cascade_rl.launchers.stage.last_words import kept
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.run.stop_request import STOPPED, StopRequested
 
@@ -38,6 +40,11 @@ def run_stage(run: RunFolder, name: str) -> int:
     return STOPPED
 
 
+def main(root: Path, name: str) -> int:
+    run = RunFolder.open(root)
+    return kept(run.stage(name).logs, int(os.environ["RANK"]), lambda: run_stage(run, name))
+
+
 if __name__ == "__main__":
     quiet_libraries()
-    sys.exit(exit_status(sys.argv[2], lambda: run_stage(RunFolder.open(Path(sys.argv[1])), sys.argv[2])))
+    sys.exit(exit_status(sys.argv[2], lambda: main(Path(sys.argv[1]), sys.argv[2])))

@@ -178,6 +178,8 @@ def _check_room(room: Room, owner: str, max_new_tokens: int) -> None:
 
 
 def _check_layout(owner: str, layout: Layout) -> None:
+    sizes = ("engines", "tensor", "max_model_len", "max_num_seqs", "kv_cache_mib")
+    at_least(1, owner.replace("nproc", "rollout"), layout.rollout, *sizes)
     cut = layout.parallel
     dense = cut.tensor * cut.pipeline * cut.context
     require(

@@ -75,6 +75,8 @@ class GrpoStage(OnPolicyStage):
     kl_coefficient    weight of the KL to the stage's first weights; 0 except in RLHF (0.03)
     overlong          a truncated sample has reward 0, or what a Bradley-Terry model gives it ("penalty"), or is left
                       out of the loss ("filter")
+    score_truncated   the verifier scores truncated answers too, as in TRL and verl; False: their score is 0, as in
+                      evaluation. What is cut off in its reasoning is scored only by a reward of the user's
     domains           the domains of the data, if there are several; `domain` is then only a name
     extensions        longer answers, and the settings that change with them, from given steps on
     dynamic_filtering   a step uses only groups with unequal rewards, and samples more until it has enough
@@ -107,6 +109,7 @@ class GrpoStage(OnPolicyStage):
     kl_estimator: KlEstimator = "k3"
     kl_coefficient: float = 0.0
     overlong: Literal["penalty", "filter"] = "penalty"
+    score_truncated: bool = False
     domains: tuple[str, ...] = ()
     extensions: tuple[Extension, ...] = ()
     dynamic_filtering: bool = False
@@ -156,6 +159,10 @@ class GrpoStage(OnPolicyStage):
             share(self.name, self, "thinking_fraction")
         bound = self.sequence_error_bound
         require(bound is None or bound >= 1, f"{self.name}.sequence_error_bound", "1 or more", bound)
+        beside = self.wrong_format_reward is None or not self.score_truncated
+        require(
+            beside, f"{self.name}.score_truncated", "false with wrong_format_reward, which is for cut answers too", True
+        )
         self._check_warmup()
         self._check_extensions()
 

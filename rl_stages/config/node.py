@@ -12,8 +12,11 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def nearest(key: str, known: Collection[str]) -> str:
-    """The known key closest to `key`. Keys with the same last part take precedence."""
-    same_end = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
+    """The known key closest to `key`. Keys with the same last part, or with its initials (learning_rate: lr), take
+    precedence."""
+    last = key.split(".")[-1]
+    ends = (last, "".join(word[:1] for word in last.split("_")))
+    same_end = [name for name in known if name.split(".")[-1] in ends]
     return get_close_matches(key, same_end or list(known), n=1, cutoff=0.0)[0]
 
 

@@ -67,10 +67,17 @@ class Stage(Node):
     def __post_init__(self) -> None:
         check_name("stage name", self.name)
         at_least(1, self.name, self, "steps", "token_budget", "checkpoint_every", "keep_checkpoints")
+        _check_optimizer(f"{self.name}.optimizer", self.optimizer)
         require(len(self.data) > 0, f"{self.name}.data", "at least one source", self.data)
         parse_sources(self.data)
         for domain, loss in self.gate.items():
             require(0 <= loss <= 1, f"{self.name}.gate.{domain}", "a loss in [0, 1]", loss)
+
+
+def _check_optimizer(owner: str, optimizer: OptimizerConfig) -> None:
+    at_least(0, owner, optimizer, "lr", "min_lr", "warmup_init_lr", "warmup_steps", "weight_decay", "clip_grad", "eps")
+    for beta in optimizer.betas:
+        require(0 <= beta < 1, f"{owner}.betas", "values of at least 0 and less than 1", optimizer.betas)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,14 @@ from rich.status import Status
 from rich.text import Text
 
 # Metrics that the line shows when a step has them, in this order, with their format. `tme` is the
-# train/rollout gap: the mean of exp|log p_train - log p_rollout|, 1 when both agree.
+# train/rollout gap: the mean of exp|log p_train - log p_rollout|, 1 when both agree. `signal_fraction`
+# is 0 if no reward teaches anything.
 SHOWN = {
     "loss": ".4f",
     "reward": ".3f",
     "length": ".1f",
+    "truncated_fraction": ".2f",
+    "signal_fraction": ".2f",
     "entropy": ".3f",
     "tme": ".6f",
     "grad_norm": ".3f",
@@ -21,7 +24,8 @@ SHOWN = {
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
-    return "  ".join(f"{name} {metrics[name]:{form}}" for name, form in SHOWN.items() if name in metrics)
+    shown = {name: form for name, form in SHOWN.items() if name in metrics}
+    return "  ".join(f"{name.removesuffix('_fraction')} {metrics[name]:{form}}" for name, form in shown.items())
 
 
 @dataclass

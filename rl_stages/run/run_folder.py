@@ -21,7 +21,8 @@
 
 Guarantees: A folder that was made with another base, seed or evaluation is refused and not touched. A stage that
 changed runs again, with the stages that depend on it and no others. If the stage has work in it, somebody must agree
-first. Its old folder is kept, and used again if the change is undone. Only one launcher works in the folder at a time.
+first. Its old folder is kept, and used again if the change is undone. A stage whose finished steps would be the same
+goes on from its newest checkpoint. Only one launcher works in the folder at a time.
 Whatever is killed, and whenever, a stage continues from its newest complete checkpoint, with the metrics up to there.
 """
 
@@ -44,9 +45,9 @@ from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.run.durable_file import JsonLines, read_json, sync, write_atomically, write_json
 from cascade_rl.rl_stages.run.known_data import KnownData
 from cascade_rl.rl_stages.run.score_gate import GateVerdict, verdicts
-from cascade_rl.rl_stages.run.stage_graph import Identity, base_hash, dependencies, identities
+from cascade_rl.rl_stages.run.stage_graph import Identity, base_content_hash, dependencies, identities
 from cascade_rl.rl_stages.run.upgrade.hash_file import HashFile, write_hash
-from cascade_rl.rl_stages.run.upgrade.kept_folders import Agree, KeptFolders, SetAside, refuse
+from cascade_rl.rl_stages.run.upgrade.kept_folders import Agree, Changed, KeptFolders, refuse
 from cascade_rl.rl_stages.run.upgrade.recorded import changed_keys, read_cascade, recorded_yaml
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 INPUTS = "inputs.json"
 CACHE_VARIABLE = "CASCADE_CACHE_DIR"
 SHARED = ("base", "seed", "evaluation")  # keys of the cascade that every stage's weights or scores depend on
+BOUNDS = {"evaluation.max_infrastructure_failures"}  # of these, a bound that changes no score
 LOCK_PATIENCE_S = 2.0  # the ranks of a killed launcher hold its lock for a moment
 
 
@@ -294,17 +296,18 @@ class RunFolder:
         Yields the folder and the descriptor of the lock. The processes of a stage inherit the descriptor: the lock is
         released when all of them are gone.
 
-        `agree` gets the folders that are about to be set aside. It raises UserError to prevent that, and then nothing
-        is moved. Raises UserError if the folder belongs to something else, another configuration or a live launcher.
+        `agree` gets the folders that are about to be set aside, and those that go on with other settings. It raises
+        UserError to prevent that, and then nothing is moved. Raises UserError if the folder belongs to something else,
+        another configuration or a live launcher.
         """
         _refuse_foreign(root)
         root.mkdir(parents=True, exist_ok=True)
         with _locked(root) as descriptor:
             run = cls(root, cascade, known=known or KnownData())
             run._refuse_other_config()
-            if aside := run.set_aside():
+            if changed := run.changed():
                 run.known.write(root / INPUTS)  # whatever the answer, the next launch need not read the data again
-            agree(aside)
+            agree(changed)
             run._kept().move()
             write_atomically(root / "cascade.yaml", recorded_yaml(cascade))
             for stage in run.stages:
@@ -324,6 +327,13 @@ class RunFolder:
             content_hash = identity.hash if identity else HashFile.read(root).hash
             folders[config.name] = StageFolder(root, position, config, folder, content_hash, identity)
         return tuple(folders.values())
+
+    @property
+    def base_hash(self) -> str:
+        """The hash of the base, with its weights if they are files that a launch has read."""
+        first = self.stages[0]
+        identity = first.identity or HashFile.read(first.root).identity
+        return base_content_hash(self.cascade, identity.files if identity else {})
 
     def stage(self, name: str) -> StageFolder:
         return self.stages[self.cascade.stages.index(self.cascade.stage(name))]
@@ -350,7 +360,7 @@ class RunFolder:
         finished = [stage for stage in self.stages if stage.done]
         summaries = [stage.summary() for stage in finished]
         lineage = [self._ancestry(stage) for stage in finished]
-        write_json(self.root / "lineage.json", {"base": base_hash(self.cascade), "stages": lineage})
+        write_json(self.root / "lineage.json", {"base": self.base_hash, "stages": lineage})
         write_json(self.root / "summary.json", {"stages": [asdict(summary) for summary in summaries]})
         return summaries
 
@@ -360,7 +370,7 @@ class RunFolder:
         return {
             "name": stage.config.name,
             "parents": [parent.config.name if parent else BASE],
-            "parent_hashes": [parent.content_hash if parent else base_hash(self.cascade)],
+            "parent_hashes": [parent.content_hash if parent else self.base_hash],
             "teachers": {
                 domain: name if is_folder(name) else self._shown(self.teacher(stage, domain))
                 for domain, name in taught.items()
@@ -380,7 +390,8 @@ class RunFolder:
         path = self.root / "cascade.yaml"
         if not path.exists():
             return
-        differing = [(key, values) for key, values in changed_keys(path, self.cascade) if key.split(".")[0] in SHARED]
+        changed = changed_keys(path, self.cascade)
+        differing = [(key, values) for key, values in changed if key.split(".")[0] in SHARED and key not in BOUNDS]
         keys = [f"{key} = {old}, now {new}" for key, (old, new) in differing]
         if keys:
             found = "; ".join(keys[:5])
@@ -390,9 +401,9 @@ class RunFolder:
                 "Nothing was changed. Set another name=..., another --runs folder, or remove this one."
             )
 
-    def set_aside(self) -> list[SetAside]:
-        """The stage folders with work in them that a claim would move to superseded/."""
-        return self._kept().set_aside()
+    def changed(self) -> list[Changed]:
+        """The stage folders with work in them that a claim would set aside, or go on with under other settings."""
+        return self._kept().changed()
 
     def _kept(self) -> KeptFolders:
         stages = {stage.config.name: stage for stage in self.stages}

@@ -1,14 +1,15 @@
 """The stage graph: what a stage depends on, and the hash of everything that determines its weights.
 
-Guarantees: a stage's hash changes with its own settings, its data, its parent and its teachers, and with nothing else.
-Settings that change how a stage runs but not what it computes (ranks, layout, checkpoints, gates) do not change it. Nor
-does a new version whose new keys have their defaults (`rl_stages/config/differences.py`).
+Guarantees: a stage's hash changes with its own settings, its data, its parent, its teachers and the files that it
+reads, and with nothing else. Settings that change how a stage runs but not what it computes (ranks, layout,
+checkpoints, gates) do not change it; with a few that do, a folder keeps its work (`upgrade/same_weights.py`). Nor does
+a new version whose new keys have their defaults (`rl_stages/config/differences.py`).
 """
 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.differences import differences
 from cascade_rl.rl_stages.config.source import Source
 from cascade_rl.rl_stages.config.stage import Stage
+from cascade_rl.rl_stages.run.files_read import base_files, file_hash, files_read
 from cascade_rl.rl_stages.run.known_data import KnownData
 
 # Settings of a stage that do not change its weights, or that are hashed by what they resolve to.
-NOT_OF_THE_WEIGHTS = {"parent", "gate", "nproc", "parallel", "rollout", "checkpoint_every", "keep_checkpoints"}
+NOT_HASHED = {"parent", "gate", "nproc", "parallel", "rollout", "checkpoint_every", "keep_checkpoints"}
 OF_THE_ENGINES = ("dtype", "replay_routes")
 
 
@@ -47,20 +49,31 @@ class Identity:
     data      by source, the hash of each source and of the config.json of each model folder that the stage reads
     parent    hash of the stage whose weights it starts from, or of the base
     teachers  by name, the hash of each earlier stage that teaches or judges it
+    files     by name, the hash of each file of the models and rewards that it reads (rl_stages/run/files_read.py).
+              Empty in folders of before, which did not look at them
     """
 
     settings: Mapping[str, Any]
     data: Mapping[str, str]
     parent: str
     teachers: Mapping[str, str]
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def hash(self) -> str:
-        return digest(asdict(self))
+        return digest({name: value for name, value in asdict(self).items() if value or name != "files"})
+
+
+def base_content_hash(cascade: Cascade, files: Mapping[str, str]) -> str:
+    """The hash of the base with its weights, given the `files` of a stage that starts from it."""
+    own = base_files(cascade, files)
+    return digest([base_hash(cascade), own]) if own else base_hash(cascade)
 
 
 def base_hash(cascade: Cascade) -> str:
-    """A chat template that is a file counts by its content: it changes every prompt."""
+    """The hash of what the configuration says of the base.
+
+    A chat template that is a file counts by its content: it changes every prompt."""
     template = cascade.base.chat_template or ""
     content = [_data_hash(template)] if template.endswith(".jinja") else []
     return digest([differences(cascade.base), cascade.seed, *content])
@@ -79,6 +92,7 @@ def identities(cascade: Cascade, known: KnownData | None = None) -> dict[str, Id
             data={source: data[source] for source in sources(stage)},
             parent=found[parent.name].hash if parent else base_hash(cascade),
             teachers={teacher.name: found[teacher.name].hash for teacher in teacher_stages(cascade, stage)},
+            files=files_read(cascade, stage, known),
         )
     return found
 
@@ -108,7 +122,7 @@ def sources(stage: Stage) -> Iterator[str]:
 
 
 def _own_settings(cascade: Cascade, stage: Stage) -> Mapping[str, Any]:
-    own = {name: value for name, value in differences(stage).items() if name not in NOT_OF_THE_WEIGHTS}
+    own = {name: value for name, value in differences(stage).items() if name not in NOT_HASHED}
     rollout = differences(cascade.layout(stage).rollout)
     return {"kind": stage.kind, **own, "rollout": {name: rollout[name] for name in OF_THE_ENGINES if name in rollout}}
 
@@ -120,12 +134,7 @@ def _data_hash(source: str) -> str:
     files = sorted(item for item in path.rglob("*") if item.is_file()) if path.is_dir() else [path]
     if not path.exists():
         return digest(source)
-    return digest([[str(file.relative_to(path)), _file_hash(file)] for file in files])
-
-
-def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return digest([[str(file.relative_to(path)), file_hash(file)] for file in files])
 
 
 def digest(plain: Any) -> str:

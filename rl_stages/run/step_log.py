@@ -46,6 +46,11 @@ class StepLog:
             yield phase
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
 
+    def warn(self, step: int, detail: str) -> None:
+        """Says that something is wrong with a step, counting from 1, and keeps it for the report."""
+        self.progress.say(f"warning: step {step}: {detail}")
+        self.folder.record_event("warning", step=step, detail=detail)
+
     def step(self, step: int, metrics: Mapping[str, float], tokens: int, records: Sequence[SampleRecord]) -> None:
         """Ends step `step`, counting from 1, and resets the phase times. Raises as `settle`."""
         self.settle()

@@ -19,7 +19,7 @@ from cascade_rl.rl_stages.data.tokenizer import answer_text
 from cascade_rl.rl_stages.run.ledger import Ledger
 from cascade_rl.rl_stages.scoring.busy_time import BusyTime
 from cascade_rl.rl_stages.scoring.pending_group import Answer, PendingGroup
-from cascade_rl.rl_stages.tasks.domains import domain_named
+from cascade_rl.rl_stages.tasks.domains import domain_named, is_third_party
 
 GRACE_SECONDS = 10.0
 UNJUDGED = "not judged: the stage needs no reward, and evaluation.unmeasured has its domain"
@@ -35,6 +35,7 @@ class Judge:
     ledger  stores verdicts as they come, and has those of an attempt that was killed
     others  the other nodes of the job, for verifiers that can use them
     unjudged  domains whose answers get no score, because the stage needs none and only a reward model could give it
+    score_truncated  verifiers score truncated answers too
     """
 
     def __init__(
@@ -44,8 +45,11 @@ class Judge:
         ledger: Ledger | None = None,
         others: Sequence[Node] = (),
         unjudged: Collection[str] = (),
+        *,
+        score_truncated: bool = False,
     ) -> None:
         self.tokenizer, self.others, self.unjudged = tokenizer, others, unjudged
+        self.score_truncated = score_truncated
         self.makers = makers or {}
         self.ledger = ledger
         self.verifiers: dict[str, Verifier | GroupVerifier] = {}
@@ -147,13 +151,16 @@ class Judge:
         truncated = rollout.finish != "stop"
         if task.domain in self.unjudged:
             return Verdict(Outcome.TRUNCATED if truncated else Outcome.COMPLETED, None, detail=UNJUDGED)
-        unfinished = truncated or never_answers(self.tokenizer, rollout.prompt_ids, text)
-        if not unfinished or self._scores_truncated(task.domain):
+        thinking = never_answers(self.tokenizer, rollout.prompt_ids, text)
+        if not (truncated or thinking) or self._scores_unfinished(task.domain, truncated, thinking):
             return None
         return Verdict(Outcome.TRUNCATED, 0.0, detail=CUT) if truncated else Verdict.wrong_format(UNFINISHED)
 
-    def _scores_truncated(self, domain: str) -> bool:
-        if domain not in self.makers:  # a domain's own verifier never does
+    def _scores_unfinished(self, domain: str, truncated: bool, thinking: bool) -> bool:
+        """Whether the domain's verifier looks at an answer that was cut off, or never leaves its reasoning."""
+        if self.score_truncated and truncated and (not thinking or is_third_party(domain)):
+            return True
+        if domain not in self.makers:
             return False
         verifier = self.verifier(domain)
         return isinstance(verifier, GroupVerifier) and verifier.scores_truncated

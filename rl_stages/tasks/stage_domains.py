@@ -7,6 +7,7 @@ from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.source import GENERATE, parse_sources
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 from cascade_rl.rl_stages.data.rows import HUB
+from cascade_rl.rl_stages.rewards.adapters import ADAPTERS
 from cascade_rl.rl_stages.tasks.domains import domain_named, is_third_party
 
 
@@ -20,6 +21,15 @@ def executed_domains(cascade: Cascade, stages: Sequence[Stage]) -> list[str]:
 def third_party_rewards(stage: OnPolicyStage) -> list[str]:
     """The rewards of others that the launcher lets the rows of a stage name."""
     return sorted(filter(is_third_party, stage.trained_domains))
+
+
+def prove_rewards(stages: Sequence[Stage]) -> None:
+    """Imports the rewards of others that the stages name. Raises UserError with the words of one that cannot be."""
+    rewards = chain.from_iterable(third_party_rewards(stage) for stage in stages if isinstance(stage, OnPolicyStage))
+    for name in dict.fromkeys(rewards):
+        kind, _, target = name.partition(":")
+        if prove := ADAPTERS[kind].prove:
+            prove(target)
 
 
 def local_readers(stages: Sequence[Stage]) -> dict[str, Stage]:

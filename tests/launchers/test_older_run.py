@@ -52,7 +52,7 @@ def test_it_means_what_it_meant(
 def test_it_is_read(folder: Path) -> None:
     told = cascade(folder, "status", "runs/older")
     assert (told.returncode, told.stderr) == (0, "")
-    assert re.findall(r"^ 0\d_\w+ +\w+ +(\w+)", told.stdout, re.MULTILINE) == [*["done"] * 4, "started"]
+    assert re.findall(r"^ 0\d_\w+ +\w+ +(\w+)", told.stdout, re.MULTILINE) == [*["done"] * 4, "interrupted"]
     told = cascade(folder, "report", "runs/older")
     assert (told.returncode, told.stderr) == (0, "")
     assert (folder / "runs/older/report.html").stat().st_size > 10_000

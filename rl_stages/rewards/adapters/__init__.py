@@ -9,14 +9,20 @@ from cascade_rl.rl_stages.rewards.adapters import nemo_gym, python_function, ver
 
 @dataclass(frozen=True)
 class Adapter:
-    """`check` raises UserError on an invalid target; `verifier` makes a verifier that the caller closes."""
+    """`verifier` makes a verifier that the caller closes.
+
+    check   raises UserError on an invalid target
+    prove   also runs its code, without an answer; None where it may still have to be started
+    """
 
     check: Callable[[str], None]
     verifier: Callable[[str], Verifier]
+    prove: Callable[[str], None] | None = None
 
 
 ADAPTERS = {
-    "python": Adapter(python_function.check, python_function.verifier),
+    "python": Adapter(python_function.check, python_function.whole, python_function.prove_function),
+    "python-answer": Adapter(python_function.check, python_function.answer, python_function.prove_function),
     "nemo-gym": Adapter(nemo_gym.check, nemo_gym.NemoGymVerifier),
     "verifiers": Adapter(verifiers_package.check, verifiers_package.verifier),
 }

@@ -18,7 +18,7 @@ from urllib.request import HTTPCookieProcessor, OpenerDirector, ProxyHandler, Re
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
-from cascade_rl.rl_stages.rewards.adapters.reward_process import request
+from cascade_rl.rl_stages.rewards.adapters.reward_process import reasoning_of
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.core.task import Task
@@ -56,12 +56,11 @@ class NemoGymVerifier:
         answer = final_answer(text)
         if not answer:
             return Verdict.wrong_format("expected an answer after the reasoning; found none")
-        reasoning = request(task, text, answer)["reasoning"]
         # Environment servers are part of the run, where an internet proxy cannot reach them.
         session = build_opener(ProxyHandler({}), HTTPCookieProcessor(CookieJar()))
         try:
             self._post(session, "/seed_session", task.metadata)
-            reply = self._post(session, "/verify", {**task.metadata, "response": response(reasoning, answer)})
+            reply = self._post(session, "/verify", {**task.metadata, "response": response(reasoning_of(text), answer)})
             return _verdict(reply)
         except (ServerFailed, OSError, HTTPException) as failure:
             return Verdict.infrastructure_failure(f"{self._address}: {failure}")

@@ -1,13 +1,18 @@
-"""`python:pkg.mod:function`: a reward function with the signature of TRL or of verl."""
+"""`python:pkg.mod:function`: a reward function with the signature of TRL or of verl.
+
+It reads the whole completion with its reasoning, as in TRL and verl. As `python-answer:pkg.mod:function` it reads what
+follows the reasoning.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import re
 import sys
+from functools import partial
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.rl_stages.rewards.adapters.reward_process import SHIM, ProcessVerifier
+from cascade_rl.rl_stages.rewards.adapters.reward_process import SHIM, ProcessVerifier, prove
 
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -21,5 +26,17 @@ def check(target: str) -> None:
         raise UserError(f"expected {package!r}, of 'python:{target}', to be installed or on PYTHONPATH; it is neither")
 
 
-def verifier(target: str) -> ProcessVerifier:
-    return ProcessVerifier([sys.executable, *SHIM, "function", target])
+def verifier(target: str, *, whole: bool) -> ProcessVerifier:
+    return ProcessVerifier(_command(target), whole=whole)
+
+
+def prove_function(target: str) -> None:
+    """UserError, with the user's own traceback, unless the function can be imported and has a known signature."""
+    prove(_command(target))
+
+
+whole, answer = partial(verifier, whole=True), partial(verifier, whole=False)
+
+
+def _command(target: str) -> list[str]:
+    return [sys.executable, *SHIM, "function", target]

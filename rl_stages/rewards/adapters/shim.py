@@ -5,9 +5,9 @@
 
 PARENT_DEATH is the path of `engine/core/parent_death.py`.
 
-One JSON request per line on stdin: `messages`, `reasoning`, `answer`, `columns` (the row's other fields). One JSON
-reply per line on stdout: `score`, a number or null, with `parts`; or `error`. What the code itself prints goes to
-stderr.
+One JSON request per line on stdin: `messages`, `columns` (the row's other fields) and `answers`, each with `text` (what
+a function reads), `reasoning` and `answer`. One JSON reply per line on stdout: `replies`, one for each answer: `score`,
+a number or null, with `parts`; or `error`. What the code itself prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ import math
 import os
 import runpy
 import sys
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 READY = "ready"
 
-Score = Callable[[Mapping[str, Any]], dict[str, Any]]
+Request = Mapping[str, Any]
+Score = Callable[[Request], list[dict[str, Any]]]
 
 
 def function(target: str) -> Score:
@@ -34,50 +37,59 @@ def function(target: str) -> Score:
     reward = getattr(importlib.import_module(module), name)
     names = inspect.signature(reward).parameters
     if "solution_str" in names:
-        return lambda request: reply_of(finished(reward(**verl_arguments(request))))
+        return lambda request: [reply_of(value) for value in finished(verl_rewards(reward, request))]
     if "completions" in names:
-        return lambda request: reply_of(one(finished(reward(**trl_arguments(request, names)))))
+        return lambda request: [reply_of(value) for value in finished([trl_rewards(reward, request, names)])[0]]
     raise TypeError(
         f"expected {target} to take (prompts, completions, **columns), as in TRL, or "
         f"(data_source, solution_str, ground_truth, extra_info), as in verl; found {inspect.signature(reward)}"
     )
 
 
-def trl_arguments(request: Mapping[str, Any], names: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
-    """A batch of one, in the conversational form."""
+def trl_rewards(reward: Callable[..., Any], request: Request, names: Mapping[str, inspect.Parameter]) -> Any:
+    """The rewards of a batch, in the conversational form. A coroutine of an async function."""
+    answers = request["answers"]
     arguments = {
-        "prompts": [request["messages"]],
-        "completions": [[{"role": "assistant", "content": request["answer"]}]],
-        **{name: [value] for name, value in request["columns"].items()},
+        "prompts": [request["messages"]] * len(answers),
+        "completions": [[{"role": "assistant", "content": answer["text"]}] for answer in answers],
+        **{name: [value] * len(answers) for name, value in request["columns"].items()},
     }
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in names.values()):
-        return arguments
-    return {name: value for name, value in arguments.items() if name in names}
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in names.values()):
+        arguments = {name: value for name, value in arguments.items() if name in names}
+    return reward(**arguments)
 
 
-def verl_arguments(request: Mapping[str, Any]) -> dict[str, Any]:
+def verl_rewards(reward: Callable[..., Any], request: Request) -> list[Any]:
+    """One reward for each answer: values, or coroutines of an async function."""
+    shared = verl_arguments(request)
+    return [reward(**shared, solution_str=answer["text"]) for answer in request["answers"]]
+
+
+def verl_arguments(request: Request) -> dict[str, Any]:
     """`ground_truth` is the row's, or that of its `reward_model`, where verl's own rows keep it."""
     columns = request["columns"]
     truth = columns["ground_truth"] if "ground_truth" in columns else columns["reward_model"]["ground_truth"]
     return {
         "data_source": columns.get("data_source"),
-        "solution_str": request["answer"],
         "ground_truth": truth,
         "extra_info": columns.get("extra_info"),
     }
 
 
-def finished(value: Any) -> Any:
-    async def wait() -> Any:
-        return await value
+def finished(values: list[Any]) -> list[Any]:
+    """The values; those that are awaitable are awaited together."""
 
-    return asyncio.run(wait()) if inspect.isawaitable(value) else value
+    async def value_of(value: Any) -> Any:
+        return await value if inspect.isawaitable(value) else value
+
+    return gathered(map(value_of, values)) if any(map(inspect.isawaitable, values)) else values
 
 
-def one(rewards: Any) -> Any:
-    if len(rewards) != 1:
-        raise ValueError(f"expected one reward for one completion; found {len(rewards)}")
-    return rewards[0]
+def gathered(awaited: Iterable[Awaitable[Any]]) -> list[Any]:
+    async def wait() -> list[Any]:
+        return list(await asyncio.gather(*awaited))
+
+    return asyncio.run(wait())
 
 
 def reply_of(value: Any) -> dict[str, Any]:
@@ -112,13 +124,13 @@ def verifiers_taskset(package: str) -> Score:
     kind = task_type(package)
     turns = {"system": SystemMessage, "user": UserMessage, "assistant": AssistantMessage}
 
-    async def scored(request: Mapping[str, Any]) -> dict[str, Any]:
+    async def scored(request: Request, text: Mapping[str, str]) -> dict[str, Any]:
         task = kind(kind.data_type().model_validate(request["columns"]["task"]))
         nodes: list[Any] = []
         for message in request["messages"]:
             turn = turns[message["role"]](content=message["content"])
             nodes.append(MessageNode(message=turn, parent=len(nodes) - 1 if nodes else None))
-        answer = AssistantMessage(content=request["answer"], reasoning_content=request["reasoning"] or None)
+        answer = AssistantMessage(content=text["answer"], reasoning_content=text["reasoning"] or None)
         nodes.append(MessageNode(message=answer, parent=len(nodes) - 1, sampled=True))
         info = AgentInfo(config=AgentConfig())
         trace = vf.Trace(task=TraceTask(type=kind.__name__, data=task.data), agent=info, nodes=nodes)
@@ -129,10 +141,31 @@ def verifiers_taskset(package: str) -> Score:
         parts |= {name: float(value) for name, value in trace.metrics.items() if value is not None}
         return {"score": number(trace.reward), "parts": parts}
 
-    return lambda request: asyncio.run(scored(request))
+    return lambda request: gathered(scored(request, text) for text in request["answers"])
 
 
 KINDS = {"function": function, "verifiers": verifiers_taskset}
+
+
+def replies_to(request: Request, score: Score) -> list[dict[str, Any]]:
+    """One reply for each answer. A batch that raises is scored again answer by answer."""
+    answers = request["answers"]
+    try:
+        replies = score(request)
+        if len(replies) != len(answers):
+            raise ValueError(f"expected one reward for each of {len(answers)} completions; found {len(replies)}")
+        return replies
+    except Exception as error:  # third-party code may raise anything; the error is the reply
+        if len(answers) == 1:
+            return [{"error": described(error)}]
+    return [reply for answer in answers for reply in replies_to({**request, "answers": [answer]}, score)]
+
+
+def described(error: Exception) -> str:
+    """The error, and where in the reward's own files it was raised."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) != Path(__file__)]
+    where = f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def main() -> None:
@@ -142,12 +175,7 @@ def main() -> None:
     score = KINDS[sys.argv[2]](sys.argv[3])
     print(READY, file=replies, flush=True)
     for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            reply = score(request)
-        except Exception as error:  # third-party code may raise anything; the error is the reply
-            reply = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(reply), file=replies, flush=True)
+        print(json.dumps({"replies": replies_to(json.loads(line), score)}), file=replies, flush=True)
 
 
 if __name__ == "__main__":

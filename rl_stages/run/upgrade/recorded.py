@@ -5,7 +5,7 @@ reported, whereas a launch would refuse it.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -15,7 +15,7 @@ from cascade_rl.rl_stages.config.cascade import STAGE_KINDS, Cascade
 from cascade_rl.rl_stages.config.differences import default_of
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.config.text import changes, from_plain, leaves, read_yaml, split_null, to_plain, to_yaml
-from cascade_rl.rl_stages.run.stage_graph import NOT_OF_THE_WEIGHTS
+from cascade_rl.rl_stages.run.stage_graph import NOT_HASHED
 
 NUMBER = "schema"
 
@@ -41,10 +41,11 @@ def changed_keys(path: Path, node: Cascade | Stage) -> Iterator[tuple[str, tuple
     return changes(found, leaves(to_plain(node), prefix))
 
 
-def changed_settings(folder: Path, stage: Stage) -> list[tuple[str, tuple[Any, Any]]]:
-    """The changed keys of a stage folder that its weights depend on, each with (old, new)."""
-    found = changed_keys(folder / "stage.yaml", stage)
-    return [(key, values) for key, values in found if key.split(".")[1] not in NOT_OF_THE_WEIGHTS]
+def changed_settings(folder: Path, stage: Stage, beside: Collection[str] = ()) -> list[tuple[str, tuple[Any, Any]]]:
+    """The changed keys of a stage folder that are hashed, each with (old, new), without the keys `beside`."""
+    left_out = (*NOT_HASHED, *beside)
+    found = ((key, key.partition(".")[2], values) for key, values in changed_keys(folder / "stage.yaml", stage))
+    return [(key, values) for key, own, values in found if not {own, own.partition(".")[0]}.intersection(left_out)]
 
 
 @dataclass

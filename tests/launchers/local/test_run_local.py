@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cascade_rl.rl_stages.run.durable_file import JsonLines
 from tests.living import runs
 
 HERE = Path(__file__).parents[1]
@@ -80,11 +81,23 @@ def test_another_configuration_on_the_same_folder_is_refused(finished: tuple[Pat
 
 def test_a_changed_stage_runs_again_and_nothing_else(tmp_path: Path) -> None:
     assert nemo_run(tmp_path, LAUNCHER)[0] == 0
-    code, out, err = nemo_run(tmp_path, LAUNCHER, "math_rl.steps=7", "--rerun", "math_rl")
+    code, out, err = nemo_run(tmp_path, LAUNCHER, "math_rl.optimizer.lr=1e-5", "--rerun", "math_rl")
     assert (code, err) == (0, "")
-    said = "set aside 02_math_rl (done): math_rl.steps 6 -> 7\n01_sft: done before, skipped\n02_math_rl: starting"
+    said = (
+        "set aside 02_math_rl (done): math_rl.optimizer.lr 3e-06 -> 1e-05\n01_sft: done before, skipped\n02_math_rl: s"
+    )
     assert said in out
-    assert "02_math_rl step 7\n" in out
+    assert "02_math_rl step 6\n" in out
+
+
+def test_a_finished_stage_goes_on_to_more_steps(tmp_path: Path) -> None:
+    assert nemo_run(tmp_path, LAUNCHER)[0] == 0
+    code, out, err = nemo_run(tmp_path, LAUNCHER, "math_rl.steps=8", "math_rl.token_budget=256")
+    assert (code, err) == (0, "")
+    assert (
+        "02_math_rl (done): math_rl.steps 6 -> 8; math_rl.token_budget 512 -> 256 (goes on from there)\n"
+        "01_sft: done before, skipped\n02_math_rl: going on from step 6 of 8\n02_math_rl step 7\n"
+    ) in out
 
 
 def test_a_stage_alone_needs_what_it_builds_on(tmp_path: Path) -> None:
@@ -130,6 +143,9 @@ def test_a_failed_rank_ends_all_and_gives_its_exit_code(tmp_path: Path, fail: st
     assert returned == code
     assert told in out
     assert f"failed with exit code {code}" in out
+    events = JsonLines(tmp_path / "runs/fake/stages/02_math_rl/events.jsonl").rows()
+    (ended,) = (event for event in events if event["event"] == "ended")
+    assert ended["message"] == f"{told.partition(chr(10))[0]}: rank {fail[0]} fails at step 3"
     assert "01_sft: done in" in out
     assert not any(runs(int(pid)) for pid in pids.read_text().split())
 

@@ -1,13 +1,17 @@
 """`cascade status` and `cascade compare`, on run folders as a launcher leaves them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
 from rich.console import Console
 from rich.table import Table
 
 from cascade_rl.launchers.cli import compare
 from cascade_rl.launchers.cli.compare import differences, scored
+from cascade_rl.launchers.report import status
 from cascade_rl.launchers.report.status import is_claimed, scores_table, state, status_table
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
@@ -41,10 +45,46 @@ def test_a_state_for_every_stage(tmp_path: Path) -> None:
     run = made(tmp_path / "tiny", CASCADE, after=0.5)
     assert [state(run, stage) for stage in run.stages] == ["done", "ready"]
     run.stage("rl").record_event("attempt", from_step=0)
-    assert state(run, run.stage("rl")) == "started"
+    assert state(run, run.stage("rl")) == "interrupted"
     shown = text(status_table(run))
     assert "3/3" in shown and "0/4" in shown
     assert text(scores_table(run)).splitlines()[-2].split() == ["math", ".500"]
+
+
+@pytest.mark.parametrize(
+    ("end", "live", "expected"),
+    [
+        (None, (), "interrupted"),
+        (None, ("rl",), "running"),
+        ({"exit_code": 75, "message": ""}, (), "interrupted"),
+        ({"exit_code": 1, "message": "ValueError: no"}, (), "failed"),
+        ({"exit_code": 1, "message": "ValueError: no"}, ("rl",), "running"),  # its job is queued again
+        ({"exit_code": 2}, (), "failed"),  # as versions of before wrote it
+    ],
+)
+def test_a_stage_that_has_begun_runs_or_failed_or_was_interrupted(
+    tmp_path: Path, end: dict[str, Any] | None, live: Sequence[str], expected: str
+) -> None:
+    run = made(tmp_path / "tiny", CASCADE, after=0.5)
+    run.stage("rl").record_event("attempt", from_step=0)
+    if end:
+        run.stage("rl").record_event("ended", **end)
+    assert state(run, run.stage("rl"), live) == expected
+
+
+def test_why_a_stage_failed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made(tmp_path / "tiny", CASCADE, after=0.5)
+    run.stage("rl").record_event("attempt", from_step=0)
+    run.stage("rl").record_event("ended", exit_code=1, message="ValueError: [1] is no reward")
+    assert status.run(run.root) == 0
+    assert "02_rl failed: ValueError: [1] is no reward\n" in capsys.readouterr().out
+
+
+def test_an_attempt_runs_while_its_launcher_is_at_work(tmp_path: Path) -> None:
+    with RunFolder.claim(tmp_path / "tiny", CASCADE) as (run, _):
+        run.stage("sft").record_event("attempt", from_step=0)
+        assert state(run, run.stage("sft")) == "running"
+    assert state(run, run.stage("sft")) == "interrupted"
 
 
 def test_a_reward_model_has_a_score_of_its_own_and_no_other(tmp_path: Path) -> None:

@@ -303,9 +303,9 @@ def test_a_dry_run_says_what_would_be_set_aside(
         keep_step(run.stage("sft"), 1)
         keep_step(run.stage("side_rl"), 1)
     how = Submission(CLUSTER, "sbatch", STAGE_COMMAND, detach=False, agree=refuse)
-    write_dryrun(override(CASCADE, ["sft.steps=3"]), run.root, CASCADE.stages, how, tmp_path / "out")
+    write_dryrun(override(CASCADE, ["sft.optimizer.lr=1e-4"]), run.root, CASCADE.stages, how, tmp_path / "out")
     assert capsys.readouterr().out == (
-        "would be set aside: 01_sft (at step 1): sft.steps 1 -> 3\n"
+        "would be set aside: 01_sft (at step 1): sft.optimizer.lr 5e-05 -> 0.0001\n"
         "would be set aside: 04_side_rl (at step 1): its parent 01_sft\n"
     )
     assert (run.stage("sft").last_step(), (run.root / "superseded").exists()) == (1, False)

@@ -46,9 +46,9 @@ def data(tmp_path: Path) -> Path:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was read: "rows" and "bytes", in order."""
     found: list[str] = []
-    census, file_hash = task.census, stage_graph._file_hash
+    census, file_hash = task.census, stage_graph.file_hash
     monkeypatch.setattr(task, "census", lambda *asked: found.append("rows") or census(*asked))
-    monkeypatch.setattr(stage_graph, "_file_hash", lambda path: found.append("bytes") or file_hash(path))
+    monkeypatch.setattr(stage_graph, "file_hash", lambda path: found.append("bytes") or file_hash(path))
     return found
 
 

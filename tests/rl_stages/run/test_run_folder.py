@@ -2,19 +2,23 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome, Sampling
-from cascade_rl.engine.core.settings import RolloutConfig
+from cascade_rl.engine.core.settings import OptimizerConfig, RolloutConfig
 from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
 from cascade_rl.rl_stages.config.cascade import Cascade
-from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.grpo_stage import Extension, GrpoStage
+from cascade_rl.rl_stages.config.reward_model import RewardModel
 from cascade_rl.rl_stages.config.sft_stage import SftStage
+from cascade_rl.rl_stages.config.stage import LengthClip
 from cascade_rl.rl_stages.config.text import override
 from cascade_rl.rl_stages.run import run_folder
 from cascade_rl.rl_stages.run.durable_file import JsonLines, write_atomically
@@ -93,21 +97,27 @@ def test_another_configuration_is_refused_and_changes_nothing(run: RunFolder) ->
     assert contents(run.root) == before
 
 
+def test_a_bound_of_the_evaluation_may_change(run: RunFolder) -> None:
+    keep_step(run.stage("rl"), 1)
+    with RunFolder.claim(run.root, override(CASCADE, ["evaluation.max_infrastructure_failures=0.5"])) as (again, _):
+        assert again.stage("rl").last_step() == 1
+
+
 def labels(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*"))
 
 
 def asked(into: list[str]) -> Agree:
     """Agrees to everything, and keeps what was said."""
-    return lambda aside: into.extend(f"{'again' if item.again else 'kept'}: {item}" for item in aside)
+    return lambda changed: into.extend(f"{item.fate}: {item}" for item in changed)
 
 
 def test_a_changed_stage_is_put_aside_and_taken_back_when_the_change_is_undone(run: RunFolder) -> None:
     keep_step(run.stage("sft"), 1)
     keep_step(run.stage("rl"), 1)
     old, said = run.stage("rl").content_hash[:8], list[str]()
-    with RunFolder.claim(run.root, override(CASCADE, ["rl.steps=5"]), agree=asked(said)) as (changed, _):
-        assert said == ["again: 02_rl (at step 1): rl.steps 4 -> 5"]
+    with RunFolder.claim(run.root, override(CASCADE, ["rl.optimizer.lr=1e-5"]), agree=asked(said)) as (changed, _):
+        assert said == ["runs again: 02_rl (at step 1): rl.optimizer.lr 3e-06 -> 1e-05"]
         assert changed.stage("rl").last_step() == 0
         assert changed.stage("sft").last_step() == 1
         assert labels(run.root / "superseded") == [f"02_rl-{old}"]
@@ -121,8 +131,11 @@ def test_what_depends_on_a_changed_stage_runs_again_too(run: RunFolder) -> None:
     keep_step(run.stage("sft"), 1)
     keep_step(run.stage("rl"), 1)
     said = list[str]()
-    with RunFolder.claim(run.root, override(CASCADE, ["sft.steps=5"]), agree=asked(said)) as (changed, _):
-        assert said == ["again: 01_sft (at step 1): sft.steps 3 -> 5", "again: 02_rl (at step 1): its parent 01_sft"]
+    with RunFolder.claim(run.root, override(CASCADE, ["sft.optimizer.lr=1e-4"]), agree=asked(said)) as (changed, _):
+        assert said == [
+            "runs again: 01_sft (at step 1): sft.optimizer.lr 5e-05 -> 0.0001",
+            "runs again: 02_rl (at step 1): its parent 01_sft",
+        ]
         assert [stage.last_step() for stage in changed.stages] == [0, 0]
         assert len(labels(run.root / "superseded")) == 2
 
@@ -131,26 +144,26 @@ def test_work_is_not_set_aside_unless_somebody_agrees(run: RunFolder) -> None:
     keep_step(run.stage("rl"), 1)
     before = contents(run.root)
     with (
-        pytest.raises(UserError, match=r"02_rl \(at step 1\): rl\.steps 4 -> 5\n.*--rerun rl:"),
-        RunFolder.claim(run.root, override(CASCADE, ["rl.steps=5"])),
+        pytest.raises(UserError, match=r"02_rl \(at step 1\): rl\.optimizer\.lr 3e-06 -> 1e-05\n.*--rerun rl:"),
+        RunFolder.claim(run.root, override(CASCADE, ["rl.optimizer.lr=1e-5"])),
     ):
         pass
     assert contents(run.root) == before
 
 
 def test_what_has_no_work_in_it_is_set_aside_without_asking(run: RunFolder) -> None:
-    with RunFolder.claim(run.root, override(CASCADE, ["sft.steps=5"])) as (changed, _):
+    with RunFolder.claim(run.root, override(CASCADE, ["sft.optimizer.lr=1e-4"])) as (changed, _):
         assert len(labels(run.root / "superseded")) == 2
         assert [stage.last_step() for stage in changed.stages] == [0, 0]
 
 
 def test_a_finished_folder_is_taken_back_without_asking(run: RunFolder) -> None:
     finish(run.stage("rl"))
-    with RunFolder.claim(run.root, override(CASCADE, ["rl.steps=5"]), agree=asked([])) as (changed, _):
+    with RunFolder.claim(run.root, override(CASCADE, ["rl.optimizer.lr=1e-5"]), agree=asked([])) as (changed, _):
         keep_step(changed.stage("rl"), 1)
     said = list[str]()
     with RunFolder.claim(run.root, CASCADE, agree=asked(said)) as (again, _):
-        assert said == ["kept: 02_rl (at step 1): rl.steps 5 -> 4"]
+        assert said == ["is taken back: 02_rl (at step 1): rl.optimizer.lr 1e-05 -> 3e-06"]
         assert again.stage("rl").done
 
 
@@ -164,7 +177,7 @@ def test_a_finished_folder_is_taken_back_without_asking(run: RunFolder) -> None:
 )
 def test_what_changed_is_said(run: RunFolder, change: list[str], reason: str) -> None:
     keep_step(run.stage("rl"), 1)
-    assert [str(item) for item in RunFolder(run.root, override(CASCADE, change)).set_aside()] == [
+    assert [str(item) for item in RunFolder(run.root, override(CASCADE, change)).changed()] == [
         f"02_rl (at step 1): {reason}"
     ]
 
@@ -176,7 +189,7 @@ def test_changed_data_are_said(tmp_path: Path) -> None:
     with RunFolder.claim(tmp_path / "tiny", on_file) as (run, _):
         keep_step(run.stage("rl"), 1)
     rows.write_text("{ }")
-    assert [item.reasons for item in RunFolder(run.root, on_file).set_aside()] == [(f"its data {rows}",)]
+    assert [item.reasons for item in RunFolder(run.root, on_file).changed()] == [(f"its data {rows}",)]
 
 
 def test_a_stage_that_the_cascade_lost_is_not_set_aside_in_silence(run: RunFolder) -> None:
@@ -198,6 +211,142 @@ def test_a_stage_that_moves_to_another_place_keeps_its_work(run: RunFolder) -> N
             ("03_rl", 1),
         ]
         assert not (run.root / "superseded").exists() or labels(run.root / "superseded") == []
+
+
+JUDGE = RewardModel(kind="server", model="judge", url="http://one:8000/v1")
+FALLING = OptimizerConfig(lr=3e-6, schedule="linear")
+LATE = Extension(from_step=2, max_new_tokens=32)
+
+
+def with_rl(**keys: Any) -> Cascade:
+    return replace(CASCADE, stages=(CASCADE.stages[0], replace(CASCADE.stages[1], **keys)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ({}, {"token_budget": 256}, "rl.token_budget 512 -> 256"),
+        ({}, {"tme_bound": 1.01}, "rl.tme_bound 1.001 -> 1.01"),
+        ({}, {"max_infrastructure_failures": 0.5}, "rl.max_infrastructure_failures 0.1 -> 0.5"),
+        ({}, {"max_draws": 20}, "rl.max_draws 10 -> 20"),
+        ({}, {"steps": 9}, "rl.steps 4 -> 9"),
+        ({}, {"steps": 2}, "rl.steps 4 -> 2"),
+        ({}, {"stop_at_length_clip": LengthClip(rate=0.1, window=2)}, "rl.stop_at_length_clip None -> absent; "),
+        ({}, {"extensions": (LATE,)}, "rl.extensions [] -> [{'from_step': 2"),
+        ({"optimizer": replace(FALLING, schedule_steps=9)}, {"steps": 9}, "rl.steps 4 -> 9"),
+        ({"optimizer": FALLING}, {"token_budget": 256}, "rl.token_budget 512 -> 256"),
+        (
+            {"reward_model": JUDGE},
+            {"reward_model": replace(JUDGE, url="http://two/v1")},
+            "rl.reward_model.url http://o",
+        ),
+    ],
+)
+def test_what_changes_no_finished_step_goes_on(
+    tmp_path: Path, before: Mapping[str, Any], after: Mapping[str, Any], said: str
+) -> None:
+    told = list[str]()
+    with RunFolder.claim(tmp_path / "run", with_rl(**before)) as (run, _):
+        keep_step(run.stage("rl"), 1)
+        keep_step(run.stage("rl"), 2)
+    with RunFolder.claim(run.root, with_rl(**{**before, **after}), agree=asked(told)) as (again, _):
+        assert told[0].startswith(f"goes on: 02_rl (at step 2): {said}")
+        assert (len(told), again.stage("rl").last_step()) == (1, 2)
+        assert not (run.root / "superseded").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"optimizer": FALLING}, {"steps": 9}),
+        ({}, {"steps": 1}),
+        ({}, {"extensions": (replace(LATE, from_step=1),)}),
+        ({}, {"reward_model": JUDGE}),
+        ({}, {"sequence_error_bound": 2.0}),
+        ({}, {"min_answer_tokens": 2}),
+    ],
+)
+def test_what_changes_a_finished_step_is_asked_about(
+    tmp_path: Path, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> None:
+    with RunFolder.claim(tmp_path / "run", with_rl(**before)) as (run, _):
+        keep_step(run.stage("rl"), 1)
+        keep_step(run.stage("rl"), 2)
+    held = contents(run.root / "stages")
+    with (
+        pytest.raises(UserError, match=r"(?s)02_rl \(at step 2\): rl\..*--rerun rl"),
+        RunFolder.claim(run.root, with_rl(**{**before, **after})),
+    ):
+        pass
+    assert contents(run.root / "stages") == held
+
+
+def with_sft(**keys: Any) -> Cascade:
+    return replace(CASCADE, stages=(replace(CASCADE.stages[0], **keys), CASCADE.stages[1]))
+
+
+def test_where_sft_drops_what_is_too_long_the_budget_says_what_is_learned(tmp_path: Path) -> None:
+    with RunFolder.claim(tmp_path / "run", with_sft(overlong="drop")) as (run, _):
+        keep_step(run.stage("sft"), 1)
+    with (
+        pytest.raises(UserError, match=r"sft\.token_budget 512 -> 256"),
+        RunFolder.claim(run.root, with_sft(overlong="drop", token_budget=256)),
+    ):
+        pass
+
+
+def test_a_stage_keeps_the_name_by_which_others_know_it(run: RunFolder) -> None:
+    """The hash of a parent changes, and neither its child nor what was set aside of it is asked about."""
+    finish(run.stage("sft"))
+    finish(run.stage("rl"))
+    with RunFolder.claim(run.root, with_rl(sampling=Sampling(max_new_tokens=20)), agree=asked([])):
+        pass
+    for budget in (256, 128):
+        said = list[str]()
+        changed = with_sft(token_budget=budget)
+        with RunFolder.claim(run.root, changed, agree=asked(said)) as (again, _):
+            assert all(stage.done for stage in again.stages)
+        assert not [line for line in said if line.startswith("runs again")]
+
+
+def test_a_finished_stage_with_a_later_end_is_opened_again(run: RunFolder) -> None:
+    finish(run.stage("sft"))
+    finish(run.stage("rl"))
+    said = list[str]()
+    with RunFolder.claim(run.root, override(CASCADE, ["rl.steps=6"]), agree=asked(said)) as (again, _):
+        assert said == ["goes on: 02_rl (done): rl.steps 4 -> 6"]
+        rl = again.stage("rl")
+        assert (rl.done, rl.last_step(), list(rl.scores())) == (False, 4, ["before"])
+    with RunFolder.claim(run.root, CASCADE) as (back, _):  # at step 4 of 4: it only ends again
+        assert (back.stage("rl").done, back.stage("rl").last_step()) == (False, 4)
+
+
+def test_what_depends_on_a_longer_stage_is_asked_about(run: RunFolder) -> None:
+    finish(run.stage("sft"))
+    keep_step(run.stage("rl"), 1)
+    longer = override(CASCADE, ["sft.optimizer.schedule=constant", "sft.steps=3"])
+    with RunFolder.claim(run.root, longer, agree=asked([])) as (constant, _):
+        finish(constant.stage("sft"))
+        keep_step(constant.stage("rl"), 1)
+    with (
+        pytest.raises(UserError, match=r"02_rl \(at step 1\): its parent 01_sft\nNothing was moved"),
+        RunFolder.claim(run.root, override(longer, ["sft.steps=5"])),
+    ):
+        pass
+    assert constant.stage("sft").done
+
+
+def test_a_stop_rule_reopens_only_a_stage_that_a_rule_ended(tmp_path: Path) -> None:
+    rule = LengthClip(rate=0.1, window=2)
+    with RunFolder.claim(tmp_path / "run", with_rl(stop_at_length_clip=rule)) as (run, _):
+        finish(run.stage("rl"))
+    with RunFolder.claim(run.root, CASCADE) as (whole, _):
+        assert whole.stage("rl").done  # it had run to its last step
+    with RunFolder.claim(tmp_path / "other", with_rl(stop_at_length_clip=rule)) as (run, _):
+        keep_step(run.stage("rl"), 1)
+        (run.stage("rl").root / "done").touch()
+    with RunFolder.claim(run.root, CASCADE) as (reopened, _):
+        assert (reopened.stage("rl").done, reopened.stage("rl").last_step()) == (False, 1)
 
 
 def test_how_a_stage_is_run_can_change_under_it(run: RunFolder) -> None:

@@ -71,6 +71,19 @@ def test_a_truncated_answer_scores_nothing_even_when_right(judge: Judge) -> None
     assert judge.verifiers == {}
 
 
+@pytest.mark.parametrize(
+    ("text", "outcome", "score"),
+    [
+        ("3 + 4 = \\boxed{7}", Outcome.TRUNCATED, 1.0),
+        ("3 + 4 = ", Outcome.TRUNCATED, 0.0),
+    ],
+)
+def test_a_stage_may_have_truncated_answers_scored(text: str, outcome: Outcome, score: float) -> None:
+    with Judge(TOKENIZER, score_truncated=True) as judge:
+        verdict = verdict_on(judge, MATH, rollout(text, finish="length"))[1]
+    assert (verdict.outcome, verdict.score) == (outcome, score)
+
+
 @pytest.mark.sandbox
 def test_programs_run_on_the_cores_of_other_nodes_too() -> None:
     tests = {"inputs": ["3\n4\n"], "outputs": ["7\n"]}

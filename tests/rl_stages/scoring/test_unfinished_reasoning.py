@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import count, product
 from typing import Any
@@ -122,3 +123,21 @@ def test_a_group_is_ranked_without_it_unless_the_verifier_scores_whole_texts(
     group = [sampled(text, None) for text in ("so", "s</think>so", "so, think")]
     with Judge(TOKENIZER, {"rlhf": lambda: Ranks(whole)}) as judge:
         assert [verdict.score for _, verdict in judge([task], [group])[0]] == scores
+
+
+class Pays:
+    concurrency = 1
+
+    def __call__(self, _task: Task, _text: str) -> Verdict:
+        return Verdict.scored(1.0)
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(("domain", "score"), [("math", 0.0), ("python:json:dumps", 1.0)])
+def test_an_answer_cut_in_its_reasoning_is_scored_by_a_reward_of_the_user_alone(domain: str, score: float) -> None:
+    cut = replace(sampled("<think>5", None), finish="length")
+    task = Task("t", domain, (ASKED,), case(domain)[0])
+    with Judge(TOKENIZER, {"python:json:dumps": Pays}, score_truncated=True) as judge:
+        ((_, verdict),) = judge([task], [[cut]])[0]
+    assert (verdict.outcome, verdict.score) == (Outcome.TRUNCATED, score)

@@ -1,6 +1,8 @@
 """Reward functions as users of TRL and verl write them."""
 
+import asyncio
 import os
+import re
 import time
 
 
@@ -14,7 +16,40 @@ def prompt_words(prompts, completions):
 
 
 async def later(completions, **columns):
-    return [0.25]
+    return [0.25] * len(completions)
+
+
+def format_reward(completions, **kwargs):
+    """As in huggingface/open-r1: the reasoning is part of what is scored."""
+    pattern = r"^<think>.*?</think>\s*<answer>.*?</answer>$"
+    contents = [completion[0]["content"] for completion in completions]
+    return [1.0 if re.match(pattern, content, re.DOTALL) else 0.0 for content in contents]
+
+
+def batch(completions, **columns):
+    return [len(completions) + columns["most"].count(4) / 10] * len(completions)
+
+
+def one_fails(completions, **columns):
+    return [1.0 / len(completion[0]["content"]) for completion in completions]
+
+
+def too_few(completions, **columns):
+    return [1.0] if len(completions) > 1 else []
+
+
+def where(completions, **columns):
+    return [os.getpid() for _ in completions if not time.sleep(0.5)]
+
+
+MET = asyncio.Barrier(2)
+
+
+async def together(data_source, solution_str, ground_truth, extra_info=None):
+    """Ends only if two answers are scored at once."""
+    async with asyncio.timeout(5):
+        await MET.wait()
+    return 1.0
 
 
 def unsure(completions, **columns):
