@@ -95,7 +95,7 @@ class Trainer:
         self.config = self.chunks[0].config
         ignore_padding(self.module)
         pattern = family_of(hf_config).pattern(hf_config)
-        self.replay = RouterReplay(self.module, pattern, backend().device)
+        self.replay = RouterReplay(self.module, pattern)
         self.balance = Balance(self.module, pattern, self.config.num_moe_experts or 0, backend().device)
         reduce = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
         self.ddp = [DistributedDataParallel(chunk.config, reduce, chunk) for chunk in self.chunks]
@@ -239,14 +239,14 @@ class Trainer:
     def _hidden(self, batch: MicroBatch, model: Any) -> Tensor:
         """Hidden states [1, tokens / tp if sequence parallel, hidden], or the input of the next stage."""
         padding = self._local(batch.targets == IGNORED)
-        self.replay.set_target(None if batch.routes is None else self._local(batch.routes))
-        return model(
-            batch.input_ids,
-            batch.position_ids,
-            None,
-            packed_seq_params=_packed(batch, self.parallel.context),
-            padding_mask=padding[None] if self.config.num_moe_experts else None,
-        )
+        with self.replay.of(None if batch.routes is None else self._local(batch.routes)):
+            return model(
+                batch.input_ids,
+                batch.position_ids,
+                None,
+                packed_seq_params=_packed(batch, self.parallel.context),
+                padding_mask=padding[None] if self.config.num_moe_experts else None,
+            )
 
     def _local(self, rows: Tensor) -> Tensor:
         """This rank's part of the rows [tokens, ...] under sequence parallelism."""
