@@ -203,7 +203,8 @@ def _engine_arguments(settings: Settings) -> dict[str, Any]:
     routes = config.replay_routes and model.is_moe
     # A cached prefix is not computed again: its experts would be unknown, and its bits are those of another batch.
     cached = not (routes or config.deterministic) and vllm_cpu_patches.caches_prefixes(model.is_hybrid)
-    return arguments | {"enable_return_routed_experts": routes, "enable_prefix_caching": cached}
+    passed = config.vllm.given if config.vllm else {}
+    return arguments | passed | {"enable_return_routed_experts": routes, "enable_prefix_caching": cached}
 
 
 def _build_engine(arguments: dict[str, Any]) -> "LLMEngine":
