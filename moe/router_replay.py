@@ -111,7 +111,7 @@ class RouterReplay:
         if chosen is None or not self.replays:
             yield
             return
-        routes = Routes(chosen, torch.zeros(chosen.size(1), dtype=torch.int64, device=chosen.device))
+        routes = Routes(chosen, chosen.new_zeros(chosen.size(1)))
         self._replayed.append(routes.replayed)
         with _with(routes):
             yield
