@@ -57,7 +57,7 @@ class Teachers:
         self.teachers = [Teacher(first_of[content]) for content in sorted(first_of)]
         self.number_of = {domain: numbers[contents[folder]] for domain, folder in folders.items()}
         self.heads: dict[int, Tensor] = {}
-        self.weights = Reference(trainer)
+        self.weights = Reference(trainer, on_host=trainer.parallel.offload_reference)
         self.present: int | None = None
         shard = sum(tensor.nbytes for tensor in live_tensors(trainer))
         self.node_bytes = shard * len(self.teachers) * int(os.environ["LOCAL_WORLD_SIZE"])

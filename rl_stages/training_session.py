@@ -138,7 +138,9 @@ class TrainingSession[S: Stage]:
     def _restore(self) -> int:
         """Loads the parent's weights or the newest complete checkpoint. Returns the number of finished steps."""
         self.trainer.load_hf(self.parent)
-        self.reference = Reference(self.trainer) if getattr(self.stage, "kl_coefficient", 0.0) else None
+        held = getattr(self.stage, "kl_coefficient", 0.0)
+        on_host = self.layout.parallel.offload_reference
+        self.reference = Reference(self.trainer, on_host=on_host) if held else None
         step = from_rank0(self.folder.restart)
         if step:
             checkpoint.load(self.trainer, self.folder.checkpoint(step))

@@ -152,6 +152,20 @@ def _patch_mamba() -> None:
     )
 
 
+def _patch_output_recompute() -> None:
+    """Recompute of norms and activations asks Transformer Engine about fp8 whatever the dtype, and compiles C++ by
+    which two tensors share memory: here the first gets a copy, of which autograd knows as little."""
+    from megatron.core.tensor_parallel import random
+
+    def refill(output: torch.Tensor, again: torch.Tensor) -> None:
+        output.untyped_storage().resize_(again.untyped_storage().nbytes())
+        output.untyped_storage().copy_(again.untyped_storage())
+
+    random.FP8GlobalStateManager = SimpleNamespace(is_fp8_enabled=lambda: False)
+    random.activation_recompute_forward = random.fp8_autocast = lambda **_: contextlib.nullcontext()
+    random._get_share_storage = lambda: refill
+
+
 def _patch_final_norm() -> None:
     """HybridStack's final norm is hard-wired to Transformer Engine's."""
     from megatron.core.models.hybrid import hybrid_block
@@ -168,6 +182,7 @@ MEGATRON = (
     _patch_adam_step_state,
     _patch_checkpoint_writer,
     _patch_mamba,
+    _patch_output_recompute,
     _patch_final_norm,
 )
 _mode: CudaToCpu | None = None

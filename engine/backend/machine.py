@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from cascade_rl.engine.backend import cpu_shim
+from cascade_rl.engine.core.errors import UserError
 
 # Who reads them: PyTorch, Triton, FlashInfer, and vLLM, which keeps DeepGEMM's below its own.
 COMPILED = {
@@ -35,6 +36,10 @@ class Backend:
     def spec_provider(self) -> Any:
         raise NotImplementedError
 
+    def check_passed(self, fields: dict[str, Any]) -> None:
+        """Raises UserError for a field of `parallel.megatron` that this machine cannot give what it asks."""
+        raise NotImplementedError
+
     def at_rest(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of the host, in memory from which the device copies fastest."""
         raise NotImplementedError
@@ -54,6 +59,8 @@ class CudaBackend(Backend):
 
         return TESpecProvider()
 
+    def check_passed(self, fields: dict[str, Any]) -> None: ...
+
     def at_rest(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.pin_memory()
 
@@ -70,6 +77,14 @@ class CpuBackend(Backend):
         from cascade_rl.engine.backend.torch_layers import TorchSpecProvider
 
         return TorchSpecProvider()
+
+    def check_passed(self, fields: dict[str, Any]) -> None:
+        for name in fields.keys() & {*self.config_overrides, "optimizer_cpu_offload"}:
+            if fields[name]:
+                raise UserError(
+                    f"parallel.megatron.{name}: expected false on a machine without CUDA, which has neither a card's "
+                    "kernels nor a memory beside the host's; found true. Leave the field out here."
+                )
 
     def at_rest(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.passed_fields import MegatronFields, VllmFields
+
+Recomputed = Literal["full", "core_attn", "layernorm", "mlp", "moe", "moe_act", "shared_experts"]
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,11 @@ class ParallelConfig:
     context           ranks that share the tokens of each sequence
     expert_tensor     defaults to 1, not to `tensor`: experts of a fine-grained MoE are too narrow to split
     sequence          splits the activations between tensor parallel layers by tokens, over the tensor parallel ranks
+    recompute         what is computed again in the backward pass instead of being kept: "full", every layer, or parts
+                      of layers by Megatron's names; none by default
+    offload_reference   the weights of a KL term's reference, and of the student while teachers compute, stay in host
+                      memory
+    megatron          fields of Megatron-Core that are passed on
     """
 
     tensor: int = 1
@@ -26,6 +34,31 @@ class ParallelConfig:
     expert: int = 1
     expert_tensor: int = 1
     sequence: bool = False
+    recompute: tuple[Recomputed, ...] = ()
+    offload_reference: bool = False
+    megatron: MegatronFields | None = None
+
+    def __post_init__(self) -> None:
+        if "full" in self.recompute and len(self.recompute) > 1:
+            raise UserError(
+                "parallel.recompute: expected full, which is every layer, or parts of layers; found "
+                f"{', '.join(self.recompute)}. Leave out full or the others."
+            )
+        if self.megatron:
+            self._check_recompute(self.megatron)
+
+    def _check_recompute(self, megatron: MegatronFields) -> None:
+        for name in ("recompute_method", "recompute_num_layers"):
+            if getattr(megatron, name) is not None and self.recompute != ("full",):
+                raise UserError(
+                    f"parallel.megatron.{name}: expected it with parallel.recompute=full, found "
+                    f"parallel.recompute={','.join(self.recompute) or 'nothing'}. Set that, or leave the field out."
+                )
+        if megatron.moe_shared_expert_overlap and "shared_experts" in self.recompute:
+            raise UserError(
+                "parallel.recompute: expected no shared_experts with parallel.megatron.moe_shared_expert_overlap, in "
+                "which they run beside the other experts; found both. Leave out one."
+            )
 
     @property
     def stages(self) -> int:
@@ -104,6 +137,7 @@ class RolloutConfig:
                     another one cached
     start_limit_s   seconds that an engine has until its first answer; a cold compilation takes minutes
     silence_limit_s seconds that an engine with work may go without a step or an answer; then it is replaced
+    vllm            fields of vLLM's EngineArgs that are passed on
     """
 
     engines: int = 1
@@ -122,6 +156,7 @@ class RolloutConfig:
     deterministic: bool = False
     start_limit_s: float = 3600.0
     silence_limit_s: float = 600.0
+    vllm: VllmFields | None = None
 
     def __post_init__(self) -> None:
         for name in ("engines", "tensor"):

@@ -1,6 +1,7 @@
 """Builds this rank's part of a Megatron HybridModel from a Hugging Face config.json."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from cascade_rl.engine.backend.machine import backend
 from cascade_rl.engine.backend.process_groups import layout
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.passed_fields import MegatronFields
 from cascade_rl.engine.core.settings import DEFAULT_ROUTER, ParallelConfig, RouterConfig
 from cascade_rl.engine.models.families.family import Family, family_of
 from cascade_rl.engine.models.head import OwnedHead
@@ -157,7 +159,34 @@ def _transformer_config(
     }
     interleaved = INTERLEAVED | {"virtual_pipeline_model_parallel_size": parallel.virtual_pipeline}
     chunks = interleaved if parallel.virtual_pipeline > 1 else {}
-    return TransformerConfig(**(COMMON | model | experts | cuts | chunks | backend().config_overrides))
+    passed = recompute_fields(parallel) | passed_to(TransformerConfig, parallel.megatron)
+    own = COMMON | model | experts | cuts | chunks | backend().config_overrides
+    try:
+        return TransformerConfig(**(own | passed))
+    except ValueError as refusal:
+        if not passed:
+            raise
+        told = ", ".join(f"{name}={value}" for name, value in passed.items())
+        raise UserError(
+            f"parallel.recompute and parallel.megatron: expected fields that Megatron accepts for this model, found "
+            f"{told}. It says: {refusal}"
+        ) from None
+
+
+def recompute_fields(parallel: ParallelConfig) -> dict[str, Any]:
+    """TransformerConfig fields for `parallel.recompute`. Of a full recompute, each layer's input is kept."""
+    if not parallel.recompute:
+        return {}
+    if parallel.recompute == ("full",):
+        return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    return {"recompute_granularity": "selective", "recompute_modules": list(parallel.recompute)}
+
+
+def passed_to(config: type, given: MegatronFields | None) -> dict[str, Any]:
+    """The given fields that a configuration class of Megatron has. Raises UserError as `Backend.check_passed` does."""
+    values = given.given if given else {}
+    backend().check_passed(values)
+    return {name: values[name] for name in values.keys() & {item.name for item in fields(config)}}
 
 
 def _router_fields(router: RouterConfig, dispatchers: Sequence[str]) -> dict[str, Any]:

@@ -41,6 +41,12 @@ def check_build(rollout: RolloutConfig) -> None:
     for name, reason in (("sleep", "has no sleep mode"), ("expert_parallel", "crashes under expert parallelism")):
         if getattr(rollout, name) and vllm_cpu_patches.installed():
             raise UserError(f"rollout.{name}: expected False, since the CPU build of vLLM {reason}; found True.")
+    for name in vllm_cpu_patches.FIXED if vllm_cpu_patches.installed() and rollout.vllm else ():
+        if (given := getattr(rollout.vllm, name)) is not None:
+            raise UserError(
+                f"rollout.vllm.{name}: expected none, since the CPU build of vLLM works with one value only; found "
+                f"{given}. Leave the field out on this machine."
+            )
 
 
 def engines_per_node(engines: int, nodes: int) -> int:

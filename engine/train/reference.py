@@ -6,15 +6,17 @@ from contextlib import contextmanager
 
 import torch
 
+from cascade_rl.engine.backend.machine import backend
 from cascade_rl.engine.train.trainer import Trainer
 
 
 class Reference:
-    """A copy of this rank's weights and buffers as they are when it is made."""
+    """A copy of this rank's weights and buffers as they are when it is made, on their device or `on_host`."""
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, *, on_host: bool = False) -> None:
         self.trainer = trainer
-        self.tensors = [tensor.detach().clone() for tensor in live_tensors(trainer)]
+        keep = _on_host if on_host else torch.clone
+        self.tensors = [keep(tensor.detach()) for tensor in live_tensors(trainer)]
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -45,6 +47,10 @@ class HostCopy:
         """Gives the trainer the kept values, to the bit; storages stay."""
         for live, kept in zip(live_tensors(trainer), self.tensors, strict=True):
             live.copy_(kept)
+
+
+def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+    return backend().at_rest(tensor.cpu().clone())
 
 
 def live_tensors(trainer: Trainer) -> list[torch.Tensor]:

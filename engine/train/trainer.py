@@ -7,6 +7,7 @@ same global batch gives the same gradient for any split into micro-batches, data
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from cascade_rl.engine.backend.zigzag import gather
 from cascade_rl.engine.core.settings import DEFAULT_ROUTER, OptimizerConfig, ParallelConfig, RouterConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import build_model, family_of, head_weight, load_hf
-from cascade_rl.engine.models.build import chunks_of
+from cascade_rl.engine.models.build import chunks_of, passed_to
 from cascade_rl.engine.models.flops import sequence_cost
 from cascade_rl.engine.models.head import Head, add_scalar_head, load_scalar_head, save_scalar_head
 from cascade_rl.engine.models.layout import token_multiple
@@ -95,16 +96,21 @@ class Trainer:
         self.config = self.chunks[0].config
         ignore_padding(self.module)
         pattern = family_of(hf_config).pattern(hf_config)
-        self.replay = RouterReplay(self.module, pattern, backend().device)
+        self.replay = RouterReplay(self.module, pattern)
         self.balance = Balance(self.module, pattern, self.config.num_moe_experts or 0, backend().device)
-        reduce = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
-        self.ddp = [DistributedDataParallel(chunk.config, reduce, chunk) for chunk in self.chunks]
+        passed = passed_to(DistributedDataParallelConfig, parallel.megatron)
+        self.ddp_config = DistributedDataParallelConfig(
+            use_distributed_optimizer=True, grad_reduce_in_fp32=True, **passed
+        )
+        self.ddp = [DistributedDataParallel(chunk.config, self.ddp_config, chunk) for chunk in self.chunks]
         self.optimizer = get_megatron_optimizer(
-            _adamw(optimizer, self.config.params_dtype), self.ddp, use_gloo_process_groups=False
+            _adamw(optimizer, parallel, self.config.params_dtype), self.ddp, use_gloo_process_groups=False
         )
         for chunk in self.chunks:
             chunk.config.finalize_model_grads_func = _finalize_without_scaling
             chunk.config.grad_scale_func = self.optimizer.scale_loss
+            if self.ddp_config.overlap_grad_reduce:
+                chunk.config.no_sync_func = self._before_the_last_micro_batch
 
     def load_hf(self, folder: Path) -> None:
         """Loads the weights of a Hugging Face checkpoint. Collective. Raises UserError as `models.load_hf` does."""
@@ -170,6 +176,7 @@ class Trainer:
         size = len(sequences) // updates
         parts = [sequences[first : first + size] for first in range(0, len(sequences), size)]
         taken = [self._optimizer_step(part, loss, step) for part in parts if loss.denominator(part)]
+        self._gather_weights()
         backend().release()  # to the engine on this card, which wakes up next
         self.expert_tokens = np.sum([one.expert_tokens for one in taken], 0)
         denominator = sum(one.denominator for one in taken)
@@ -194,6 +201,20 @@ class Trainer:
         self._require_finite_gradient(step)
         _, grad_norm, _ = self.optimizer.step()
         return _OptimizerStep(_sum_over_batch(outputs), denominator, float(grad_norm), replayed, expert_tokens)
+
+    @contextmanager
+    def _before_the_last_micro_batch(self) -> Iterator[None]:
+        """In the block, Megatron sums gradients on this rank only."""
+        with ExitStack() as stack:
+            for chunk in self.ddp:
+                stack.enter_context(chunk.no_sync())
+            yield
+
+    def _gather_weights(self) -> None:
+        """Where Megatron would gather them in the next forward pass: refit, export and teachers come before it."""
+        if self.ddp_config.overlap_param_gather:
+            for chunk in self.ddp:
+                chunk.start_param_sync(force_sync=True)
 
     def _require_finite_gradient(self, step: int) -> None:
         """Megatron checks for NaN only with a loss scaler; without one, its step would write NaN into the weights."""
@@ -239,14 +260,14 @@ class Trainer:
     def _hidden(self, batch: MicroBatch, model: Any) -> Tensor:
         """Hidden states [1, tokens / tp if sequence parallel, hidden], or the input of the next stage."""
         padding = self._local(batch.targets == IGNORED)
-        self.replay.set_target(None if batch.routes is None else self._local(batch.routes))
-        return model(
-            batch.input_ids,
-            batch.position_ids,
-            None,
-            packed_seq_params=_packed(batch, self.parallel.context),
-            padding_mask=padding[None] if self.config.num_moe_experts else None,
-        )
+        with self.replay.of(None if batch.routes is None else self._local(batch.routes)):
+            return model(
+                batch.input_ids,
+                batch.position_ids,
+                None,
+                packed_seq_params=_packed(batch, self.parallel.context),
+                padding_mask=padding[None] if self.config.num_moe_experts else None,
+            )
 
     def _local(self, rows: Tensor) -> Tensor:
         """This rank's part of the rows [tokens, ...] under sequence parallelism."""
@@ -301,7 +322,7 @@ class Trainer:
         return least(self.replay.take_replayed_rows() / choices if choices else 1.0)
 
 
-def _adamw(config: OptimizerConfig, params_dtype: torch.dtype) -> MegatronOptimizerConfig:
+def _adamw(config: OptimizerConfig, parallel: ParallelConfig, params_dtype: torch.dtype) -> MegatronOptimizerConfig:
     return MegatronOptimizerConfig(
         optimizer="adam",
         lr=config.lr,
@@ -313,6 +334,7 @@ def _adamw(config: OptimizerConfig, params_dtype: torch.dtype) -> MegatronOptimi
         use_distributed_optimizer=True,
         params_dtype=params_dtype,
         bf16=params_dtype == torch.bfloat16,
+        **passed_to(MegatronOptimizerConfig, parallel.megatron),
     )
 
 

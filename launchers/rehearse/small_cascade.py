@@ -49,7 +49,8 @@ def rule(cascade: Cascade) -> str:
         f"the same stages on {RANKS} ranks and a small model of the same family; answers of 1/{FACTOR} of their "
         f"tokens, and {ROOM:,} tokens for prompts; {STEPS} step of {PROMPTS} prompts x {ROLLOUTS} rollouts, "
         f"{LEARNING_STEPS} steps of the first SFT at a rate of {LEARNING_RATE:g}; {HELDOUT} held-out prompts per "
-        f"domain, gates of {GATE}, no min_best_reward; judges on servers: a stand-in that speaks their protocol; "
+        f"domain, gates of {GATE}, no min_best_reward; judges on servers: a stand-in that speaks their protocol; no "
+        "fields of parallel.megatron and rollout.vllm, which may need a GPU; "
         f"float32 on this CPU. Layout: {cascade.hardware}"
     )
 
@@ -168,6 +169,7 @@ def _small_layout(layout: Layout, dense: ParallelConfig) -> Layout:
         dense,
         expert=RANKS if layout.parallel.expert > 1 and dense.pipeline == 1 else 1,
         sequence=layout.parallel.sequence and dense.tensor > 1,
+        recompute=layout.parallel.recompute,
     )
     return Layout(nproc=RANKS, parallel=parallel, rollout=_small_rollout(layout.rollout))
 
@@ -183,6 +185,7 @@ def _small_rollout(rollout: RolloutConfig) -> RolloutConfig:
         kv_cache_mib=64,
         dtype="float32",
         sleep=False,
+        vllm=None,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.passed_fields import PassedFields
 from cascade_rl.rl_stages.config.cascade import STAGE_KINDS, Cascade
 from cascade_rl.rl_stages.config.node import nearest
 from cascade_rl.rl_stages.config.stage import Stage
@@ -95,6 +96,9 @@ def override(cascade: Cascade, settings: Sequence[str]) -> Cascade:
 def _hint(node: Any, path: Sequence[str]) -> Any:
     """Type of the value at `path`; None if there is no such key."""
     head, *rest = path
+    owner = node if isinstance(node, type) else type(node)
+    if issubclass(owner, PassedFields):
+        owner.check_name(head)
     children = _children(node)
     if head not in children:
         return None
@@ -217,6 +221,8 @@ def _read_node(value: Any, cls: Any, where: str) -> Any:
     hints = get_type_hints(cls)
     known = {item.name: item for item in fields(cls)}
     for key in value:
+        if issubclass(cls, PassedFields):
+            cls.check_name(key)
         if key not in known:
             raise UserError(f"Unknown key '{where}.{key}'. Did you mean '{where}.{nearest(key, known)}'?")
     for key, item in known.items():

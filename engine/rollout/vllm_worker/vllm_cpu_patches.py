@@ -21,6 +21,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
 }
 MIN_BATCHED_TOKENS = 4096
+FIXED = ("enforce_eager", "enable_chunked_prefill", "max_num_batched_tokens")  # by `supported`
 
 
 @cache

@@ -3,6 +3,7 @@
 import pytest
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.passed_fields import VllmFields
 from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.rollout.engine_layout import check_rollout
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
@@ -36,6 +37,10 @@ def test_workers_divide_the_model(tensor: int, changes: dict[str, int], refused:
     [
         (RolloutConfig(sleep=True), "rollout.sleep: .* CPU build of vLLM has no sleep mode"),
         (RolloutConfig(expert_parallel=True), "rollout.expert_parallel: .* CPU build of vLLM crashes under"),
+        (
+            RolloutConfig(vllm=VllmFields(enforce_eager=False)),
+            "rollout.vllm.enforce_eager: .* found False",
+        ),
     ],
 )
 def test_what_needs_cuda_is_refused(config: RolloutConfig, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,10 @@ import torch
 from cascade_rl.engine.train.reference import Reference
 
 
-def test_values_change_places_and_storages_stay() -> None:
+@pytest.mark.parametrize("on_host", [False, True])
+def test_values_change_places_and_storages_stay(on_host: bool) -> None:
     module = torch.nn.BatchNorm1d(3)  # parameters and buffers
-    reference = Reference(SimpleNamespace(module=module))  # type: ignore[arg-type]
+    reference = Reference(SimpleNamespace(module=module), on_host=on_host)  # type: ignore[arg-type]
     kept = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     for tensor in module.state_dict().values():
         tensor += 1

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.passed_fields import MegatronFields, VllmFields
 from cascade_rl.engine.core.rollouts import Sampling
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig
 from cascade_rl.kernels.policy_objective import PolicyObjective
@@ -259,6 +260,30 @@ def test_a_setting_in_a_stages_null_layout_keeps_the_rest_of_its_hardwares() -> 
         ("parallel.expert=2", "nproc: expected a multiple of 2 (parallel.expert 2"),
         ("base.hf=model", "base: expected exactly one of hf and hf_config, found 'hf and hf_config'."),
         ("rollout=3", "rollout holds other keys"),
+        (
+            "parallel.recompute=ful",
+            "parallel.recompute[0]: expected one of full, core_attn, layernorm, mlp, moe, moe_act,",
+        ),
+        ("parallel.recompute=full,moe", "parallel.recompute: expected full, which is every layer, or parts of layers;"),
+        ("parallel.megatron.sequence_parallel=true", "found one that it sets itself: use parallel.tensor, sequence,"),
+        ("if_rl.parallel.megatron.params_dtype=fp8", "trainer, checkpoint and engine hold the same bits of weights"),
+        ("parallel.megatron.overlap_grad_reduse=true", "Did you mean 'overlap_grad_reduce'?"),
+        ("parallel.megatron.bucket_size=big", "parallel.megatron.bucket_size: expected a whole number, found 'big'."),
+        ("parallel.megatron.bucket_size=9", "expected overlap_grad_reduce with it, without which it has no effect"),
+        (
+            "parallel.megatron.recompute_num_layers=2",
+            "expected it with parallel.recompute=full, found parallel.recompute",
+        ),
+        (
+            "rollout.vllm.seed=3",
+            "rollout.vllm.seed: expected a field that Cascade leaves to vLLM, found one that it sets",
+        ),
+        ("rollout.vllm.max_model_len=3", "use rollout.max_model_len: prompts, answers and token budgets are checked"),
+        (
+            "rollout.vllm.enable_prefix_caching=true",
+            "whether prefixes are cached follows from rollout.deterministic and replay_routes",
+        ),
+        ("rollout.vllm.enforce_eager=1", "rollout.vllm.enforce_eager: expected true or false, found '1'."),
         ("name=../x", "name: expected lower case letters, digits and _, found '../x'."),
     ],
 )
@@ -271,6 +296,16 @@ def test_a_wrong_setting_is_told(setting: str, message: str) -> None:
 def test_a_launcher_file_with_an_unknown_key_is_told() -> None:
     with pytest.raises(UserError, match=r"GrpoStage has no key 'stepz'\. Did you mean 'steps'\?"):
         GrpoStage(stepz=3)  # type: ignore[call-arg]
+
+
+def test_fields_of_megatron_and_vllm_are_set_by_their_names() -> None:
+    own = ["megatron.overlap_param_gather=true", "megatron.overlap_grad_reduce=true", "recompute=moe,core_attn"]
+    theirs = "rollout.vllm.max_num_batched_tokens=512"
+    changed = override(TINY, [*(f"parallel.{setting}" for setting in own), theirs])
+    fields = MegatronFields(overlap_grad_reduce=True, overlap_param_gather=True)
+    assert changed.parallel == ParallelConfig(recompute=("moe", "core_attn"), megatron=fields)
+    assert changed.rollout.vllm == VllmFields(max_num_batched_tokens=512)
+    assert from_plain(yaml.safe_load(to_yaml(changed))) == changed
 
 
 def test_a_launcher_file_with_a_value_of_another_type_is_told() -> None:
