@@ -105,6 +105,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 def _tasks(sources: list[str], rewards: list[str], answers: _Answers) -> Iterator["Task"]:
     """The tasks without scores, each once. Its id is the row's digest."""
     from cascade_rl.rl_stages.tasks.load_tasks import parse_task
+    from cascade_rl.rl_stages.tasks.row_form import RowForm
 
     seen = set(answers.scores)
     for source in sources:
@@ -113,7 +114,7 @@ def _tasks(sources: list[str], rewards: list[str], answers: _Answers) -> Iterato
                 continue
             seen.add(name)
             try:
-                yield parse_task(row, where, name, rewards)
+                yield parse_task(row, where, name, RowForm(rewards))
             except UserError as error:
                 answers.failed[name] = str(error).removeprefix(f"{where}: ")
 
