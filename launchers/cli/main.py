@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.launchers.cli import dry_run, parity, swe_import
+from cascade_rl.launchers.cli import dry_run, new, parity, swe_import
 from cascade_rl.launchers.cli.launch import run_file
 from cascade_rl.launchers.cli.version import version_line
 from cascade_rl.launchers.stage.exit_status import exit_status
@@ -57,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version_line())
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     commands.add_parser("run", help="Run or resume the cascade of a launcher file (same as nemo-run)")
+    begin = "Make a folder with a launcher, a reward and rows, which runs as it is"
+    new.add_arguments(_command(commands, "new", new.run, begin))
     commands.add_parser("plan", help="Estimate memory, time and storage of a cascade, without a GPU")
     _add_run_commands(commands)
     _add_model_commands(commands)

@@ -112,6 +112,8 @@ def _environment(cluster: Cluster) -> Mapping[str, str]:
     """Variables of the jobs; the profile's win. A job may not inherit the launcher's, so those it needs are set."""
     nemo_gym = os.environ.get(NEMO_GYM)
     here = {NEMO_GYM: str(Path(nemo_gym).absolute())} if nemo_gym else {}
+    if paths := os.environ.get("PYTHONPATH"):
+        here["PYTHONPATH"] = paths
     return RANK_ENVIRONMENT | {LIMIT_VARIABLE: str(cluster.phase_limit_seconds)} | here | dict(cluster.env)
 
 

@@ -145,7 +145,7 @@ def parse_task(row: Row, where: str, task_id: str, form: RowForm = ANY) -> Task:
             raise UserError(f"expected 'agent_ref' to be {{\"name\": <domain>}}; found {shown(agent)}")
         params = row.get("responses_create_params")
         if not isinstance(params, dict):
-            form = '{"input": [messages]}'
+            wanted = '{"input": [messages]}'
             raise UserError(f"expected 'responses_create_params' to be {wanted}; found {shown(params)}")
         messages = parse_messages(params.get("input"), "responses_create_params.input")
         if messages[-1]["role"] not in ("user", "tool"):

@@ -5,7 +5,6 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Sampling
-from cascade_rl.engine.core.settings import OptimizerConfig
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.data.rows import RowError
@@ -55,7 +54,11 @@ def test_a_stage_with_one_domain_reads_the_rows_of_others(row, columns, messages
         ({"question": "3 + 4?"}, {}, r"here: expected 'prompt', .* found the columns \['question'\]"),
         ({"prompt": "3 + 4?"}, {"columns": {"prompt": "q"}}, r"here: expected the column 'q', .* found \['prompt'\]"),
         ({"prompt": "3 + 4?", "a": "7"}, {"columns": {"expected_answer": "a.b"}}, "here: expected the column 'a.b'"),
-        ({"prompt": "3 + 4?"}, {"domains": ("math", "code")}, "here: expected 'agent_ref' .* give the stage one domain"),
+        (
+            {"prompt": "3 + 4?"},
+            {"domains": ("math", "code")},
+            "here: .*'agent_ref' .* give the stage one domain",
+        ),
         ({"prompt": ""}, {}, "here: .*expected_answer"),
         ({"prompt": []}, {}, "here: responses_create_params.input: expected a non-empty list of messages"),
     ],
@@ -103,7 +106,12 @@ def test_demonstrations_of_trl(row):
 
 def test_columns_of_demonstrations():
     stage = SftStage(
-        name="sft", domain="sft", data=("a.jsonl",), steps=1, token_budget=64, columns={"prompt": "q", "completion": "a"}
+        name="sft",
+        domain="sft",
+        data=("a.jsonl",),
+        steps=1,
+        token_budget=64,
+        columns={"prompt": "q", "completion": "a"},
     )
     found = parse_demonstration({"q": "What is 3 + 4?", "a": "7"}, "here", RowForm.of(stage))
     assert list(found.messages) == [USER, ANSWER]
