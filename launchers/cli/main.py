@@ -35,6 +35,10 @@ def _run(arguments: list[str]) -> int:
         from cascade_rl.launchers.plan import command
 
         return command.run(arguments[1:])
+    if arguments[:1] == ["eval"]:
+        from cascade_rl.launchers.evaluate import command as evaluate
+
+        return evaluate.run(arguments[1:])
     if arguments[:1] == ["verify"]:
         from cascade_rl.launchers.verify import command as verify
 
@@ -105,6 +109,7 @@ def _add_model_commands(commands: Commands) -> None:
 
 def _add_data_commands(commands: Commands) -> None:
     commands.add_parser("data", help="Convert, check, rate, filter, deduplicate, decontaminate and mix data")
+    commands.add_parser("eval", help="Sample a model's answers to rows and score them, with confidence intervals")
     commands.add_parser("verify", help="Score answers by their rows, or a run's rollouts by the rules of today")
     commands.add_parser("verify-published", help="Score published answers, and compare with their published scores")
     mutate = "Make repair tasks by mutating an installed package"
