@@ -64,15 +64,14 @@ def qwen2(**changes: object) -> PretrainedConfig:
     return Qwen2Config(**SIZES | {"num_hidden_layers": 2} | changes)
 
 
-# As in Llama 3.2, but for text of more than 16 tokens: of a head's frequencies some stay, some are divided by the factor,
-# and one lies between.
+# As in Llama 3.2, but from a context of 32 tokens: one of a head's frequencies stays, two are between, five are divided.
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 100.0,
     "factor": 32.0,
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
+    "original_max_position_embeddings": 32,
 }
 
 
