@@ -64,7 +64,7 @@ def qwen2(**changes: object) -> PretrainedConfig:
     return Qwen2Config(**SIZES | {"num_hidden_layers": 2} | changes)
 
 
-# As in Llama 3.2, but from a context of 32 tokens: one of a head's frequencies stays, two are between, five are divided.
+# As in Llama 3.2, but from a context of 32 tokens: of eight frequencies one stays, two are between, five are divided.
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 100.0,
