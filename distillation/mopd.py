@@ -38,7 +38,7 @@ from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes, record
 from cascade_rl.rl_stages.session import Session
 from cascade_rl.rl_stages.tasks.prompt_blend import open_prompts
-from cascade_rl.rl_stages.tasks.stage_domains import third_party_rewards
+from cascade_rl.rl_stages.tasks.row_form import RowForm
 
 HOST_MEMORY_SHARE = 0.5  # of what is available when the stage starts, for all teachers; the rest is for page cache
 GIB = 1 << 30
@@ -49,8 +49,8 @@ def run(session: Session[MopdStage]) -> None:
     stage, trainer = session.stage, session.trainer
     room = session.prompt_room(session.cascade.room(stage))
     heldout = session.cascade.evaluation.heldout_fraction
-    rewards = third_party_rewards(stage)
-    prompts = open_prompts(stage.data, session.seed, admits=room.admits, heldout_fraction=heldout, rewards=rewards)
+    form = RowForm.of(stage)
+    prompts = open_prompts(stage.data, session.seed, admits=room.admits, heldout_fraction=heldout, form=form)
     prompts.take(session.first_step * stage.prompts_per_step)  # skips those of the finished steps
     teachers = _teachers(session)
     loss = loss_of(stage, teachers)

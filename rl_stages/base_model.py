@@ -18,6 +18,7 @@ from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.tasks.demonstration import load_demonstrations
 from cascade_rl.rl_stages.tasks.load_tasks import load_tasks
 from cascade_rl.rl_stages.tasks.pairs import load_pairs
+from cascade_rl.rl_stages.tasks.row_form import RowForm
 
 TEXTS = 4096  # per source, enough to see every word of the generated domains
 
@@ -54,8 +55,9 @@ def _train_tokenizer(cascade: Cascade) -> PreTrainedTokenizerBase:
     """A tokenizer trained on each source once, however many stages use it."""
     texts: list[Any] = []
     how: dict[str, Any] = {"seed": cascade.seed, "heldout_fraction": cascade.evaluation.heldout_fraction}
-    sources = dict.fromkeys((source, stage.kind) for stage in cascade.stages for source in stage.data)
-    for source, kind in sources:
+    forms = {(source, stage.kind): RowForm.of(stage) for stage in cascade.stages for source in stage.data}
+    for (source, kind), form in forms.items():
+        how["form"] = form
         if kind == SftStage.kind:
             texts += [shown.messages for shown in load_demonstrations(source, count=TEXTS, **how)]
         elif kind == RewardModelStage.kind:

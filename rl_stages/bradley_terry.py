@@ -13,6 +13,7 @@ different micro-batches and on different ranks.
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.shaping import sco
 from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.trained_model import encode_answer, rewards
 from cascade_rl.rl_stages.tasks.load_tasks import Split
 from cascade_rl.rl_stages.tasks.pairs import Pair, load_pairs
+from cascade_rl.rl_stages.tasks.row_form import RowForm
 from cascade_rl.rl_stages.training_session import TrainingSession
 
 
@@ -53,7 +55,8 @@ class RewardSession(TrainingSession[RewardModelStage]):
 
     def pairs(self, split: Split) -> list[Pair]:
         heldout = self.cascade.evaluation.heldout_fraction
-        lists = [load_pairs(path, split=split, seed=self.seed, heldout_fraction=heldout) for path in self.stage.data]
+        find = partial(load_pairs, split=split, seed=self.seed, heldout_fraction=heldout, form=RowForm.of(self.stage))
+        lists = list(map(find, self.stage.data))
         return [pair for pairs in lists for pair in pairs]
 
     def encode(self, pair: Pair) -> tuple[TrainSequence, TrainSequence]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -62,7 +62,8 @@ def heldout_tasks(cascade: Cascade, domain: str, admits: Admits = any_length, co
     Raises UserError if `admits` refuses all of them.
     """
     sources, share = sources_of(domain, cascade.stages), cascade.evaluation.heldout_fraction
-    lists = (load_tasks(path, split="heldout", seed=cascade.seed, heldout_fraction=share) for path in sources)
+    how: dict[str, Any] = {"split": "heldout", "seed": cascade.seed, "heldout_fraction": share}
+    lists = (load_tasks(path, **how, form=form) for path, form in sources.items())
     own = (task for tasks in lists for task in tasks if task.domain == domain and admits(task))
     found = list(islice(own, count or cascade.evaluation.prompts_per_domain))
     if not found:

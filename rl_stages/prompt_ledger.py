@@ -10,7 +10,7 @@ from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.run.durable_file import JsonLines
 from cascade_rl.rl_stages.session import Session
 from cascade_rl.rl_stages.tasks.prompt_blend import open_prompts
-from cascade_rl.rl_stages.tasks.stage_domains import third_party_rewards
+from cascade_rl.rl_stages.tasks.row_form import RowForm
 
 
 class PromptLedger:
@@ -25,8 +25,7 @@ class PromptLedger:
         self.room = session.prompt_room(session.cascade.room(stage), stage.thinking_fraction)
         heldout = session.cascade.evaluation.heldout_fraction
         how = (session.seed, stage.epoch_filter, self.room.admits)
-        rewards = third_party_rewards(stage)
-        self.stream = open_prompts(stage.data, *how, heldout_fraction=heldout, rewards=rewards)
+        self.stream = open_prompts(stage.data, *how, heldout_fraction=heldout, form=RowForm.of(stage))
         self.file = JsonLines(session.folder.root / "prompts.jsonl")
         rows = from_rank0(lambda: self._finished(session.first_step))
         for row in rows:

@@ -21,12 +21,13 @@ from cascade_rl.rl_stages.data.blend import Blend
 from cascade_rl.rl_stages.data.tokenizer import encode_demonstration
 from cascade_rl.rl_stages.session import Session
 from cascade_rl.rl_stages.tasks.demonstration import Demonstration, Demonstrations, open_demonstrations
+from cascade_rl.rl_stages.tasks.row_form import ANY, RowForm
 
 
 def run(session: Session[SftStage]) -> None:
     """Runs the remaining steps of the stage. The sampler gets the weights once, at the end."""
     stage = session.stage
-    mix = Mix(stage.data, session.seed, session.cascade.evaluation.heldout_fraction)
+    mix = Mix(stage.data, session.seed, session.cascade.evaluation.heldout_fraction, RowForm.of(stage))
     for step in session.steps():
         with session.phase("data"):
             batch, dropped = from_rank0(partial(_batch, session, mix, step))
@@ -45,13 +46,14 @@ class Mix:
     The sources are opened on first access, which only rank 0 makes.
     """
 
-    def __init__(self, sources: Sequence[str], seed: int, heldout_fraction: float) -> None:
-        self.sources, self.seed, self.heldout_fraction = sources, seed, heldout_fraction
+    def __init__(self, sources: Sequence[str], seed: int, heldout_fraction: float, form: RowForm = ANY) -> None:
+        self.sources = sources
+        self._how = (seed, heldout_fraction, form)
         self.blend = Blend([source.weight or Fraction(1) for source in parse_sources(sources)])
 
     @cached_property
     def streams(self) -> list[Demonstrations]:
-        return [open_demonstrations(source, self.seed, self.heldout_fraction) for source in self.sources]
+        return [open_demonstrations(source, *self._how) for source in self.sources]
 
     def at(self, position: int) -> Demonstration:
         source, place = self.blend.at(position)

@@ -19,7 +19,7 @@ from cascade_rl.engine.core.passed_fields import MegatronFields
 from cascade_rl.engine.core.settings import DEFAULT_ROUTER, ParallelConfig, RouterConfig
 from cascade_rl.engine.models.families.family import Family, family_of
 from cascade_rl.engine.models.head import OwnedHead
-from cascade_rl.engine.models.hf_config import HfConfig, read
+from cascade_rl.engine.models.hf_config import HfConfig, read, rotary_scaling
 from cascade_rl.engine.models.layer_spec import hybrid_stack_spec
 from cascade_rl.engine.models.layout import check_layout
 from cascade_rl.engine.models.name_map import Cut, Place, stage_layers, vocabulary
@@ -129,6 +129,9 @@ def _build_chunk(hf: HfConfig, parallel: ParallelConfig, seed: int, router: Rout
         vp_stage=chunk if parallel.virtual_pipeline > 1 else None,
         **family.model_kwargs(hf),
     )
+    if scaling := rotary_scaling(hf):
+        rotary = model.rotary_pos_emb  # HybridModel passes no scaling on to it
+        rotary.inv_freq = rotary._apply_scaling(rotary.inv_freq, **scaling)
     if model.post_process:
         model.output_layer.__class__ = OwnedHead
     if not router.trained:

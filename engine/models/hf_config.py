@@ -35,16 +35,32 @@ def require(hf: HfConfig, **expected: Any) -> None:
             raise UserError(f"{read(hf, 'architectures')[0]} needs {name} = {value!r}; config.json has {hf[name]!r}")
 
 
+LLAMA3_ROPE = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
 def rotary_base(hf: HfConfig) -> float:
-    """theta of plain rotary embeddings, as transformers 4 or 5 writes it. Raises UserError on scaled ones."""
-    rope = hf.get("rope_parameters") or {
-        "rope_theta": hf.get("rope_theta", 10000.0),
-        **(hf.get("rope_scaling") or {}),
-    }
+    """theta of the rotary embeddings, as transformers 4 or 5 writes it."""
+    return float(_rope(hf)["rope_theta"])
+
+
+def rotary_scaling(hf: HfConfig) -> dict[str, float]:
+    """How Llama 3.1 to 3.3 stretch the frequencies of their rotary embeddings, by its four names; empty for plain ones.
+
+    Raises UserError for another kind of scaling.
+    """
+    rope = _rope(hf)
     kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
-        raise UserError(f"rotary embeddings are supported with rope_type = 'default'; config.json has {kind!r}")
-    return float(rope["rope_theta"])
+    if kind == "default":
+        return {}
+    if kind != "llama3":
+        known = "'default' or 'llama3'"
+        raise UserError(f"rotary embeddings are supported with rope_type = {known}; config.json has {kind!r}")
+    return {name: read(rope, name) for name in LLAMA3_ROPE}
+
+
+def _rope(hf: HfConfig) -> HfConfig:
+    plain = {"rope_theta": hf.get("rope_theta", 10000.0), **(hf.get("rope_scaling") or {})}
+    return hf.get("rope_parameters") or plain
 
 
 def head_width(hf: HfConfig) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.settings import RolloutConfig
+from cascade_rl.launchers.evaluate import sampler
 from cascade_rl.rl_stages.data.difficulty import pass_rate
 from cascade_rl.rl_stages.data.rows import Row, scan_rows
 from cascade_rl.rl_stages.data.sift import Report, replacing
@@ -27,28 +27,14 @@ from cascade_rl.rl_stages.run.durable_file import JsonLines
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.core.task import Task
-    from cascade_rl.rl_stages.scoring.pass_rates import Scores
+    from cascade_rl.rl_stages.scoring.answering import Answered
 
-PROMPT_ROOM = 4096  # tokens
 LINE_SECONDS = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    number: dict[str, Any] = {"type": int, "metavar": "N"}
     parser.add_argument("--model", type=Path, required=True, metavar="FOLDER", help="Hugging Face model folder")
-    parser.add_argument("--answers", **number, required=True, help="answers to each task")
-    parser.add_argument("--max-new-tokens", **number, required=True, help="tokens of an answer")
-    named = "a python:, nemo-gym: or verifiers: reward that rows may name; can be repeated (default: none)"
-    parser.add_argument("--reward", action="append", default=[], metavar="NAME", help=named)
-    parser.add_argument("--temperature", type=float, default=1.0, metavar="X", help="default: 1")
-    parser.add_argument("--top-p", type=float, default=1.0, metavar="X", help="default: 1")
-    longest = f"tokens of prompt and answer (default: those of an answer and {PROMPT_ROOM})"
-    parser.add_argument("--max-model-len", **number, help=longest)
-    parser.add_argument("--engines", **number, default=1, help="vLLM engines on this node (default: 1)")
-    parser.add_argument("--tensor", **number, default=1, help="tensor parallel workers of each (default: 1)")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default: float32")
-    parser.add_argument("--max-num-seqs", **number, default=64, help="answers that an engine samples at once")
-    parser.add_argument("--kv-cache-mib", **number, default=1024, help="KV cache of each worker (default: 1024)")
+    sampler.add_arguments(parser)
 
 
 def run(options: argparse.Namespace, tell: Callable[[Report, str, str], None]) -> int:
@@ -89,22 +75,22 @@ class _Answers:
             )
         self.scores = {row["row"]: row["scores"] for row in rows[1:]}
 
-    def add(self, found: "Scores") -> None:
-        if found.scores is None:
-            self.failed[found.task.id] = found.why
+    def add(self, found: "Answered") -> None:
+        if found.unscored:
+            self.failed[found.task.id] = found.unscored
             return
         self.log.append({"row": found.task.id, "scores": found.scores})
         self.scores[found.task.id] = found.scores
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    names = ("answers", "max_new_tokens", "temperature", "top_p")
-    return {"model": str(options.model.resolve())} | {name: getattr(options, name) for name in names}
+    return {"model": str(options.model.resolve())} | sampler.settings(options)
 
 
 def _tasks(sources: list[str], rewards: list[str], answers: _Answers) -> Iterator["Task"]:
     """The tasks without scores, each once. Its id is the row's digest."""
     from cascade_rl.rl_stages.tasks.load_tasks import parse_task
+    from cascade_rl.rl_stages.tasks.row_form import RowForm
 
     seen = set(answers.scores)
     for source in sources:
@@ -113,7 +99,7 @@ def _tasks(sources: list[str], rewards: list[str], answers: _Answers) -> Iterato
                 continue
             seen.add(name)
             try:
-                yield parse_task(row, where, name, rewards)
+                yield parse_task(row, where, name, RowForm(rewards))
             except UserError as error:
                 answers.failed[name] = str(error).removeprefix(f"{where}: ")
 
@@ -123,69 +109,22 @@ def _digest(row: Row) -> str:
 
 
 def _sample(options: argparse.Namespace, tasks: Iterator["Task"], answers: _Answers) -> None:
-    from cascade_rl.engine.core.quiet_libraries import quiet_libraries
-
-    quiet_libraries()
-    from transformers import AutoTokenizer
-
-    from cascade_rl.engine.core.rollouts import Sampling
-    from cascade_rl.engine.rollout.client import RolloutEngine
     from cascade_rl.rl_stages.rewards.verifiers.swe_agentless import SweAgentlessVerifier
-    from cascade_rl.rl_stages.scoring.episodes import Episodes
-    from cascade_rl.rl_stages.scoring.judge import Judge
-    from cascade_rl.rl_stages.scoring.pass_rates import PassRates
 
-    weights = _weights(options.model)
-    tokenizer, config = AutoTokenizer.from_pretrained(options.model), _config(options)
-    sampling = Sampling(
-        options.max_new_tokens,
-        options.temperature,
-        options.top_p,
-        (tokenizer.eos_token_id,),
-        max_total_tokens=config.max_model_len,
-    )
     # Cascade 1 selects SWE prompts by the similarity to the golden patch (arXiv 2512.13607, section 4)
     makers = {"swe_agentless": partial(SweAgentlessVerifier, lexical="difflib")}
-    log = f"{options.out}.engine.log"
-    with (
-        RolloutEngine(options.model, config, seed=0, log_path=log) as engine,
-        Judge(tokenizer, makers) as judge,
-        Episodes(tokenizer) as episodes,
-    ):
-        engine.update_weights(weights, version=0)
-        room = 2 * config.engines * config.max_num_seqs
-        longest = config.max_model_len
-        rates = PassRates(engine, judge, episodes, tokenizer, sampling, options.answers, room, longest)
-        _record(rates(tasks), answers)
+    with sampler.answering(options.model, options, Path(f"{options.out}.engine.log"), makers) as answering:
+        _record(answering(tasks), answers)
 
 
-def _record(found: Iterator["Scores"], answers: _Answers) -> None:
+def _record(found: Iterator["Answered"], answers: _Answers) -> None:
     """Adds the scores as they come, and says now and then how many there are."""
     said = time.monotonic()
-    for scores in found:
-        answers.add(scores)
+    for answered in found:
+        answers.add(answered)
         if time.monotonic() > said + LINE_SECONDS:
             said = time.monotonic()
             print(f"{len(answers.scores):,} rows have scores, {len(answers.failed):,} have none", flush=True)
-
-
-def _config(options: argparse.Namespace) -> RolloutConfig:
-    return RolloutConfig(
-        engines=options.engines,
-        tensor=options.tensor,
-        max_model_len=options.max_model_len or options.max_new_tokens + PROMPT_ROOM,
-        max_num_seqs=options.max_num_seqs,
-        kv_cache_mib=options.kv_cache_mib,
-        dtype=options.dtype,
-        replay_routes=False,
-    )
-
-
-def _weights(folder: Path) -> Path:
-    for name in ("model.safetensors.index.json", "model.safetensors"):
-        if (folder / name).is_file():
-            return folder / name
-    raise UserError(f"{folder}: expected a Hugging Face folder with model.safetensors or its index; found neither")
 
 
 def _rated(sources: list[str], answers: _Answers, report: Report) -> Iterator[tuple[str, Row]]:

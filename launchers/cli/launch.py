@@ -5,6 +5,7 @@ after SIGTERM. Torch-free. Modules that only a launch needs are imported late, s
 """
 
 import argparse
+import os
 import runpy
 import signal
 import sys
@@ -79,6 +80,7 @@ def run_file(arguments: list[str]) -> int:
 
 
 def _launch(cascade: "Cascade", arguments: list[str], stage_command: Sequence[str]) -> int:
+    _find_modules_of(Path(sys.argv[0]).resolve().parent)
     options = _parser(cascade).parse_intermixed_args(arguments)
     if options.cluster is None and (options.detach or options.dryrun):
         raise UserError("expected --cluster NAME with --dryrun or --detach, found none.")
@@ -110,6 +112,15 @@ def _launch(cascade: "Cascade", arguments: list[str], stage_command: Sequence[st
         return rehearse(cascade, options.runs, stage_command)
     refuse_live_jobs((options.runs / cascade.name).resolve())
     return run_cascade(cascade, options.runs, stage_command, chosen, agreed)
+
+
+def _find_modules_of(folder: Path) -> None:
+    """Makes the modules beside the launcher file importable here and, by PYTHONPATH, in all processes of the run: one's
+    own reward is there. Those of a package have their names in it."""
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if not (folder / "__init__.py").exists() and str(folder) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (*paths, str(folder))))
+        sys.path.append(str(folder))
 
 
 def _launch_on_cluster(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.launchers.cli import dry_run, parity, swe_import
+from cascade_rl.launchers.cli import dry_run, new, parity, swe_import
 from cascade_rl.launchers.cli.launch import run_file
 from cascade_rl.launchers.cli.version import version_line
 from cascade_rl.launchers.stage.exit_status import exit_status
@@ -35,6 +35,10 @@ def _run(arguments: list[str]) -> int:
         from cascade_rl.launchers.plan import command
 
         return command.run(arguments[1:])
+    if arguments[:1] == ["eval"]:
+        from cascade_rl.launchers.evaluate import command as evaluate
+
+        return evaluate.run(arguments[1:])
     if arguments[:1] == ["verify"]:
         from cascade_rl.launchers.verify import command as verify
 
@@ -57,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version_line())
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     commands.add_parser("run", help="Run or resume the cascade of a launcher file (same as nemo-run)")
+    begin = "Make a folder with a launcher, a reward and rows, which runs as it is"
+    new.add_arguments(_command(commands, "new", new.run, begin))
     commands.add_parser("plan", help="Estimate memory, time and storage of a cascade, without a GPU")
     _add_run_commands(commands)
     _add_model_commands(commands)
@@ -103,6 +109,7 @@ def _add_model_commands(commands: Commands) -> None:
 
 def _add_data_commands(commands: Commands) -> None:
     commands.add_parser("data", help="Convert, check, rate, filter, deduplicate, decontaminate and mix data")
+    commands.add_parser("eval", help="Sample a model's answers to rows and score them, with confidence intervals")
     commands.add_parser("verify", help="Score answers by their rows, or a run's rollouts by the rules of today")
     commands.add_parser("verify-published", help="Score published answers, and compare with their published scores")
     mutate = "Make repair tasks by mutating an installed package"

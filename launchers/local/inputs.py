@@ -1,6 +1,6 @@
 """Checks all inputs of a launch before anything is written or started. Torch-free."""
 
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -25,7 +25,8 @@ from cascade_rl.rl_stages.scoring.reward_makers import reward_makers
 from cascade_rl.rl_stages.tasks import demonstration, pairs
 from cascade_rl.rl_stages.tasks import load_tasks as task
 from cascade_rl.rl_stages.tasks.domains import domain_named
-from cascade_rl.rl_stages.tasks.stage_domains import local_readers, prove_rewards, third_party_rewards
+from cascade_rl.rl_stages.tasks.row_form import RowForm
+from cascade_rl.rl_stages.tasks.stage_domains import local_readers, prove_rewards
 
 PUBLISHED = Path(models.__file__).parent / "published"
 
@@ -53,17 +54,17 @@ def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere:
     for stage in cascade.stages:
         if not elsewhere:
             check_build(cascade.layout(stage).rollout)
+        form = RowForm.of(stage)
         if isinstance(stage, SftStage):
             for source in stage.data:
-                known.recall("demonstrations", source, _rows_of(demonstration.count_demonstrations))
+                known.recall(f"demonstrations{form.shown}", source, _rows_of(partial(_count_demonstrations, form)))
         if isinstance(stage, RewardModelStage):
             for source in stage.data:
-                known.recall("pairs", source, _rows_of(_count_pairs))
+                known.recall(f"pairs{form.shown}", source, _rows_of(partial(_count_pairs, form)))
         if isinstance(stage, OnPolicyStage):
-            heldout, rewards = cascade.evaluation.heldout_fraction, third_party_rewards(stage)
-            find = _rows_of(partial(_trained, heldout, rewards))
-            kind = ", rewarded by ".join((f"tasks, {heldout} held out", *rewards))
-            domains = (known.recall(kind, source, find) for source in stage.data)
+            heldout = cascade.evaluation.heldout_fraction
+            find = _rows_of(partial(_trained, heldout, form))
+            domains = (known.recall(f"tasks, {heldout} held out{form.shown}", source, find) for source in stage.data)
             _check_trained_domains(stage, set(chain.from_iterable(domains)))
         if isinstance(stage, MopdStage):
             _check_teachers(stage, model_config(cascade))
@@ -145,13 +146,17 @@ def _rows_of[T](find: Callable[[str], T]) -> Callable[[str], T]:
     return found
 
 
-def _count_pairs(source: str) -> int:
-    return sum(1 for _ in pairs.read_pairs(source))
+def _count_demonstrations(form: RowForm, source: str) -> int:
+    return demonstration.count_demonstrations(source, form)
 
 
-def _trained(heldout_fraction: float, rewards: Collection[str], source: str) -> list[str]:
+def _count_pairs(form: RowForm, source: str) -> int:
+    return sum(1 for _ in pairs.read_pairs(source, form))
+
+
+def _trained(heldout_fraction: float, form: RowForm, source: str) -> list[str]:
     """The domains with tasks in the train split."""
-    return sorted(domain for split, domain in task.census(source, heldout_fraction, rewards) if split == "train")
+    return sorted(domain for split, domain in task.census(source, heldout_fraction, form) if split == "train")
 
 
 def _check_trained_domains(stage: OnPolicyStage, found: Set[str]) -> None:

@@ -8,6 +8,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 from cascade_rl.rl_stages.data.chat_templates import template_text
 from cascade_rl.rl_stages.run.known_data import KnownData
 from cascade_rl.rl_stages.tasks.load_tasks import read_tasks, split_of
+from cascade_rl.rl_stages.tasks.row_form import RowForm
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -27,6 +29,8 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jin
 
 Lengths = Mapping[str, Mapping[str, Any]]
 """Domain -> {"tokens": of every prompt, longest first; "longest": id of the longest}, of one split."""
+
+Recall = Callable[[str], Mapping[str, Lengths]]
 
 
 def overlong_prompts(cascade: Cascade, known: KnownData, stages: Iterable[Stage] | None = None) -> list[str]:
@@ -40,12 +44,17 @@ def overlong_prompts(cascade: Cascade, known: KnownData, stages: Iterable[Stage]
     named, heldout = cascade.base.chat_template, cascade.evaluation.heldout_fraction
     folder, template = Path(model), named and template_text(named)
     what = f"prompts of tokenizer {_fingerprint(folder, template)}, held out {heldout}"
-    recall = partial(known.recall, what, find=partial(_lengths, folder, template, heldout))
+    find = partial(_lengths, folder, template, heldout)
     sampling = [stage for stage in stages or cascade.stages if isinstance(stage, OnPolicyStage)]
-    return [line for stage in sampling for line in _of_stage(cascade, stage, recall)]
+    lines = (_of_stage(cascade, stage, _recall(known, what, find, RowForm.of(stage))) for stage in sampling)
+    return list(chain.from_iterable(lines))
 
 
-def _of_stage(cascade: Cascade, stage: OnPolicyStage, recall: Callable[[str], Mapping[str, Lengths]]) -> Iterator[str]:
+def _recall(known: KnownData, what: str, find: Callable[[RowForm, str], Any], form: RowForm) -> Recall:
+    return partial(known.recall, f"{what}{form.shown}", find=partial(find, form))
+
+
+def _of_stage(cascade: Cascade, stage: OnPolicyStage, recall: Recall) -> Iterator[str]:
     scored = set(cascade.evaluation.domains) & set(stage.trained_domains)
     for path in dict.fromkeys(source.path for source in parse_sources(stage.data)):
         found = recall(path)
@@ -71,14 +80,16 @@ def _overlong(room: Room, where: str, found: Lengths) -> Iterator[str]:
             yield f"{told}. They will be left out"
 
 
-def _lengths(folder: Path, template: str | None, heldout_fraction: float, source: str) -> dict[str, Lengths]:
+def _lengths(
+    folder: Path, template: str | None, heldout_fraction: float, form: RowForm, source: str
+) -> dict[str, Lengths]:
     """By split. Renders and encodes every prompt of the source."""
     from cascade_rl.rl_stages.tasks.prompt_room import prompt_tokens
 
     tokenizer = _tokenizer(folder, template)
     print(f"measuring the prompts of {source}", flush=True)
     found: dict[str, dict[str, list[tuple[int, str]]]] = {"train": defaultdict(list), "heldout": defaultdict(list)}
-    for task in read_tasks(source):
+    for task in read_tasks(source, form):
         found[split_of(task.messages, heldout_fraction)][task.domain].append((prompt_tokens(tokenizer, task), task.id))
     return {split: {domain: _summary(own) for domain, own in domains.items()} for split, domains in found.items()}
 

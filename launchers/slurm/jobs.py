@@ -113,6 +113,8 @@ def _environment(cluster: Cluster) -> Mapping[str, str]:
     nemo_gym = os.environ.get(NEMO_GYM)
     here = {NEMO_GYM: str(Path(nemo_gym).absolute())} if nemo_gym else {}
     caches = {CACHE_VARIABLE: cluster.cache_dir} if cluster.cache_dir else {}
+    if paths := os.environ.get("PYTHONPATH"):
+        here["PYTHONPATH"] = paths
     return RANK_ENVIRONMENT | {LIMIT_VARIABLE: str(cluster.phase_limit_seconds)} | caches | here | dict(cluster.env)
 
 

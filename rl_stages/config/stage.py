@@ -29,6 +29,7 @@ class Stage(Node):
     data          sources: files, folders, `hf:` or `generate:` (rl_stages/data/rows.py, rl_stages/tasks/), each with an
                   optional count or weight (rl_stages/config/source.py). Without weights the sources of RL are
                   concatenated, and those of SFT alternate
+    columns       field of a row -> the column where the data have it (rl_stages/tasks/row_form.py)
     token_budget  tokens per packed micro-batch; the longest sequence must fit
     router        which parts of the MoE routers are trained
     checkpoint_every, keep_checkpoints   steps between checkpoints, and how many complete ones stay on disk
@@ -45,6 +46,7 @@ class Stage(Node):
     steps: int
     token_budget: int
     optimizer: OptimizerConfig
+    columns: Mapping[str, str] = field(default_factory=dict)
     router: RouterConfig = DEFAULT_ROUTER
     checkpoint_every: int = 1
     keep_checkpoints: int = 2

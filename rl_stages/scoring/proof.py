@@ -6,11 +6,11 @@ policy that cannot do the task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, product
+from itertools import product
 from typing import TYPE_CHECKING
 
 from cascade_rl.engine.cluster.node import Node, NodeLost
@@ -22,6 +22,7 @@ from cascade_rl.rl_stages.environments.environment import Environment, played
 from cascade_rl.rl_stages.sandbox import CompilerUnavailable, SandboxFailure, Tier
 from cascade_rl.rl_stages.tasks.domains import domain_named
 from cascade_rl.rl_stages.tasks.load_tasks import read_tasks
+from cascade_rl.rl_stages.tasks.row_form import RowForm
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.scoring.episodes import Episodes
@@ -97,7 +98,7 @@ class Prover:
     episodes: Episodes
     places: Sequence[Place]
 
-    def prove(self, domain: str, sources: Iterable[str]) -> list[Proof]:
+    def prove(self, domain: str, sources: Mapping[str, RowForm]) -> list[Proof]:
         """Proofs of the domain's graders on all nodes; none if the sources have no row of it."""
         make = domain_named(domain).exemplars
         assert make
@@ -124,10 +125,10 @@ class Prover:
         return lambda task, turns: single(task, turns[0])
 
 
-def rows_of(domain: str, sources: Iterable[str]) -> Iterator[Task]:
+def rows_of(domain: str, sources: Mapping[str, RowForm]) -> Iterator[Task]:
     """The tasks of the domain, as their sources have them, read only as far as they are taken."""
     name = domain_named(domain).name
-    return (task for task in chain.from_iterable(map(read_tasks, sources)) if task.domain == name)
+    return (task for source, form in sources.items() for task in read_tasks(source, form) if task.domain == name)
 
 
 def _trials(grade: Grade, candidates: Sequence[Exemplar]) -> list[Trial]:

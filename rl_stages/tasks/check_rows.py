@@ -43,7 +43,7 @@ def check_rows(
 def _label(row: Row, where: str) -> str:
     if is_pair(row):
         return "preference pairs" if parse_pair(row, where) else "preference pairs without a preference, not used"
-    if "messages" in row:
+    if "messages" in row or "completion" in row:
         parse_demonstration(row, where)
         return "demonstrations"
     task = parse_task(row, where, where)

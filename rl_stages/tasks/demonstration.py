@@ -1,7 +1,8 @@
 """Demonstrations: conversations that end with the assistant, as an endless stream, from files or generated.
 
-A source is what `rl_stages/data/rows.py` reads, with rows `{"messages": [...], "tools"?: [...]}`, or
-`generate:<domain>@<accuracy>`, whose answers are each made correct with that probability.
+A source is what `rl_stages/data/rows.py` reads, with rows `{"messages": [...], "tools"?: [...]}` or, as TRL has them,
+`{"prompt": text or messages, "completion": text or messages}`; or it is `generate:<domain>@<accuracy>`, whose answers
+are each made correct with that probability.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import numpy as np
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.config.base import HELDOUT_FRACTION
 from cascade_rl.rl_stages.config.source import GENERATE, Source
-from cascade_rl.rl_stages.core.messages import Message, Tool, parse_messages, parse_tools
+from cascade_rl.rl_stages.core.messages import Message, Tool, parse_messages, parse_tools, shown
 from cascade_rl.rl_stages.data.row_index import RowIndex
 from cascade_rl.rl_stages.data.rows import Row, RowError, read_rows
 from cascade_rl.rl_stages.lessons.lesson import Lesson
 from cascade_rl.rl_stages.tasks.domains import lessons_of
 from cascade_rl.rl_stages.tasks.load_tasks import require_rows, split_of
+from cascade_rl.rl_stages.tasks.row_form import ANY, RowForm
 
 
 @dataclass(frozen=True)
@@ -42,35 +44,37 @@ class Demonstrations(Protocol):
         ...
 
 
-def open_demonstrations(source: str, seed: int, heldout_fraction: float = HELDOUT_FRACTION) -> Demonstrations:
+def open_demonstrations(
+    source: str, seed: int, heldout_fraction: float = HELDOUT_FRACTION, form: RowForm = ANY
+) -> Demonstrations:
     """The stream of a source. UserError if it is missing or empty, or if its accuracy is not in [0, 1]."""
     chosen = Source.parse(source)
     if chosen.generated:
         return GeneratedDemonstrations(chosen, seed, heldout_fraction)
-    return FileDemonstrations(chosen, seed)
+    return FileDemonstrations(chosen, seed, form)
 
 
 def load_demonstrations(
-    source: str, *, count: int, seed: int, heldout_fraction: float = HELDOUT_FRACTION
+    source: str, *, count: int, seed: int, heldout_fraction: float = HELDOUT_FRACTION, form: RowForm = ANY
 ) -> list[Demonstration]:
     """The first `count` items of the stream."""
-    stream = open_demonstrations(source, seed, heldout_fraction)
+    stream = open_demonstrations(source, seed, heldout_fraction, form)
     return [stream.at(position) for position in range(count)]
 
 
-def read_demonstrations(source: str) -> Iterator[Demonstration]:
+def read_demonstrations(source: str, form: RowForm = ANY) -> Iterator[Demonstration]:
     """Streams all rows of a file source in its order; of a generated source only the first. UserError as above."""
     chosen = Source.parse(source)
     if chosen.generated:
         yield open_demonstrations(source, 0).at(0)
         return
     for where, row in read_rows(chosen.path):
-        yield parse_demonstration(row, where)
+        yield parse_demonstration(row, where, form)
 
 
-def count_demonstrations(source: str) -> int:
+def count_demonstrations(source: str, form: RowForm = ANY) -> int:
     """The number of rows, all checked in one streamed pass. UserError as above, and for fewer than the count."""
-    found = sum(1 for _ in read_demonstrations(source))
+    found = sum(1 for _ in read_demonstrations(source, form))
     require_rows(Source.parse(source), found)
     if not found:
         raise UserError(f"{source}: expected demonstrations; found an empty file")
@@ -80,8 +84,8 @@ def count_demonstrations(source: str) -> int:
 class FileDemonstrations:
     """Endless passes over the rows of a source, each pass in its own random order."""
 
-    def __init__(self, source: Source, seed: int) -> None:
-        self.rows, self.seed = RowIndex(source.path), seed
+    def __init__(self, source: Source, seed: int, form: RowForm) -> None:
+        self.rows, self.seed, self.form = RowIndex(source.path), seed, form
         require_rows(source, len(self.rows))
         if not len(self.rows):
             raise UserError(f"{source.path}: expected demonstrations; found an empty file")
@@ -92,7 +96,7 @@ class FileDemonstrations:
     def at(self, position: int) -> Demonstration:
         epoch, place = divmod(position, len(self.chosen))
         where, row = self.rows[int(self._order(epoch)[place])]
-        return parse_demonstration(row, where)
+        return parse_demonstration(row, where, self.form)
 
     def _drawn_order(self, epoch: int) -> np.ndarray:
         return np.random.default_rng((self.seed, epoch)).permutation(self.chosen)
@@ -116,10 +120,11 @@ class GeneratedDemonstrations:
         return parse_demonstration(row, self.path)
 
 
-def parse_demonstration(row: Row, where: str) -> Demonstration:
-    """Raises RowError."""
+def parse_demonstration(row: Row, where: str, form: RowForm = ANY) -> Demonstration:
+    """Of `messages`, or of TRL's `prompt` and `completion`. Raises RowError."""
     try:
-        messages = parse_messages(row.get("messages"), "messages")
+        row = form.renamed(row)
+        messages = _conversation(row)
         if messages[-1]["role"] != "assistant":
             raise UserError(
                 f"messages: expected the last message to be the assistant's; found the {messages[-1]['role']}'s"
@@ -127,6 +132,17 @@ def parse_demonstration(row: Row, where: str) -> Demonstration:
         return Demonstration(messages, parse_tools(row.get("tools"), "tools"), where)
     except UserError as error:
         raise RowError(f"{where}: {error}") from None
+
+
+def _conversation(row: Row) -> tuple[Message, ...]:
+    if "completion" not in row:
+        return parse_messages(row.get("messages"), "messages")
+    prompt, completion = row.get("prompt"), row["completion"]
+    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    answer = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
+    if not isinstance(turns, list) or not isinstance(answer, list):
+        raise UserError(f"expected 'prompt' and 'completion' to be texts or messages; found {shown(prompt)}")
+    return parse_messages([*turns, *answer], "prompt + completion")
 
 
 def _lessons_and_accuracy(source: str) -> tuple[Iterator[Lesson], float]:

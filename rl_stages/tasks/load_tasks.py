@@ -10,7 +10,7 @@ import hashlib
 import random
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, overload
 
@@ -22,6 +22,7 @@ from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.row_index import RowIndex
 from cascade_rl.rl_stages.data.rows import Row, RowError, read_rows
 from cascade_rl.rl_stages.tasks.domains import domain_named, is_third_party, lessons_of
+from cascade_rl.rl_stages.tasks.row_form import ANY, RowForm
 
 Split = Literal["train", "heldout"]
 
@@ -34,9 +35,9 @@ class TaskList(Sequence[Task]):
         source: Source,
         rows: Sequence[tuple[str, Row]] | RowIndex,
         numbers: array,
-        rewards: Collection[str] | None,
+        form: RowForm,
     ) -> None:
-        self.source, self.rows, self.numbers, self.rewards = source, rows, numbers, rewards
+        self.source, self.rows, self.numbers, self.form = source, rows, numbers, form
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -47,8 +48,8 @@ class TaskList(Sequence[Task]):
     def __getitem__(self, index: slice) -> TaskList: ...
     def __getitem__(self, index: int | slice) -> Task | TaskList:
         if isinstance(index, slice):
-            return TaskList(self.source, self.rows, self.numbers[index], self.rewards)
-        return _task(self.rows, self.numbers[index], self.source, self.rewards)
+            return TaskList(self.source, self.rows, self.numbers[index], self.form)
+        return _task(self.rows, self.numbers[index], self.source, self.form)
 
 
 class JoinedTasks(Sequence[Task]):
@@ -81,10 +82,9 @@ def load_tasks(
     split: Split,
     seed: int,
     heldout_fraction: float = HELDOUT_FRACTION,
-    rewards: Collection[str] | None = None,
+    form: RowForm = ANY,
 ) -> TaskList:
-    """The tasks of one split, shuffled by `seed`; of the train split at most the source's count. `rewards` as in
-    `parse_task`.
+    """The tasks of one split, shuffled by `seed`; of the train split at most the source's count.
 
     A hash of the prompt text decides the split, so no text is in both, whatever the seed, the order or the file.
     Raises UserError for a missing source, an unknown domain, a malformed row ("file:line: ..."), an empty split and a
@@ -92,7 +92,7 @@ def load_tasks(
     """
     chosen = Source.parse(source)
     rows = _generated_rows(chosen) if chosen.generated else RowIndex(chosen.path)
-    tasks = (_task(rows, number, chosen, rewards) for number in range(len(rows)))
+    tasks = (_task(rows, number, chosen, form) for number in range(len(rows)))
     splits = (split_of(task.messages, heldout_fraction) for task in tasks)
     numbers = array("q", (number for number, found in enumerate(splits) if found == split))
     if not numbers:
@@ -101,15 +101,13 @@ def load_tasks(
     if split == "train" and chosen.count is not None:
         require_rows(chosen, len(numbers))
         numbers = numbers[: chosen.count]
-    return TaskList(chosen, rows, numbers, rewards)
+    return TaskList(chosen, rows, numbers, form)
 
 
-def census(
-    source: str, heldout_fraction: float = HELDOUT_FRACTION, rewards: Collection[str] | None = None
-) -> Counter[tuple[Split, str]]:
+def census(source: str, heldout_fraction: float = HELDOUT_FRACTION, form: RowForm = ANY) -> Counter[tuple[Split, str]]:
     """Number of tasks by split and domain, in one streamed pass over all rows. UserError as in `load_tasks`."""
     found: Counter[tuple[Split, str]] = Counter()
-    for task in read_tasks(source, rewards):
+    for task in read_tasks(source, form):
         found[split_of(task.messages, heldout_fraction), task.domain] += 1
     for split in ("train", "heldout"):
         if not any(part == split for part, _ in found):
@@ -118,11 +116,10 @@ def census(
     return found
 
 
-def read_tasks(source: str, rewards: Collection[str] | None = None) -> Iterator[Task]:
-    """Streams all tasks of a source in its order. Raises UserError for a missing source and a malformed row. `rewards`
-    as in `parse_task`."""
+def read_tasks(source: str, form: RowForm = ANY) -> Iterator[Task]:
+    """Streams all tasks of a source in its order. Raises UserError for a missing source and a malformed row."""
     for task_id, where, row in named_rows(source):
-        yield parse_task(row, where, task_id, rewards)
+        yield parse_task(row, where, task_id, form)
 
 
 def named_rows(source: str) -> Iterator[tuple[str, str, Row]]:
@@ -139,28 +136,25 @@ def split_of(messages: Iterable[Message], heldout_fraction: float = HELDOUT_FRAC
     return "heldout" if draw < heldout_fraction else "train"
 
 
-def parse_task(row: Row, where: str, task_id: str, rewards: Collection[str] | None = None) -> Task:
-    """A task from a NeMo-Gym row. Raises RowError.
-
-    rewards  the third-party rewards that the row may name, which are those of the launcher; None: any, for a reader
-             that calls none
-    """
+def parse_task(row: Row, where: str, task_id: str, form: RowForm = ANY) -> Task:
+    """A task from a row. Raises RowError."""
     try:
+        row = form.task_row(row)
         agent = row.get("agent_ref")
         if not isinstance(agent, dict) or not isinstance(agent.get("name"), str):
             raise UserError(f"expected 'agent_ref' to be {{\"name\": <domain>}}; found {shown(agent)}")
         params = row.get("responses_create_params")
         if not isinstance(params, dict):
-            form = '{"input": [messages]}'
-            raise UserError(f"expected 'responses_create_params' to be {form}; found {shown(params)}")
+            wanted = '{"input": [messages]}'
+            raise UserError(f"expected 'responses_create_params' to be {wanted}; found {shown(params)}")
         messages = parse_messages(params.get("input"), "responses_create_params.input")
         if messages[-1]["role"] not in ("user", "tool"):
             last = messages[-1]["role"]
             raise UserError(f"expected the last message to be the user's or a tool's output; found the {last}'s")
-        if rewards is not None and is_third_party(agent["name"]) and agent["name"] not in rewards:
+        if form.rewards is not None and is_third_party(agent["name"]) and agent["name"] not in form.rewards:
             raise UserError(
                 f"expected 'agent_ref' to name a domain, or somebody else's reward that the launcher's stage names "
-                f"({', '.join(rewards) or 'it names none'}); found {shown(agent['name'])}: name it in the stage's "
+                f"({', '.join(form.rewards) or 'it names none'}); found {shown(agent['name'])}: name it in the stage's "
                 "`domain` or `domains`, or in --reward of `cascade data pass-rate`, or remove the row"
             )
         domain = domain_named(agent["name"])
@@ -177,11 +171,9 @@ def require_rows(source: Source, found: int) -> None:
         raise UserError(f"{source.path}: expected at least {source.count} rows; found {found}")
 
 
-def _task(
-    rows: Sequence[tuple[str, Row]] | RowIndex, number: int, source: Source, rewards: Collection[str] | None
-) -> Task:
+def _task(rows: Sequence[tuple[str, Row]] | RowIndex, number: int, source: Source, form: RowForm) -> Task:
     where, row = rows[number]
-    return parse_task(row, where, _name(source, number), rewards)
+    return parse_task(row, where, _name(source, number), form)
 
 
 def _name(source: Source, number: int) -> str:

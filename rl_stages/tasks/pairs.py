@@ -1,6 +1,8 @@
-"""Loads preference pairs: two answers to one prompt, of which one is preferred. Rows have one of three formats:
+"""Loads preference pairs: two answers to one prompt, of which one is preferred. Rows have one of these formats:
 
 own         {"messages": [...], "chosen": text, "rejected": text}
+TRL         {"prompt": text or messages, "chosen": text or messages, "rejected": text or messages}, or without `prompt`
+            two whole conversations that differ in their last turn
 HelpSteer2  {"prompt": text, "response_1": text, "response_2": text, "preference_strength": -3 .. 3}
 HelpSteer3  {"context": [messages], "response1": text, "response2": text, "overall_preference": -3 .. 3}
 
@@ -25,6 +27,7 @@ from cascade_rl.rl_stages.core.messages import Message, parse_messages
 from cascade_rl.rl_stages.data.rows import RowError, read_rows
 from cascade_rl.rl_stages.tasks.domains import lessons_of, rules_of
 from cascade_rl.rl_stages.tasks.load_tasks import Split, parse_task, split_of
+from cascade_rl.rl_stages.tasks.row_form import ANY, RowForm
 
 Row = Mapping[str, Any]
 
@@ -37,6 +40,9 @@ HELPSTEER = (
 )
 
 
+ANSWERS = ("chosen", "rejected")
+
+
 @dataclass(frozen=True)
 class Pair:
     """Two answers to `messages`."""
@@ -46,12 +52,14 @@ class Pair:
     rejected: str
 
 
-def load_pairs(source: str, *, split: Split, seed: int, heldout_fraction: float = HELDOUT_FRACTION) -> list[Pair]:
+def load_pairs(
+    source: str, *, split: Split, seed: int, heldout_fraction: float = HELDOUT_FRACTION, form: RowForm = ANY
+) -> list[Pair]:
     """The pairs of one split, shuffled by `seed`. The prompt decides the split, as in `load_tasks`.
 
     Raises UserError for a missing file, a malformed row ("file:line: ...") and an empty split.
     """
-    pairs = [pair for pair in read_pairs(source) if split_of(pair.messages, heldout_fraction) == split]
+    pairs = [pair for pair in read_pairs(source, form) if split_of(pair.messages, heldout_fraction) == split]
     if not pairs:
         raise UserError(f"{source}: expected preference pairs in the {split} split; found none: add rows")
     random.Random(seed).shuffle(pairs)
@@ -63,16 +71,17 @@ def is_pair(row: Row) -> bool:
     return "chosen" in row or any(preference in row for *_, preference in HELPSTEER)
 
 
-def parse_pair(row: Row, where: str) -> Pair | None:
+def parse_pair(row: Row, where: str, form: RowForm = ANY) -> Pair | None:
     """The pair of a row; None if it has no preference. Raises RowError."""
+    row = _plain(form.renamed(row), where)
     for names in HELPSTEER:
         if names[1] in row:
             return _helpsteer(row, where, *names)
     messages = _prompt(row, "messages", where)
-    return Pair(messages, *(_text(row, name, where) for name in ("chosen", "rejected")))
+    return Pair(messages, *(_text(row, name, where) for name in ANSWERS))
 
 
-def read_pairs(source: str) -> Iterator[Pair]:
+def read_pairs(source: str, form: RowForm = ANY) -> Iterator[Pair]:
     """All pairs of a source, in its order. Raises UserError as `load_pairs` does, and for a count or a weight."""
     parsed = Source.parse(source)
     if parsed.count is not None or parsed.weight is not None:
@@ -83,7 +92,7 @@ def read_pairs(source: str) -> Iterator[Pair]:
         yield from _generated(parsed.path.removeprefix(GENERATE))
         return
     for where, row in read_rows(parsed.path):
-        if pair := parse_pair(row, where):
+        if pair := parse_pair(row, where, form):
             yield pair
 
 
@@ -98,6 +107,24 @@ def _generated(domain: str) -> Iterator[Pair]:
                 better, worse = (verifier(task, answer).score for answer in answers)
                 if better is not None and worse is not None and better > worse:
                     yield Pair(task.messages, *answers)
+
+
+def _plain(row: Row, where: str) -> Row:
+    """A row of TRL in our own form; any other as it is."""
+    if "messages" in row or not all(name in row for name in ANSWERS):
+        return row
+    if "prompt" in row:
+        return row | {"messages": row["prompt"], **{name: _last_turn(row[name]) for name in ANSWERS}}
+    chosen, rejected = (row[name] for name in ANSWERS)
+    if not isinstance(chosen, list) or not isinstance(rejected, list) or chosen[:-1] != rejected[:-1]:
+        raise RowError(f"{where}: expected 'prompt', or conversations that differ in their last turn; found neither")
+    return row | {"messages": chosen[:-1], **{name: _last_turn(row[name]) for name in ANSWERS}}
+
+
+def _last_turn(answer: Any) -> Any:
+    """The text of an answer that is a list of messages, whose last one is the assistant's."""
+    last = answer[-1] if isinstance(answer, list) and answer else None
+    return last.get("content") if isinstance(last, Mapping) and last.get("role") == "assistant" else answer
 
 
 def _helpsteer(row: Row, where: str, prompt: str, first: str, second: str, preference: str) -> Pair | None:

@@ -1,6 +1,6 @@
 """The prompts of a stage: one stream over all sources, or one stream per source, mixed by the sources' weights."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from cascade_rl.rl_stages.config.base import HELDOUT_FRACTION
@@ -10,6 +10,7 @@ from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.blend import Blend
 from cascade_rl.rl_stages.tasks.load_tasks import JoinedTasks, load_tasks
 from cascade_rl.rl_stages.tasks.prompt_stream import Admits, PromptStream, any_length
+from cascade_rl.rl_stages.tasks.row_form import OWN, RowForm
 
 
 class PromptBlend:
@@ -40,15 +41,14 @@ def open_prompts(
     epoch_filter: EpochFilter | None = None,
     admits: Admits = any_length,
     heldout_fraction: float = HELDOUT_FRACTION,
-    rewards: Collection[str] = (),
+    form: RowForm = OWN,
 ) -> PromptStream | PromptBlend:
-    """The train split of a stage's `data`, without what `admits` refuses. Its rows may name only these third-party
-    `rewards`.
+    """The train split of a stage's `data`, without what `admits` refuses.
 
     Raises UserError as `load_tasks` and `parse_sources` do.
     """
     weights = [source.weight for source in parse_sources(sources)]
-    load = partial(load_tasks, split="train", seed=seed, heldout_fraction=heldout_fraction, rewards=rewards)
+    load = partial(load_tasks, split="train", seed=seed, heldout_fraction=heldout_fraction, form=form)
     lists = [load(source) for source in sources]
     shares = [weight for weight in weights if weight is not None]
     if not shares:

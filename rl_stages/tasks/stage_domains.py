@@ -8,7 +8,8 @@ from cascade_rl.rl_stages.config.source import GENERATE, parse_sources
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 from cascade_rl.rl_stages.data.rows import HUB
 from cascade_rl.rl_stages.rewards.adapters import ADAPTERS
-from cascade_rl.rl_stages.tasks.domains import domain_named, is_third_party
+from cascade_rl.rl_stages.tasks.domains import domain_named
+from cascade_rl.rl_stages.tasks.row_form import ANY, RowForm
 
 
 def executed_domains(cascade: Cascade, stages: Sequence[Stage]) -> list[str]:
@@ -18,15 +19,9 @@ def executed_domains(cascade: Cascade, stages: Sequence[Stage]) -> list[str]:
     return [name for name in names if domain_named(name).exemplars]
 
 
-def third_party_rewards(stage: OnPolicyStage) -> list[str]:
-    """The rewards of others that the launcher lets the rows of a stage name."""
-    return sorted(filter(is_third_party, stage.trained_domains))
-
-
 def prove_rewards(stages: Sequence[Stage]) -> None:
     """Imports the rewards of others that the stages name. Raises UserError with the words of one that cannot be."""
-    rewards = chain.from_iterable(third_party_rewards(stage) for stage in stages if isinstance(stage, OnPolicyStage))
-    for name in dict.fromkeys(rewards):
+    for name in dict.fromkeys(chain.from_iterable(RowForm.of(stage).rewards or () for stage in stages)):
         kind, _, target = name.partition(":")
         if prove := ADAPTERS[kind].prove:
             prove(target)
@@ -42,8 +37,12 @@ def local_readers(stages: Sequence[Stage]) -> dict[str, Stage]:
     return readers
 
 
-def sources_of(domain: str, stages: Sequence[Stage]) -> list[str]:
-    """Paths of the sources of the stages that train on the domain, or its generator if none does."""
+def sources_of(domain: str, stages: Sequence[Stage]) -> dict[str, RowForm]:
+    """Paths of the sources of the stages that train on the domain, or its generator if none does, each with the form
+    of its rows in the first of these stages."""
     trained = [stage for stage in stages if isinstance(stage, OnPolicyStage) and domain in stage.trained_domains]
-    paths = dict.fromkeys(source.path for stage in trained for source in parse_sources(stage.data))
-    return list(paths) or [f"{GENERATE}{domain}"]
+    forms: dict[str, RowForm] = {}
+    for stage in trained:
+        for source in parse_sources(stage.data):
+            forms.setdefault(source.path, RowForm.of(stage))
+    return forms or {f"{GENERATE}{domain}": ANY}

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.models.families.llama import Llama
 from cascade_rl.engine.models.families.nemotron_h import NemotronH
+from cascade_rl.engine.models.families.qwen2 import Qwen2
 from cascade_rl.engine.models.families.qwen3 import Qwen3
 from cascade_rl.engine.models.families.qwen3_moe import Qwen3Moe
 from cascade_rl.engine.models.hf_config import HfConfig
@@ -32,7 +33,8 @@ class Family(Protocol):
     def name_map(self, hf: HfConfig) -> NameMap: ...
 
 
-FAMILIES: dict[str, Family] = {family.architecture: family for family in (NemotronH(), Qwen3(), Qwen3Moe(), Llama())}
+KNOWN: tuple[Family, ...] = (NemotronH(), Qwen3(), Qwen3Moe(), Qwen2(), Llama())
+FAMILIES = {family.architecture: family for family in KNOWN}
 
 
 def family_of(hf: HfConfig) -> Family:

@@ -1,6 +1,6 @@
 """Megatron's side of the map: the parameters of each kind of HybridModel layer, as rules over HF tensors.
 
-The four families name the tensors inside a block alike; they differ in prefixes and norms. Norms of
+The families name the tensors inside a block alike; they differ in prefixes and norms. Norms of
 attention, Mamba and dense MLP layers are fused into the linear after them (`layer_norm_weight`), that of an
 expert layer is not.
 """
@@ -25,15 +25,26 @@ Rules = dict[str, Rule]
 
 def attention(prefix: str, norm: str, *, hidden: int, heads: int, groups: int, width: int) -> Rules:
     """A `*` layer: `heads` query heads that share `groups` key/value heads of `width` channels."""
-    query = Part(f"{prefix}.q_proj.weight", heads, width, pieces="query heads")
-    key, value = (Part(f"{prefix}.{name}_proj.weight", groups, width, pieces="key/value heads") for name in "kv")
+    parts = _query_key_value(prefix, "weight", heads, groups, width)
     return {
         "self_attention.linear_qkv.layer_norm_weight": replicated(norm, hidden),
-        "self_attention.linear_qkv.weight": interleaved(query, key, value, units=groups, others=(hidden,)),
+        "self_attention.linear_qkv.weight": interleaved(*parts, units=groups, others=(hidden,)),
         "self_attention.linear_proj.weight": row(
             Part(f"{prefix}.o_proj.weight", heads, width, pieces="query heads"), hidden
         ),
     }
+
+
+def query_key_value_biases(prefix: str, *, heads: int, groups: int, width: int) -> Rules:
+    """Of the linear of `attention`."""
+    parts = _query_key_value(prefix, "bias", heads, groups, width)
+    return {"self_attention.linear_qkv.bias": interleaved(*parts, units=groups, others=())}
+
+
+def _query_key_value(prefix: str, kind: str, heads: int, groups: int, width: int) -> Iterator[Part]:
+    yield Part(f"{prefix}.q_proj.{kind}", heads, width, pieces="query heads")
+    for name in "kv":
+        yield Part(f"{prefix}.{name}_proj.{kind}", groups, width, pieces="key/value heads")
 
 
 def query_key_norms(prefix: str, width: int) -> Rules:

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from cascade_rl.engine.models.families import layers
-from cascade_rl.engine.models.hf_config import HfConfig, head_width, read, require, rotary_base
+from cascade_rl.engine.models.hf_config import HfConfig, head_width, read, require, rotary_base, rotary_scaling
 from cascade_rl.engine.models.name_map import NameMap, Parameter
 
 
 class Llama:
-    """Llama 2, Llama 3 without scaled rotary embeddings, SmolLM2."""
+    """Llama 2 to 3.3, SmolLM2."""
 
     architecture = "LlamaForCausalLM"
     qk_layernorm = False
@@ -24,6 +24,7 @@ class Llama:
 
     def transformer_config(self, hf: HfConfig) -> dict[str, Any]:
         require(hf, hidden_act="silu", attention_bias=False, mlp_bias=False)
+        rotary_scaling(hf)
         return {
             "num_layers": len(self.pattern(hf)),
             "hidden_size": read(hf, "hidden_size"),

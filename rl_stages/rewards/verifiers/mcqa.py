@@ -153,7 +153,7 @@ class MultipleChoiceVerifier:
     def __call__(self, task: Task, text: str) -> Verdict:
         expected = task.metadata["expected_answer"]
         try:
-            letter = self._letter(final_answer(text) or "", task.metadata)
+            letter = self.letter(final_answer(text) or "", task.metadata)
         except TimeoutError:
             return Verdict.wrong_format(f"output_regex took more than {MATCH_SECONDS:g} s")
         if letter is None:
@@ -163,7 +163,7 @@ class MultipleChoiceVerifier:
     def close(self) -> None:
         """Nothing was started."""
 
-    def _letter(self, answer: str, metadata: Mapping[str, Any]) -> str | None:
+    def letter(self, answer: str, metadata: Mapping[str, Any]) -> str | None:
         options, mode = metadata["options"], metadata["grading_mode"]
         found = (last_match(pattern, answer, options) for pattern in metadata["patterns"])
         if letter := next((letter for letter in found if letter), None):

@@ -322,8 +322,13 @@ def test_a_dense_model_has_no_expert_parallelism() -> None:
         ({}, "config.json has none"),
         (NANO_30B | {"moe_latent_size": 64}, "moe_latent_size = None; config.json has 64"),
         (
-            SMOLLM2_135M | {"rope_scaling": {"rope_type": "llama3"}},
-            "rope_type = 'default'; config.json has 'llama3'",
+            SMOLLM2_135M | {"rope_scaling": {"rope_type": "yarn"}},
+            "rope_type = 'default' or 'llama3'; config.json has 'yarn'",
+        ),
+        (SMOLLM2_135M | {"rope_scaling": {"rope_type": "llama3"}}, "config.json lacks factor"),
+        (
+            SMOLLM2_135M | {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True},
+            "Qwen2ForCausalLM needs use_sliding_window = False; config.json has True",
         ),
         (
             {key: QWEN3_30B[key] for key in QWEN3_30B if key != "moe_intermediate_size"},

@@ -1,4 +1,4 @@
-"""Tiny random models of the four families, as transformers saves them."""
+"""Tiny random models of the families, as transformers saves them."""
 
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from transformers import (
     NemotronHConfig,
     PretrainedConfig,
     PreTrainedModel,
+    Qwen2Config,
     Qwen3Config,
     Qwen3MoeConfig,
 )
@@ -59,11 +60,27 @@ def qwen3_moe(**changes: object) -> PretrainedConfig:
     return Qwen3MoeConfig(**SIZES | experts | {"num_hidden_layers": 2} | changes)
 
 
+def qwen2(**changes: object) -> PretrainedConfig:
+    return Qwen2Config(**SIZES | {"num_hidden_layers": 2} | changes)
+
+
+# As in Llama 3.2, but from a context of 32 tokens: of eight frequencies one stays, two are between, five are divided.
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 100.0,
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
+
 def llama(**changes: object) -> PretrainedConfig:
-    return LlamaConfig(**SIZES | {"num_hidden_layers": 2, "tie_word_embeddings": True} | changes)
+    kind = {"num_hidden_layers": 2, "tie_word_embeddings": True, "rope_parameters": dict(LLAMA3_ROPE)}
+    return LlamaConfig(**SIZES | kind | changes)
 
 
-FAMILIES = {"nemotron_h": nemotron_h, "qwen3": qwen3, "qwen3_moe": qwen3_moe, "llama": llama}
+FAMILIES = {"nemotron_h": nemotron_h, "qwen3": qwen3, "qwen3_moe": qwen3_moe, "qwen2": qwen2, "llama": llama}
 
 
 def save(config: PretrainedConfig, folder: Path) -> PreTrainedModel:

@@ -27,12 +27,14 @@ FAULTS = {
     "nemotron_h": ("decoder.layers.3.self_attention.linear_proj.weight", "layer 3 (attention)"),
     "qwen3": ("decoder.layers.2.self_attention.q_layernorm.weight", "layer 2 (attention)"),
     "qwen3_moe": ("decoder.layers.1.mlp.router.weight", "layer 1 (experts)"),
+    "qwen2": ("decoder.layers.2.self_attention.linear_qkv.bias", "layer 2 (attention)"),
     "llama": ("decoder.layers.3.mlp.linear_fc2.weight", "layer 3 (MLP)"),
 }
 LAYOUTS = {
     "nemotron_h": ParallelConfig(tensor=2, expert=2, sequence=True),
     "qwen3": ParallelConfig(context=2),
     "qwen3_moe": ParallelConfig(expert=2),
+    "qwen2": ParallelConfig(tensor=2),
     "llama": ParallelConfig(tensor=2),
 }
 BOUNDS = Bounds(logprob=1e-5, layer=1e-5)
@@ -44,7 +46,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tokenizer = train_tokenizer([[{"role": "user", "content": passage}] for passage in PASSAGES])
     root = tmp_path_factory.mktemp("models")
     for family, config in tiny.FAMILIES.items():
-        tiny.save(config(vocab_size=len(tokenizer), head_dim=32), root / family)  # vLLM has no kernel for 16
+        sizes = {"head_dim": 32, "hidden_size": 128}  # vLLM has no kernel for heads of 16
+        tiny.save(config(vocab_size=len(tokenizer), **sizes), root / family)
         tokenizer.save_pretrained(root / family)
     return {family: root / family for family in tiny.FAMILIES}
 
@@ -87,6 +90,7 @@ def test_every_place_of_the_model_is_compared(found: tuple[str, list[Certificate
         "nemotron_h": ["Mamba", "experts", "Mamba", "attention", "experts", "MLP"],
         "qwen3": ["attention", "MLP"] * 2,
         "qwen3_moe": ["attention", "experts"] * 2,
+        "qwen2": ["attention", "MLP"] * 2,
         "llama": ["attention", "MLP"] * 2,
     }[found[0]]
     layers = [f"layer {number} ({kind})" for number, kind in enumerate(kinds)]

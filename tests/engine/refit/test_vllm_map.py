@@ -24,6 +24,7 @@ MODELS = {
     "nemotron_h": NEMOTRON | WIDE | {"model_type": "nemotron_h", "n_shared_experts": 1},
     "qwen3_moe": QWEN3_MOE | WIDE | {"model_type": "qwen3_moe"},
     "qwen3": LLAMA | WIDE | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "tie_word_embeddings": True},
+    "qwen2": LLAMA | WIDE | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_size": 512},
     "llama": LLAMA | WIDE | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
 }
 # 4 workers share 2 key/value heads; expert parallel workers hold whole experts
@@ -34,6 +35,7 @@ CASES = [
     ("qwen3_moe", 2, False),
     ("qwen3_moe", 2, True),
     ("qwen3", 2, False),
+    ("qwen2", 4, False),
     ("llama", 1, False),
 ]
 

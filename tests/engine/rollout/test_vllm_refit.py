@@ -28,6 +28,7 @@ CASES = [
     ("nemotron_h", ParallelConfig(tensor=2, expert=2, sequence=True), 1, 2e-3),
     ("qwen3_moe", ParallelConfig(pipeline=2), 2, 1e-4),
     ("qwen3", ParallelConfig(), 1, 1e-4),
+    pytest.param("qwen2", ParallelConfig(tensor=2), 1, 1e-4, marks=pytest.mark.long),
 ]
 TRAINERS = 2
 CHECKS = ["sums", "digests", "none"]
@@ -58,7 +59,7 @@ def port() -> Iterator[int]:
         yield port
 
 
-@pytest.mark.parametrize(("family", "parallel", "tensor", "tolerance"), CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(("family", "parallel", "tensor", "tolerance"), CASES)
 def test_the_engine_computes_with_what_the_trainer_sent(
     family: str, parallel: ParallelConfig, tensor: int, tolerance: float, port: int, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Tiny random models of the four families, as an engine gets them: a folder with config.json and an image."""
+"""Tiny random models of the families, as an engine gets them: a folder with config.json and an image."""
 
 from pathlib import Path
 
@@ -65,6 +65,16 @@ def qwen3() -> transformers.PreTrainedConfig:
     )
 
 
+def qwen2() -> transformers.PreTrainedConfig:
+    return transformers.Qwen2Config(
+        **COMMON,
+        architectures=["Qwen2ForCausalLM"],
+        num_hidden_layers=2,
+        intermediate_size=256,
+        tie_word_embeddings=False,
+    )
+
+
 def llama() -> transformers.PreTrainedConfig:
     return transformers.LlamaConfig(
         **COMMON,
@@ -75,7 +85,7 @@ def llama() -> transformers.PreTrainedConfig:
     )
 
 
-FAMILIES = {"nemotron_h": nemotron_h, "qwen3_moe": qwen3_moe, "qwen3": qwen3, "llama": llama}
+FAMILIES = {"nemotron_h": nemotron_h, "qwen3_moe": qwen3_moe, "qwen3": qwen3, "qwen2": qwen2, "llama": llama}
 
 
 def build(family: str, seed: int) -> transformers.PreTrainedModel:

@@ -19,6 +19,7 @@ from cascade_rl.rl_stages.scoring.judge import Judge
 from cascade_rl.rl_stages.scoring.proof import Place, Proof, Prover
 from cascade_rl.rl_stages.tasks.domains import DOMAINS
 from cascade_rl.rl_stages.tasks.load_tasks import parse_task, read_tasks
+from cascade_rl.rl_stages.tasks.row_form import ANY
 
 TOKENIZER = train_tokenizer([[{"role": "user", "content": "x"}]])
 EXECUTED = [name for name, domain in DOMAINS.items() if domain.exemplars]
@@ -34,7 +35,7 @@ class SecondNode(ThisNode):
 def prove(domain: str, *sources: str, tier: Tier = Tier.LANDLOCK, others: Any = ()) -> list[Proof]:
     places = [Place(node, tier) for node in (ThisNode(), *others)]
     with Judge(TOKENIZER, others=others) as judge, Episodes(TOKENIZER, others) as episodes:
-        return Prover(judge, episodes, places).prove(domain, sources)
+        return Prover(judge, episodes, places).prove(domain, dict.fromkeys(sources, ANY))
 
 
 @pytest.fixture

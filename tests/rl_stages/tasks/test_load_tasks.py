@@ -8,6 +8,7 @@ from cascade_rl.rl_stages.tasks.demonstration import load_demonstrations
 from cascade_rl.rl_stages.tasks.domains import DOMAINS
 from cascade_rl.rl_stages.tasks.load_tasks import census, load_tasks, read_tasks, split_of
 from cascade_rl.rl_stages.tasks.prompt_blend import open_prompts
+from cascade_rl.rl_stages.tasks.row_form import RowForm
 
 GENERATED = [name for name, domain in DOMAINS.items() if domain.lessons]
 MATH_ROW = {
@@ -41,9 +42,9 @@ def test_a_row_names_no_reward_of_others_that_its_stage_does_not(tmp_path, name)
     path = write(tmp_path / "rows.jsonl", [MATH_ROW] * 3 + [foreign])
     where = r"rows\.jsonl:4: expected 'agent_ref' to name a domain, or somebody else's reward that the .* found"
     for read in (
-        lambda rewards: load_tasks(path, split="train", seed=0, heldout_fraction=0.0, rewards=rewards),
-        lambda rewards: list(read_tasks(path, rewards)),
-        lambda rewards: open_prompts([path], 0, heldout_fraction=0.0, rewards=rewards),
+        lambda rewards: load_tasks(path, split="train", seed=0, heldout_fraction=0.0, form=RowForm(rewards)),
+        lambda rewards: list(read_tasks(path, RowForm(rewards))),
+        lambda rewards: open_prompts([path], 0, heldout_fraction=0.0, form=RowForm(rewards)),
     ):
         for rewards in ((), ("python:json:loads",)):
             with pytest.raises(UserError, match=where):

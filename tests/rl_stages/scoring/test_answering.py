@@ -8,9 +8,9 @@ import numpy as np
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.tokenizer import encode_prompt, train_tokenizer
+from cascade_rl.rl_stages.scoring.answering import Answering
 from cascade_rl.rl_stages.scoring.episodes import Episodes
 from cascade_rl.rl_stages.scoring.judge import Judge
-from cascade_rl.rl_stages.scoring.pass_rates import PassRates
 
 TOKENIZER = train_tokenizer([[{"role": "user", "content": "What is"}]])
 RIGHT, WRONG, ENDLESS = r"\boxed{7}", r"\boxed{8}", "so"
@@ -45,10 +45,10 @@ def task(name: str, domain: str = "math", **metadata: Any) -> Task:
 def rated(engine: Any, tasks: list[Task], answers: int, in_flight: int = 4, longest: int = 1000) -> dict[str, Any]:
     sampling = Sampling(max_new_tokens=100, max_total_tokens=longest)
     with Judge(TOKENIZER) as judge, Episodes(TOKENIZER) as episodes:
-        rates = PassRates(engine, judge, episodes, TOKENIZER, sampling, answers, in_flight, longest)
-        found = list(rates(tasks))
-    assert len({scores.task.id for scores in found}) == len(found)
-    return {scores.task.id: scores.scores if scores.scores is not None else scores.why for scores in found}
+        answering = Answering(engine, judge, episodes, TOKENIZER, sampling, answers, in_flight, longest)
+        found = list(answering(tasks))
+    assert len({answered.task.id for answered in found}) == len(found)
+    return {answered.task.id: answered.unscored or answered.scores for answered in found}
 
 
 def test_every_answer_of_every_task_is_scored_and_a_truncated_one_is_wrong() -> None:

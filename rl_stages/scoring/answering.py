@@ -1,4 +1,4 @@
-"""Scores of a model's answers to each of many tasks, sampled and judged at the same time."""
+"""A model's answers to each of many tasks, sampled and judged at the same time."""
 
 from __future__ import annotations
 
@@ -19,19 +19,31 @@ from cascade_rl.rl_stages.scoring.episodes import Episodes
 from cascade_rl.rl_stages.scoring.judge import Answer, Judge
 
 
-class Scores(NamedTuple):
-    """The scores of a task's answers, or why it has none."""
+class Answered(NamedTuple):
+    """A task's samples with their texts and verdicts, or why it has none."""
 
     task: Task
-    scores: list[float] | None
+    rollouts: Sequence[Rollout] = ()
+    answers: Sequence[Answer] = ()
     why: str = ""
+
+    @property
+    def unscored(self) -> str:
+        """Why an answer, or the task, has no score; empty if all have one."""
+        failed = [verdict.detail for _, verdict in self.answers if verdict.score is None]
+        told = f"expected a score of each answer; found {len(failed)} without one: {failed[0]}" if failed else ""
+        return self.why or told
+
+    @property
+    def scores(self) -> list[float]:
+        return [verdict.score for _, verdict in self.answers if verdict.score is not None]
 
 
 Group = tuple[Task, list[Rollout]]
 
 
 @dataclass
-class PassRates:
+class Answering:
     """Samples `answers` answers to each task.
 
     in_flight  requests that the engines hold at once; more tasks follow as answers arrive
@@ -49,17 +61,16 @@ class PassRates:
     waiting: dict[str, Group] = field(default_factory=dict)
     running: int = 0
 
-    def __call__(self, tasks: Iterable[Task]) -> Iterator[Scores]:
-        """The scores of each task, in the order in which they are known. The ids of the tasks must differ.
+    def __call__(self, tasks: Iterable[Task]) -> Iterator[Answered]:
+        """The answers to each task, in the order in which they are known. The ids of the tasks must differ.
 
-        A task has none if its prompt leaves no room for an answer, or if an answer could not be scored because of the
-        infrastructure.
+        A task has none if its prompt leaves no room for an answer. An answer has no score if the infrastructure failed.
         """
         finished: list[Group] = []
         with ThreadPoolExecutor(1, thread_name_prefix="judging") as thread:
-            scoring: Future[list[Scores]] | None = None
+            scoring: Future[list[Answered]] | None = None
             for found in self._sampled(iter(tasks)):
-                if isinstance(found, Scores):
+                if isinstance(found, Answered):
                     yield found
                     continue
                 finished.append(found)
@@ -69,7 +80,7 @@ class PassRates:
             yield from scoring.result() if scoring else ()
             yield from self._scored(finished)
 
-    def _sampled(self, tasks: Iterator[Task]) -> Iterator[Group | Scores]:
+    def _sampled(self, tasks: Iterator[Task]) -> Iterator[Group | Answered]:
         """The answers to each task, and the tasks that cannot be sampled."""
         yield from self._fill(tasks)
         for turn in self.engine.results():
@@ -83,13 +94,13 @@ class PassRates:
                 yield self.waiting.pop(name)
             yield from self._fill(tasks)
 
-    def _fill(self, tasks: Iterator[Task]) -> Iterator[Scores]:
+    def _fill(self, tasks: Iterator[Task]) -> Iterator[Answered]:
         """Submits tasks until the engines have enough to do; yields those whose prompt does not fit."""
         while self.running < self.in_flight and (task := next(tasks, None)):
             try:
                 requests = self._requests(task)
             except UserError as error:
-                yield Scores(task, None, str(error))
+                yield Answered(task, why=str(error))
                 continue
             self.waiting[task.id] = (task, [])
             self.running += self.answers
@@ -104,13 +115,6 @@ class PassRates:
         names = [f"{task.id}/{number}" for number in range(self.answers)]
         return [Request(name, prompt, self.sampling, zlib.crc32(name.encode())) for name in names]
 
-    def _scored(self, groups: Sequence[Group]) -> list[Scores]:
+    def _scored(self, groups: Sequence[Group]) -> list[Answered]:
         judged = self.judge([task for task, _ in groups], [rollouts for _, rollouts in groups])
-        return [_scores(task, answers) for (task, _), answers in zip(groups, judged, strict=True)]
-
-
-def _scores(task: Task, answers: Sequence[Answer]) -> Scores:
-    failed = [verdict.detail for _, verdict in answers if verdict.score is None]
-    if failed:
-        return Scores(task, None, f"expected a score of each answer; found {len(failed)} without one: {failed[0]}")
-    return Scores(task, [verdict.score for _, verdict in answers if verdict.score is not None])
+        return [Answered(*group, answers) for group, answers in zip(groups, judged, strict=True)]

@@ -1,0 +1,83 @@
+"""The answers of an evaluation on disk, so that the same command goes on where it was.
+
+settings.json    what the answers depend on
+answers.jsonl    a line an answer, as `cascade verify` reads it, with model, mode, domain, outcome and tokens
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.run.durable_file import JsonLines, read_json, write_json
+from cascade_rl.rl_stages.scoring.answering import Answered
+
+
+class Source(NamedTuple):
+    """Who answered, and in which mode of thinking: "on", "off" or the "template"'s own."""
+
+    model: str
+    mode: str
+
+    def __str__(self) -> str:
+        return self.model if self.mode == "template" else f"{self.model}, thinking {self.mode}"
+
+
+Key = tuple[Source, str]
+"""Who answered which prompt."""
+
+
+@dataclass(frozen=True)
+class KeptAnswers:
+    """The groups of answers in a folder. A group that a kill cut off is dropped, and answered again."""
+
+    folder: Path
+    answers: int
+
+    @classmethod
+    def open(cls, folder: Path, settings: Mapping[str, Any]) -> "KeptAnswers":
+        """Raises UserError if the folder has answers that were sampled in another way."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "settings.json"
+        if not path.exists():
+            write_json(path, dict(settings))
+        elif (found := read_json(path)) != settings:
+            changed = ", ".join(f"{key} {found.get(key)!r}" for key in settings if found.get(key) != settings[key])
+            raise UserError(f"{folder}: expected answers sampled as asked now; found {changed}: choose another --out")
+        kept = cls(folder, settings["answers"])
+        whole = {key for key, count in Counter(map(_key, kept._log.rows())).items() if count == kept.answers}
+        kept._log.keep(lambda row: _key(row) in whole)
+        return kept
+
+    def groups(self) -> Iterator[tuple[Key, list[dict[str, Any]]]]:
+        """Each prompt's answers, in their order."""
+        for key, rows in groupby(sorted(self._log.rows(), key=_place), key=_key):
+            yield key, list(rows)
+
+    def add(self, source: Source, answered: Answered) -> None:
+        for row in _rows(source, answered):
+            self._log.append(row)
+
+    @property
+    def _log(self) -> JsonLines:
+        return JsonLines(self.folder / "answers.jsonl")
+
+
+def _rows(source: Source, answered: Answered) -> Iterator[dict[str, Any]]:
+    samples: Sequence[Any] = list(zip(answered.rollouts, answered.answers, strict=True))
+    for number, (rollout, (text, verdict)) in enumerate(samples):
+        told = {"score": verdict.score, "outcome": verdict.outcome.value, "detail": verdict.detail}
+        cost = {"tokens": len(rollout.token_ids), "finish": rollout.finish}
+        who = {"model": source.model, "mode": source.mode, "domain": answered.task.domain, "sample": number}
+        yield {"id": answered.task.id, "answer": text} | told | cost | who
+
+
+def _key(row: Mapping[str, Any]) -> Key:
+    return Source(row["model"], row["mode"]), row["id"]
+
+
+def _place(row: Mapping[str, Any]) -> tuple[Key, int]:
+    return _key(row), row["sample"]
