@@ -6,9 +6,13 @@ from typing import Literal
 from cascade_rl.engine.core.errors import UserError
 
 
+Precision = Literal["float32", "bfloat16"]
+
+
 @dataclass(frozen=True)
 class ParallelConfig:
-    """How one model is split over ranks. The data parallel size is the world size divided by the ranks of a replica.
+    """How one model is split over ranks, and in what numbers they compute. The data parallel size is the world size
+    divided by the ranks of a replica.
 
     pipeline          ranks in a pipeline
     virtual_pipeline  model chunks on each of them; stage s is chunk s // pipeline of rank s % pipeline
@@ -16,6 +20,10 @@ class ParallelConfig:
     context           ranks that share the tokens of each sequence
     expert_tensor     defaults to 1, not to `tensor`: experts of a fine-grained MoE are too narrow to split
     sequence          splits the activations between tensor parallel layers by tokens, over the tensor parallel ranks
+    precision         dtype of weights and activations. Gradients are summed and Adam's weights are kept in float32
+                      either way, as are the scores of routers and the statistics of the vocabulary. The default is
+                      what every machine computes alike; a GPU trains in bfloat16, because no attention kernel there
+                      takes packed rows in float32
     """
 
     tensor: int = 1
@@ -26,6 +34,7 @@ class ParallelConfig:
     expert: int = 1
     expert_tensor: int = 1
     sequence: bool = False
+    precision: Precision = "float32"
 
     @property
     def stages(self) -> int:
