@@ -1,18 +1,20 @@
 """The stage graph: what a stage depends on, and the hash of everything that determines its weights.
 
 Guarantees: a stage's hash changes with its own settings, its data, its parent and its teachers, and with nothing else.
-Settings that change how a stage runs but not what it computes (ranks, layout, checkpoints, gates) do not change it. Nor
-does a new version whose new keys have their defaults (`rl_stages/config/differences.py`).
+Settings that change how a stage runs but not what it computes (ranks, layout, checkpoints, gates) do not change it; of
+a layout, the precisions of trainer and engines do. Nor does a new version whose new keys have their defaults
+(`rl_stages/config/differences.py`).
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
 from cascade_rl.rl_stages.config.base import BEST, is_folder
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.differences import differences
@@ -22,7 +24,8 @@ from cascade_rl.rl_stages.run.known_data import KnownData
 
 # Settings of a stage that do not change its weights, or that are hashed by what they resolve to.
 NOT_OF_THE_WEIGHTS = {"parent", "gate", "nproc", "parallel", "rollout", "checkpoint_every", "keep_checkpoints"}
-OF_THE_ENGINES = ("dtype", "replay_routes")
+# The keys of a stage's layout that change them all the same.
+OF_THE_LAYOUT = {"rollout": ("dtype", "replay_routes"), "parallel": ("precision",)}
 
 
 def teacher_stages(cascade: Cascade, stage: Stage) -> tuple[Stage, ...]:
@@ -109,8 +112,13 @@ def sources(stage: Stage) -> Iterator[str]:
 
 def _own_settings(cascade: Cascade, stage: Stage) -> Mapping[str, Any]:
     own = {name: value for name, value in differences(stage).items() if name not in NOT_OF_THE_WEIGHTS}
-    rollout = differences(cascade.layout(stage).rollout)
-    return {"kind": stage.kind, **own, "rollout": {name: rollout[name] for name in OF_THE_ENGINES if name in rollout}}
+    layout = cascade.layout(stage)
+    kept = {node: _differences(getattr(layout, node), names) for node, names in OF_THE_LAYOUT.items()}
+    return {"kind": stage.kind, **own, "rollout": {}, **{node: keys for node, keys in kept.items() if keys}}
+
+
+def _differences(node: RolloutConfig | ParallelConfig, names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in differences(node).items() if name in names}
 
 
 def _data_hash(source: str) -> str:

@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.settings import RolloutConfig
+from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
 from cascade_rl.rl_stages.config.base import BASE
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.config.text import changes
-from cascade_rl.rl_stages.run.stage_graph import OF_THE_ENGINES, Identity, dependencies
+from cascade_rl.rl_stages.run.stage_graph import OF_THE_LAYOUT, Identity, dependencies
 from cascade_rl.rl_stages.run.upgrade.hash_file import HashFile
 from cascade_rl.rl_stages.run.upgrade.older_hash import older_hashes
 from cascade_rl.rl_stages.run.upgrade.recorded import changed_settings
@@ -138,10 +139,8 @@ class KeptFolders:
             yield from self._beside_its_older_keys(stage) or (() if keys else ["its data, or the dtype of its engines"])
 
     def _beside_its_keys(self, stage: Stage, old: Identity) -> Iterator[str]:
-        new, usual = self.identities[stage.name], RolloutConfig()
-        default = {name: getattr(usual, name) for name in OF_THE_ENGINES}
-        engines = (default | identity.settings["rollout"] for identity in (old, new))
-        yield from (f"rollout.{key} {was} -> {now}" for key, (was, now) in changes(*engines))
+        new = self.identities[stage.name]
+        yield from (f"{key} {was} -> {now}" for key, (was, now) in changes(_of_the_layout(old), _of_the_layout(new)))
         yield from (f"its data {source}" for source in new.data if old.data.get(source) != new.data[source])
         if old.parent != new.parent:
             parent = self.cascade.parent(stage)
@@ -157,6 +156,16 @@ class KeptFolders:
         judge = "teacher" if isinstance(stage, MopdStage) else "judge"
         role = "parent" if name == (parent.name if parent else BASE) else judge
         return f"its {role} {self.roots[name].name if name in self.roots else name}"
+
+
+def _of_the_layout(identity: Identity) -> dict[str, Any]:
+    """The keys of a stage's layout that its weights depend on, each with its value."""
+    usual = {"rollout": RolloutConfig(), "parallel": ParallelConfig()}
+    return {
+        f"{node}.{name}": identity.settings.get(node, {}).get(name, getattr(usual[node], name))
+        for node, names in OF_THE_LAYOUT.items()
+        for name in names
+    }
 
 
 def _stage_name(label: str) -> str:

@@ -44,10 +44,11 @@ def _beside_settings(
 
 
 def _hash(folder: Path, cascade: Cascade, stage: Stage, beside: Iterable[Any]) -> str | None:
-    """The older hash of `stage`, with the settings of the folder. None if these differ from the settings of `stage`.
+    """The older hash of `stage`, with the settings of the folder. None if these differ from the settings of `stage`, or
+    if it is not to train in float32, as all did then.
 
     The folder does not have the engines' settings, so today's are used. If they were different, the hash differs."""
-    if changed_settings(folder, stage):
+    if changed_settings(folder, stage) or cascade.layout(stage).parallel.precision != "float32":
         return None
     own = {key: value for key, value in read_yaml(folder / "stage.yaml").items() if key not in LEFT_OUT}
     rollout = cascade.layout(stage).rollout

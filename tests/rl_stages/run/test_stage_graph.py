@@ -55,6 +55,8 @@ def test_a_change_reaches_what_depends_on_it_and_nothing_else() -> None:
     assert changed(override(GRAPH, ["seed=9"])) == {"sft", "rl", "side", "mopd"}
     assert changed(override(GRAPH, ["name=x", "nproc=4", "rl.checkpoint_every=3", "rollout.max_num_seqs=3"])) == set()
     assert changed(override(GRAPH, ["rollout.dtype=bfloat16"])) == {"sft", "rl", "side", "mopd"}
+    assert changed(override(GRAPH, ["rl.parallel.precision=bfloat16"])) == {"rl", "mopd"}
+    assert changed(override(GRAPH, ["nproc=2", "parallel.tensor=2"])) == set()
 
 
 def test_the_bytes_of_the_data_are_part_of_the_hash(tmp_path: Path) -> None:
