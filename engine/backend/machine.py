@@ -18,8 +18,8 @@ CONTROL = "gloo"  # process group of what ranks tell each other beside their wor
 class Backend:
     """What differs between CPU and CUDA.
 
-    config_overrides are TransformerConfig fields. dispatchers and precisions are the values of `RouterConfig.dispatcher`
-    and `ParallelConfig.precision` that it supports.
+    config_overrides are TransformerConfig fields. dispatchers and precisions are the values of
+    `RouterConfig.dispatcher` and `ParallelConfig.precision` that it supports.
     """
 
     device: torch.device
@@ -33,8 +33,8 @@ class Backend:
         if precision not in self.precisions:
             raise UserError(
                 f"parallel.precision: expected {' or '.join(self.precisions)} on this machine, found {precision}. "
-                "In float32 Transformer Engine has no attention under context parallelism, and without it only one that "
-                "holds [sequences, heads, longest, longest] scores of packed rows: set parallel.precision=bfloat16"
+                "In float32 Transformer Engine has no attention under context parallelism, and without it only one "
+                "that holds [sequences, heads, longest, longest] scores: set parallel.precision=bfloat16"
             )
         return getattr(torch, precision)
 

@@ -5,7 +5,6 @@ from typing import Literal
 
 from cascade_rl.engine.core.errors import UserError
 
-
 Precision = Literal["float32", "bfloat16"]
 
 

@@ -23,6 +23,7 @@ from cascade_rl.rl_stages.run.upgrade.older_hash import older_hashes
 from cascade_rl.rl_stages.run.upgrade.recorded import changed_settings
 
 KEYS_SHOWN = 5
+DATA_OR_DTYPES = "its data, or the dtype of its trainer or engines"  # what an older hash does not tell apart
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class KeptFolders:
         if identity:
             yield from self._beside_its_keys(stage, identity)
         else:
-            yield from self._beside_its_older_keys(stage) or (() if keys else ["its data, or the dtype of its engines"])
+            yield from self._beside_its_older_keys(stage) or (() if keys else [DATA_OR_DTYPES])
 
     def _beside_its_keys(self, stage: Stage, old: Identity) -> Iterator[str]:
         new = self.identities[stage.name]

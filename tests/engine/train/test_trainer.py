@@ -2,10 +2,12 @@
 
 import json
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
