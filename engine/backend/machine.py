@@ -28,15 +28,14 @@ class Backend:
     dispatchers: tuple[str, ...]
     precisions: tuple[Precision, ...]
 
-    def dtype(self, precision: Precision) -> torch.dtype:
-        """Of weights and activations. Raises UserError for a precision in which this machine cannot train."""
+    def check_precision(self, precision: Precision) -> None:
+        """Raises UserError for a precision in which this machine cannot train."""
         if precision not in self.precisions:
             raise UserError(
                 f"parallel.precision: expected {' or '.join(self.precisions)} on this machine, found {precision}. "
                 "In float32 Transformer Engine has no attention under context parallelism, and without it only one "
                 "that holds [sequences, heads, longest, longest] scores: set parallel.precision=bfloat16"
             )
-        return getattr(torch, precision)
 
     def spec_provider(self) -> Any:
         raise NotImplementedError

@@ -101,7 +101,7 @@ def build_model(
     exist.
 
     `chunk(input_ids, position_ids, None, packed_seq_params=...)` returns hidden states; see `OwnedHead`.
-    Raises UserError if the layout does not divide the model, or if this machine lacks the dispatcher or the precision.
+    Raises UserError if the layout does not divide the model, or if this machine lacks the dispatcher.
     """
     check_layout(hf, parallel)
     chunks = [_build_chunk(hf, parallel, seed, router, number) for number in range(parallel.virtual_pipeline)]
@@ -154,7 +154,7 @@ def _transformer_config(
     model["activation_func"] = ACTIVATIONS[model["activation_func"]]
     is_moe = "num_moe_experts" in model
     experts = EXPERTS | _router_fields(router, backend().dispatchers) if is_moe else {}
-    dtype = backend().dtype(parallel.precision)
+    dtype = getattr(torch, parallel.precision)
     cuts = {
         "tensor_model_parallel_size": parallel.tensor,
         "pipeline_model_parallel_size": parallel.pipeline,

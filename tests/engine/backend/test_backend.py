@@ -33,11 +33,11 @@ def test_backends(monkeypatch: pytest.MonkeyPatch, cuda: bool, device: str, grou
 
 def test_a_gpu_refuses_float32_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     card, host = (made(monkeypatch, cuda=cuda) for cuda in (True, False))
-    assert {card.dtype("bfloat16"), host.dtype("bfloat16")} == {torch.bfloat16}
-    assert host.dtype("float32") == torch.float32
+    for machine, precision in ((card, "bfloat16"), (host, "bfloat16"), (host, "float32")):
+        machine.check_precision(precision)
     told = "parallel.precision: expected bfloat16 on this machine, found float32. .* no attention under context paral"
     with pytest.raises(UserError, match=f"{told}.*: set parallel.precision=bfloat16"):
-        card.dtype("float32")
+        card.check_precision("float32")
 
 
 @pytest.mark.parametrize(
