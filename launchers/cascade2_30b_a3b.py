@@ -209,7 +209,7 @@ def layout(nproc: int, parallel: ParallelConfig, *, workers: int, tokens: int, k
 
 
 def cut(tensor: int, context: int, expert: int) -> ParallelConfig:
-    return ParallelConfig(tensor=tensor, context=context, expert=expert, sequence=tensor > 1)
+    return ParallelConfig(tensor=tensor, context=context, expert=expert, sequence=tensor > 1, precision="bfloat16")
 
 
 def by_stage(sft: Layout, short: Layout, medium: Layout, long: Layout) -> Mapping[str, Layout]:

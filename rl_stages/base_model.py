@@ -1,5 +1,6 @@
 """The model that the first stage starts from: a Hugging Face checkpoint, or a new random model with its tokenizer."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ TEXTS = 4096  # per source, enough to see every word of the generated domains
 
 
 def ready(run: RunFolder, parallel: ParallelConfig) -> Path:
-    """Folder of the base model. A missing random one is made, sharded as `parallel` says. Collective."""
+    """Folder of the base model. A missing random one is made in float32, sharded as `parallel` says. Collective."""
     base = run.cascade.base
     if base.hf is not None:
         return Path(base.hf)
@@ -43,7 +44,8 @@ def _make(cascade: Cascade, parallel: ParallelConfig, folder: Path) -> None:
     given = cascade.base.tokenizer
     tokenizer = AutoTokenizer.from_pretrained(given) if given else _train_tokenizer(cascade)
     hf_config = _with_special_ids(dict(cascade.base.hf_config or {}), tokenizer)
-    model = build_model(hf_config, parallel, seed=cascade.seed)
+    # in any precision the same numbers, since the stages' hashes do not say how a base was made
+    model = build_model(hf_config, replace(parallel, precision="float32"), seed=cascade.seed)
     source = folder.with_name("tokenizer")
     if is_rank0():
         tokenizer.save_pretrained(source)

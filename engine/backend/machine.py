@@ -10,6 +10,7 @@ import torch
 
 from cascade_rl.engine.backend import cpu_shim
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.settings import Precision
 
 # Who reads them: PyTorch, Triton, FlashInfer, and vLLM, which keeps DeepGEMM's below its own.
 COMPILED = {
@@ -25,13 +26,24 @@ CONTROL = "gloo"  # process group of what ranks tell each other beside their wor
 class Backend:
     """What differs between CPU and CUDA.
 
-    config_overrides are TransformerConfig fields, dispatchers the values of `RouterConfig.dispatcher` that it supports.
+    config_overrides are TransformerConfig fields. dispatchers and precisions are the values of
+    `RouterConfig.dispatcher` and `ParallelConfig.precision` that it supports.
     """
 
     device: torch.device
     process_group: str
     config_overrides: dict[str, Any]
     dispatchers: tuple[str, ...]
+    precisions: tuple[Precision, ...]
+
+    def check_precision(self, precision: Precision) -> None:
+        """Raises UserError for a precision in which this machine cannot train."""
+        if precision not in self.precisions:
+            raise UserError(
+                f"parallel.precision: expected {' or '.join(self.precisions)} on this machine, found {precision}. "
+                "In float32 Transformer Engine has no attention under context parallelism, and without it only one "
+                "that holds [sequences, heads, longest, longest] scores: set parallel.precision=bfloat16"
+            )
 
     def spec_provider(self) -> Any:
         raise NotImplementedError
@@ -101,7 +113,7 @@ def backend() -> Backend:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
         fusions = {"moe_permute_fusion": True, "gradient_accumulation_fusion": False}
-        return CudaBackend(device, "nccl", fusions, ("alltoall", "allgather", "flex"))
+        return CudaBackend(device, "nccl", fusions, ("alltoall", "allgather", "flex"), ("bfloat16",))
     cpu_shim.install()
     return CpuBackend(
         torch.device("cpu"),
@@ -115,4 +127,5 @@ def backend() -> Backend:
             "moe_router_fusion": False,
         },
         ("alltoall", "allgather"),
+        ("float32", "bfloat16"),
     )

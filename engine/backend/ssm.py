@@ -102,7 +102,8 @@ def split_conv1d_scan(
     inner = heads * headdim
     grouped = (width - 2 * inner - heads) // 2  # groups * state
     z, xbc, dt = zxbcdt.split([inner, inner + 2 * grouped, heads], -1)
-    xbc = F.silu(causal_conv1d(xbc, conv1d_weight, conv1d_bias, seq_idx)).float()
+    bias = None if conv1d_bias is None else conv1d_bias.float()
+    xbc = F.silu(causal_conv1d(xbc.float(), conv1d_weight.float(), bias, seq_idx))  # summed in float32, as on a GPU
     x, B, C = xbc.split([inner, grouped, grouped], -1)
     x = x.unflatten(-1, (heads, headdim))
     B, C = B.unflatten(-1, (ngroups, -1)), C.unflatten(-1, (ngroups, -1))

@@ -8,10 +8,13 @@ from cascade_rl.engine.core.passed_fields import MegatronFields, VllmFields
 
 Recomputed = Literal["full", "core_attn", "layernorm", "mlp", "moe", "moe_act", "shared_experts"]
 
+Precision = Literal["float32", "bfloat16"]
+
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """How one model is split over ranks. The data parallel size is the world size divided by the ranks of a replica.
+    """How one model is split over ranks, and in what numbers they compute. The data parallel size is the world size
+    divided by the ranks of a replica.
 
     pipeline          ranks in a pipeline
     virtual_pipeline  model chunks on each of them; stage s is chunk s // pipeline of rank s % pipeline
@@ -24,6 +27,10 @@ class ParallelConfig:
     offload_reference   the weights of a KL term's reference, and of the student while teachers compute, stay in host
                       memory
     megatron          fields of Megatron-Core that are passed on
+    precision         dtype of weights and activations. Gradients are summed and Adam's weights are kept in float32
+                      either way, as are the scores of routers and the statistics of the vocabulary. The default is
+                      what every machine computes alike; a GPU trains in bfloat16, because no attention kernel there
+                      takes packed rows in float32
     """
 
     tensor: int = 1
@@ -37,6 +44,7 @@ class ParallelConfig:
     recompute: tuple[Recomputed, ...] = ()
     offload_reference: bool = False
     megatron: MegatronFields | None = None
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         if "full" in self.recompute and len(self.recompute) > 1:

@@ -136,7 +136,15 @@ def _build_chunk(hf: HfConfig, parallel: ParallelConfig, seed: int, router: Rout
         model.output_layer.__class__ = OwnedHead
     if not router.trained:
         routing.freeze_gates(model)
+    _cast_parameters(model, model.config.params_dtype)
     return model
+
+
+def _cast_parameters(model: HybridModel, dtype: torch.dtype) -> None:
+    """Megatron's mixer makes A_log and D in float32, and its resharding of optimizer state fails on parameters of two
+    dtypes ("64 must match 8"). Its own Float16Module casts them too. Buffers, the biases of routers, stay float32."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
 
 
 def staged_pattern(pattern: str, stages: list[range]) -> str:
@@ -151,6 +159,7 @@ def _transformer_config(
     model["activation_func"] = ACTIVATIONS[model["activation_func"]]
     is_moe = "num_moe_experts" in model
     experts = EXPERTS | _router_fields(router, backend().dispatchers) if is_moe else {}
+    dtype = getattr(torch, parallel.precision)
     cuts = {
         "tensor_model_parallel_size": parallel.tensor,
         "pipeline_model_parallel_size": parallel.pipeline,
@@ -158,7 +167,9 @@ def _transformer_config(
         "expert_model_parallel_size": parallel.expert,
         "expert_tensor_parallel_size": parallel.expert_tensor,
         "sequence_parallel": parallel.sequence,
-        "pipeline_dtype": torch.float32,
+        "pipeline_dtype": dtype,
+        "params_dtype": dtype,
+        "bf16": dtype == torch.bfloat16,
     }
     interleaved = INTERLEAVED | {"virtual_pipeline_model_parallel_size": parallel.virtual_pipeline}
     chunks = interleaved if parallel.virtual_pipeline > 1 else {}

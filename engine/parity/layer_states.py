@@ -40,7 +40,7 @@ def megatron_states(trainer: Trainer, ids: Sequence[int]) -> dict[str, np.ndarra
     """float32 [n - 1, hidden] by layer, on rank 0; empty on others. Collective. The routers choose the experts."""
     kept: dict[str, list[Tensor]] = defaultdict(list)
     sequences = [whole_sequence(ids)]
-    with _watched(_megatron_sites(trainer), lambda layer, states: kept[layer].append(states)):
+    with _watched(_megatron_sites(trainer), lambda layer, states: kept[layer].append(states.float())):
         trainer.log_probs(sequences)
     batches = trainer.local_batches(sequences)
     group = parallel_state.get_context_parallel_group()

@@ -72,7 +72,9 @@ def _finalize_without_scaling(model: list, _num_tokens: Tensor | None, **kwargs:
 
 class Trainer:
     """Call `initialize_distributed` first. `token_budget` is the number of tokens of a micro-batch. With `scalar_head`
-    the model is a reward model: its losses and readers get one number per hidden state instead of a vocabulary."""
+    the model is a reward model: its losses and readers get one number per hidden state instead of a vocabulary.
+
+    Raises UserError as `build_model` does, or if this machine cannot train in the precision."""
 
     def __init__(
         self,
@@ -86,6 +88,7 @@ class Trainer:
         router: RouterConfig = DEFAULT_ROUTER,
         scalar_head: bool = False,
     ) -> None:
+        backend().check_precision(parallel.precision)
         self.hf_config, self.parallel = hf_config, parallel
         self.optimizer_config, self.total_steps, self.token_budget = optimizer, total_steps, token_budget
         self.module = build_model(hf_config, parallel, seed=seed, router=router)

@@ -11,13 +11,13 @@ from dataclasses import asdict, fields
 from math import lcm
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
+from cascade_rl.engine.core.settings import ParallelConfig, Precision, RolloutConfig
 from cascade_rl.engine.models import check_layout, read_config
 from cascade_rl.engine.parity.certificate import Bounds
 from cascade_rl.launchers.cli.dry_run import SIZES
@@ -40,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine-tensor", type=int, default=1, metavar="N", help="tensor parallel workers of vLLM (default: 1)"
     )
+    precision = f"of the trainer (default: {defaults['precision']})"
+    parser.add_argument("--precision", choices=get_args(Precision), default=defaults["precision"], help=precision)
     parser.add_argument(
         "--engine-dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of vLLM (default: float32)"
     )
@@ -54,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Exit code 1 if a gap exceeds its bound; that of the failed rank if one fails."""
-    parallel = ParallelConfig(**{name: getattr(options, name) for name in SIZES}, sequence=options.tensor > 1)
+    sizes = {name: getattr(options, name) for name in SIZES}
+    parallel = ParallelConfig(**sizes, sequence=options.tensor > 1, precision=options.precision)
     ranks = options.ranks or _fewest(parallel)
     check_layout(read_config(options.model), parallel, ranks)
     with TemporaryDirectory() as scratch:

@@ -128,10 +128,11 @@ def _trainer(run: RunFolder, stage: StageFolder, step: int) -> tuple[Trainer, Re
         raise UserError(f"{stage.label}: expected the checkpoint of step {before}, found those of steps {kept}")
     parent = stage.parent.export if stage.parent else Path(run.cascade.base.hf or run.root / "base")
     os.environ.update(ALONE)
-    initialize_distributed(ParallelConfig(), run.cascade.seed)
+    alone = ParallelConfig(precision=run.cascade.layout(config).parallel.precision)
+    initialize_distributed(alone, run.cascade.seed)
     trainer = Trainer(
         read_config(parent),
-        ParallelConfig(),
+        alone,
         config.optimizer,
         total_steps=config.steps,
         token_budget=config.token_budget,

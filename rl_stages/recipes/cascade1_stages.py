@@ -183,5 +183,5 @@ def _layout(size: Size, nproc: int, tensor: int, context: int, workers: int, kv_
         probe_bound=0.5,  # nats, of 99.9 % of the tokens, which are unlikely text; not measured on a GPU
         sleep=True,
     )
-    parallel = ParallelConfig(tensor=tensor, context=context, sequence=True)
+    parallel = ParallelConfig(tensor=tensor, context=context, sequence=True, precision="bfloat16")
     return Layout(nproc=nproc, parallel=parallel, rollout=rollout)

@@ -2,18 +2,20 @@
 
 Guarantees: a stage's hash changes with its own settings, its data, its parent, its teachers and the files that it
 reads, and with nothing else. Settings that change how a stage runs but not what it computes (ranks, layout,
-checkpoints, gates) do not change it; with a few that do, a folder keeps its work (`upgrade/same_weights.py`). Nor does
-a new version whose new keys have their defaults (`rl_stages/config/differences.py`).
+checkpoints, gates) do not change it; of a layout, the precisions of trainer and engines do. With a few settings that do,
+a folder keeps its work (`upgrade/same_weights.py`). Nor does a new version whose new keys have their defaults
+(`rl_stages/config/differences.py`).
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
 from cascade_rl.rl_stages.config.base import BEST, is_folder
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.differences import differences
@@ -24,7 +26,8 @@ from cascade_rl.rl_stages.run.known_data import KnownData
 
 # Settings of a stage that do not change its weights, or that are hashed by what they resolve to.
 NOT_HASHED = {"parent", "gate", "nproc", "parallel", "rollout", "checkpoint_every", "keep_checkpoints"}
-OF_THE_ENGINES = ("dtype", "replay_routes")
+# The keys of a stage's layout that change them all the same.
+OF_THE_LAYOUT = {"rollout": ("dtype", "replay_routes"), "parallel": ("precision",)}
 
 
 def teacher_stages(cascade: Cascade, stage: Stage) -> tuple[Stage, ...]:
@@ -123,8 +126,13 @@ def sources(stage: Stage) -> Iterator[str]:
 
 def _own_settings(cascade: Cascade, stage: Stage) -> Mapping[str, Any]:
     own = {name: value for name, value in differences(stage).items() if name not in NOT_HASHED}
-    rollout = differences(cascade.layout(stage).rollout)
-    return {"kind": stage.kind, **own, "rollout": {name: rollout[name] for name in OF_THE_ENGINES if name in rollout}}
+    layout = cascade.layout(stage)
+    kept = {node: _differences(getattr(layout, node), names) for node, names in OF_THE_LAYOUT.items()}
+    return {"kind": stage.kind, **own, "rollout": {}, **{node: keys for node, keys in kept.items() if keys}}
+
+
+def _differences(node: RolloutConfig | ParallelConfig, names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in differences(node).items() if name in names}
 
 
 def _data_hash(source: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cascade_rl.rl_stages.config.text import override
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.run.stage_graph import content_hashes
 from tests.launchers.local.test_run_local import nemo_run
@@ -47,6 +48,13 @@ def test_it_means_what_it_meant(
         "the keys of an older run now mean something else: where a key was renamed or retired, or its default changed, "
         "add that to rl_stages/config/schema.py, with a new number (docs/adding_a_stage.md)"
     )
+
+
+def test_in_another_precision_it_is_trained_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    read = RunFolder.open(Path("runs/older")).cascade
+    asked = RunFolder(Path("runs/older"), override(read, ["parallel.precision=bfloat16"])).set_aside()
+    assert "01_sft (done): its data, or the dtype of its trainer or engines" in map(str, asked)
 
 
 def test_it_is_read(folder: Path) -> None:
@@ -99,5 +107,5 @@ def test_a_change_is_asked_about(folder: Path) -> None:
     ) in err
     (folder / "talk.jsonl").write_text((folder / "talk.jsonl").read_text().replace("Hello.", "Hi."))
     code, _, err = nemo_run(folder, LAUNCHER)
-    assert (code, "  01_sft (done): its data, or the dtype of its engines\n" in err) == (2, True)
+    assert (code, "  01_sft (done): its data, or the dtype of its trainer or engines\n" in err) == (2, True)
     assert superseded(folder) == [FINISHED_MOPD]

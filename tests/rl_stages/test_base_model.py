@@ -1,7 +1,12 @@
 """What a random base model is made with: a tokenizer that knows the words of every stage."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
+from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.rl_stages import base_model
 from cascade_rl.rl_stages.base_model import _train_tokenizer, _with_special_ids
 from tests.rl_stages.tiny_cascade import CASCADE
 
@@ -22,3 +27,21 @@ def test_the_model_knows_the_tokenizers_special_ids() -> None:
     assert tokenizer.convert_ids_to_tokens(config["eos_token_id"]) == "<|im_end|>"
     assert tokenizer.convert_ids_to_tokens(config["pad_token_id"]) == "<|endoftext|>"
     assert config["vocab_size"] == 512
+
+
+def test_a_random_model_has_the_same_numbers_whatever_the_precision(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Stages' hashes do not say how it was made."""
+    built: list[ParallelConfig] = []
+    stand_ins = {
+        "_train_tokenizer": lambda _: SimpleNamespace(pad_token_id=0, eos_token_id=1),
+        "build_model": lambda _hf, parallel, *, seed: built.append(parallel),
+        "is_rank0": lambda: False,
+        "barrier": lambda: None,
+        "export_hf": lambda *_, **__: None,
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(base_model, name, stand_in)
+    base_model._make(CASCADE, ParallelConfig(tensor=2, precision="bfloat16"), tmp_path)
+    assert built == [ParallelConfig(tensor=2)]

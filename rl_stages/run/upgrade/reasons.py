@@ -3,13 +3,14 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from cascade_rl.engine.core.settings import RolloutConfig
+from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.config.text import changes
-from cascade_rl.rl_stages.run.stage_graph import OF_THE_ENGINES, Identity, dependencies
+from cascade_rl.rl_stages.run.stage_graph import OF_THE_LAYOUT, Identity, dependencies
 from cascade_rl.rl_stages.run.upgrade.hash_file import HashFile
 from cascade_rl.rl_stages.run.upgrade.known_as import parent_name
 from cascade_rl.rl_stages.run.upgrade.placed_folder import stage_name
@@ -17,6 +18,7 @@ from cascade_rl.rl_stages.run.upgrade.recorded import changed_settings
 from cascade_rl.rl_stages.run.upgrade.same_weights import Names, free_keys
 
 KEYS_SHOWN = 5
+DATA_OR_DTYPES = "its data, or the dtype of its trainer or engines"  # what an older hash does not tell apart
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,11 @@ class Reasons:
         if identity:
             yield from self._beside_its_keys(stage, identity)
         else:
-            yield from self._beside_its_older_keys(stage) or (() if keys else ["its data, or the dtype of its engines"])
+            yield from self._beside_its_older_keys(stage) or (() if keys else [DATA_OR_DTYPES])
 
     def _beside_its_keys(self, stage: Stage, old: Identity) -> Iterator[str]:
-        new, usual, parent = self.identities[stage.name], RolloutConfig(), parent_name(self.cascade, stage)
-        default = {name: getattr(usual, name) for name in OF_THE_ENGINES}
-        engines = (default | identity.settings["rollout"] for identity in (old, new))
-        yield from (f"rollout.{key} {was} -> {now}" for key, (was, now) in changes(*engines))
+        new, parent = self.identities[stage.name], parent_name(self.cascade, stage)
+        yield from (f"{key} {was} -> {now}" for key, (was, now) in changes(_of_the_layout(old), _of_the_layout(new)))
         yield from (f"its data {source}" for source in new.data if old.data.get(source) != new.data[source])
         if old.files:
             yield from (f"the content of {name}" for name, _ in changes(old.files, new.files))
@@ -64,6 +64,16 @@ class Reasons:
         judge = "teacher" if isinstance(stage, MopdStage) else "judge"
         role = "parent" if name == parent_name(self.cascade, stage) else judge
         return f"its {role} {self.roots[name].name if name in self.roots else name}"
+
+
+def _of_the_layout(identity: Identity) -> dict[str, Any]:
+    """The keys of a stage's layout that its weights depend on, each with its value."""
+    usual = {"rollout": RolloutConfig(), "parallel": ParallelConfig()}
+    return {
+        f"{node}.{name}": identity.settings.get(node, {}).get(name, getattr(usual[node], name))
+        for node, names in OF_THE_LAYOUT.items()
+        for name in names
+    }
 
 
 def shown(found: Sequence[tuple[str, tuple[object, object]]]) -> list[str]:

@@ -77,6 +77,18 @@ def test_megatron_under_a_layout_is_the_model_of_transformers(found: tuple[str, 
     assert certificate.first_difference is None
 
 
+def in_bfloat16(folder: Path) -> Certificate:
+    parallel = ParallelConfig(precision="bfloat16")
+    initialize_distributed(parallel, seed=1)
+    return certify(open_trainer(folder, parallel), folder, BOUNDS, rollout=None)
+
+
+def test_a_trainer_in_bfloat16_is_as_far_as_its_rounding_in_every_layer(folders: dict[str, Path]) -> None:
+    (certificate,) = run_ranks(1, in_bfloat16, folders["qwen3"])
+    assert 1e-3 < certificate.pairs["Megatron/transformers"].max < 0.1
+    assert all(1e-4 < layer.gap < 0.03 for layer in certificate.layers)
+
+
 def test_a_fault_is_found_by_the_name_of_its_layer(found: tuple[str, list[Certificate]]) -> None:
     family, (_, certificate) = found
     assert next(certificate.failures()).startswith("Megatron/transformers: largest gap of a log-prob ")

@@ -69,10 +69,13 @@ def planned(pair: Pair, hf: dict, dtype: torch.dtype) -> Plan:
     return make_plan(hf, pair.trainers(), pair.workers(), lambda name: dtypes[name].itemsize, BUCKET_BYTES)
 
 
-def shards_of(rank: int, pair: Pair, hf: dict, scale: float = 1.0) -> dict[str, torch.Tensor]:
-    numbers = {name: scale * tensor for name, tensor in hf_numbers(hf).items()}
-    shards = family_of(hf).name_map(hf).shards(pair.trainers()[rank].place)
-    return {s.name: torch.from_numpy(laid_out(s.shape, s.blocks, numbers)) for s in shards}
+def shards_of(rank: int, pair: Pair, hf: dict, trained: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+    """In the dtype in which the trainer computes; the biases of routers are float32 in any."""
+    numbers, tensors = hf_numbers(hf), {}
+    for shard in family_of(hf).name_map(hf).shards(pair.trainers()[rank].place):
+        dtype = torch.float32 if shard.parameter.float32 else trained
+        tensors[shard.name] = torch.from_numpy(laid_out(shard.shape, shard.blocks, numbers)).to(dtype)
+    return tensors
 
 
 def group_of(store: Store, rank: int, trainers: int, workers: int, seconds: float) -> Group:
@@ -82,14 +85,20 @@ def group_of(store: Store, rank: int, trainers: int, workers: int, seconds: floa
 
 
 def refitted(
-    store: PrefixStore, rank: int, pair: Pair, hf: dict, dtype: torch.dtype, checks: tuple[Check, ...]
+    store: PrefixStore,
+    rank: int,
+    pair: Pair,
+    hf: dict,
+    dtype: torch.dtype,
+    checks: tuple[Check, ...],
+    trained: torch.dtype = torch.float32,
 ) -> Refitted:
     """One refit for each of `checks`, the numbers half as large each time."""
     plan, dtypes = planned(pair, hf, dtype), dtypes_of(pair, hf, dtype)
     count = len(pair.workers())
     group = group_of(store, rank, pair.ranks, count, SECONDS)
     if rank < pair.ranks:
-        tensors = shards_of(rank, pair, hf)
+        tensors = shards_of(rank, pair, hf, trained)
         sender = Sender(group, plan, tensors, dtypes)
         for version, check in enumerate(checks):
             sender.send(version, check)
@@ -132,8 +141,12 @@ def matrix() -> dict[str, list[list[Refitted | None]]]:
     return {family: run_ranks(max(map(ranks_of, PAIRS)), all_pairs, family) for family in MODELS}
 
 
-def wanted(hf: dict, pair: Pair, target: int, scale: float) -> dict[str, torch.Tensor]:
+def wanted(
+    hf: dict, pair: Pair, target: int, scale: float, trained: torch.dtype = torch.float32
+) -> dict[str, torch.Tensor]:
     numbers = {name: scale * tensor for name, tensor in hf_numbers(hf).items()}
+    for name in (name for name in numbers if not name.endswith("correction_bias")):
+        numbers[name] = torch.from_numpy(numbers[name]).to(trained).float().numpy()
     tensors = {}
     for shard in worker_shards(hf, pair.workers()[target].place):
         tensor = torch.from_numpy(np.nan_to_num(laid_out(shard.shape, shard.blocks, numbers)))
@@ -213,16 +226,24 @@ def test_a_card_has_the_receivers_number() -> None:
 CHECKED = PAIRS[14]  # trainers and workers share some cards, experts are cut
 
 
-def twice(dtype: torch.dtype) -> Refitted:
+def twice(trained: torch.dtype, dtype: torch.dtype) -> Refitted:
     rank = int(os.environ["RANK"])
-    return refitted(PrefixStore("", store_of(rank)), rank, CHECKED, NEMOTRON, dtype, ("none", "sums", "digests"))
+    store = PrefixStore("", store_of(rank))
+    return refitted(store, rank, CHECKED, NEMOTRON, dtype, ("none", "sums", "digests"), trained)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_later_refits_bring_new_weights_cast_by_the_sender_and_checked(dtype: torch.dtype) -> None:
-    found = run_ranks(ranks_of(CHECKED), twice, dtype)
+SIDES = [(torch.float32, torch.float32), (torch.float32, torch.bfloat16), (torch.bfloat16, torch.bfloat16)]
+
+
+@pytest.mark.parametrize(("trained", "dtype"), SIDES, ids=["float32", "float32 to bfloat16", "bfloat16"])
+def test_later_refits_bring_new_weights_cast_by_the_sender_and_checked(
+    trained: torch.dtype, dtype: torch.dtype
+) -> None:
+    """A trainer in bfloat16 and its engine hold the same bits, and A, which the engine keeps in float32, comes from the
+    trainer's bits of A_log."""
+    found = run_ranks(ranks_of(CHECKED), twice, trained, dtype)
     for target in range(4):
-        for name, tensor in wanted(NEMOTRON, CHECKED, target, 0.25).items():
+        for name, tensor in wanted(NEMOTRON, CHECKED, target, 0.25, trained).items():
             refit = found[CHECKED.ranks + target].tensors[name]
             assert torch.equal(refit, tensor.to(refit.dtype)), name
     plan = planned(CHECKED, NEMOTRON, dtype)

@@ -3,7 +3,9 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -126,6 +128,52 @@ def test_any_layout_goes_on_with_the_same_step(
     for name in ("loss", "grad_norm"):
         assert metrics[name] == pytest.approx(expected_step[0][name], rel=1e-5)
     np.testing.assert_allclose(np.stack(logprobs), np.stack(expected_step[1]), atol=1e-4)
+
+
+HALF: dict[str, Any] = {"precision": "bfloat16"}
+
+
+def undisturbed(hf: dict, folder: Path) -> tuple[dict[str, float], list[np.ndarray]]:
+    """In bfloat16, two updates, a checkpoint, and the update after it."""
+    trainer = new_trainer(hf, replace(EP2, **HALF), seed=1)
+    ids = np.random.default_rng(BATCH_SEED).integers(0, tiny.VOCABULARY, (4, 12))
+    batch = [TrainSequence(row, np.ones(11, np.bool_)) for row in ids]
+    for step in range(2):
+        trainer.update(batch, SftLoss(), step)
+    checkpoint.save(trainer, folder)
+    return trainer.update(batch, SftLoss(), 2), trainer.log_probs(batch)
+
+
+@pytest.fixture(scope="module")
+def in_bfloat16(
+    hf_config: dict, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, tuple[dict[str, float], list[np.ndarray]]]:
+    folder = tmp_path_factory.mktemp("bfloat16")
+    return folder, run_ranks(2, undisturbed, hf_config, folder)[0]
+
+
+def test_a_run_in_bfloat16_goes_on_to_the_bit(
+    hf_config: dict, in_bfloat16: tuple[Path, tuple[dict[str, float], list[np.ndarray]]]
+) -> None:
+    """The checkpoint has the float32 weights of Adam, of which those of the model are a rounding."""
+    folder, (expected, logprobs) = in_bfloat16
+    metrics, found = run_ranks(2, next_step, hf_config, folder, replace(EP2, **HALF))[0]
+    assert metrics == expected
+    assert np.array_equal(np.stack(found), np.stack(logprobs))
+
+
+@pytest.mark.parametrize(
+    "layout", [pytest.param(name, marks=() if name == "TP2" else pytest.mark.long) for name in LAYOUTS if name != "EP2"]
+)
+def test_any_layout_goes_on_with_a_run_in_bfloat16(
+    hf_config: dict, in_bfloat16: tuple[Path, tuple[dict[str, float], list[np.ndarray]]], layout: str
+) -> None:
+    folder, (expected, logprobs) = in_bfloat16
+    ranks, parallel = LAYOUTS[layout]
+    metrics, found = run_ranks(ranks, next_step, hf_config, folder, replace(parallel, **HALF))[0]
+    for name in ("loss", "grad_norm"):
+        assert metrics[name] == pytest.approx(expected[name], rel=1e-2)
+    np.testing.assert_allclose(np.stack(found), np.stack(logprobs), atol=0.1)
 
 
 def without_moments(hf: dict, folder: Path) -> list[np.ndarray]:

@@ -2,10 +2,12 @@
 
 import json
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
@@ -83,6 +85,45 @@ def one_process(model: Path) -> dict[str, Answer]:
 def test_update_moves_the_policy(one_process: dict[str, Answer]) -> None:
     answer = one_process["sft"]
     assert np.abs(np.concatenate(answer.after) - np.concatenate(answer.before)).max() > 0.1
+
+
+@dataclass(frozen=True)
+class Held:
+    """Dtypes of what a trainer holds, and the largest |change| by a small step of any weight, and of any of Adam's."""
+
+    parameters: set[torch.dtype]
+    in_float32: set[torch.dtype]
+    weight_changed: float
+    adam_changed: float
+
+
+def small_step_in_bfloat16(model: Path) -> Held:
+    parallel = ParallelConfig(precision="bfloat16")
+    initialize_distributed(parallel, seed=1)
+    policy = trainer(model, parallel, 512)
+    policy.optimizer_config = replace(OPTIMIZER, lr=1e-7)
+    norms = [p for name, p in policy.module.named_parameters() if name.endswith("norm.weight")]  # near 1
+    adams = [p for part in policy.optimizer.chained_optimizers for p in chain(*part.shard_fp32_from_float16_groups)]
+    weights, masters = ([tensor.detach().clone() for tensor in held] for held in (norms, adams))
+    policy.update(sequences(), SftLoss(), 0)
+
+    def changed(now: list[torch.Tensor], before: list[torch.Tensor]) -> float:
+        return max(float((one - other).abs().max()) for one, other in zip(now, before, strict=True))
+
+    return Held(
+        {parameter.dtype for parameter in policy.module.parameters()},
+        {tensor.dtype for tensor in (*adams, *(p.main_grad for p in norms), *policy.module.buffers())},
+        changed(norms, weights),
+        changed(adams, masters),
+    )
+
+
+def test_in_bfloat16_sums_masters_and_biases_are_float32_and_small_steps_are_not_lost(model: Path) -> None:
+    """All parameters are of one dtype, also A_log and D, which Megatron makes in float32."""
+    (held,) = run_ranks(1, small_step_in_bfloat16, model)
+    assert held.parameters == {torch.bfloat16}
+    assert held.in_float32 == {torch.float32}
+    assert (held.weight_changed, held.adam_changed > 0) == (0, True)
 
 
 def in_parts(model: Path) -> tuple[Answer, Answer]:

@@ -172,6 +172,7 @@ def test_a_finished_folder_is_taken_back_without_asking(run: RunFolder) -> None:
     [
         (["rl.optimizer.lr=1e-5"], "rl.optimizer.lr 3e-06 -> 1e-05"),
         (["rollout.dtype=bfloat16"], "rollout.dtype float32 -> bfloat16; its parent 01_sft"),
+        (["parallel.precision=bfloat16"], "parallel.precision float32 -> bfloat16; its parent 01_sft"),
         (["rl.parent=base"], "its parent base"),
     ],
 )

@@ -57,6 +57,8 @@ def test_a_change_reaches_what_depends_on_it_and_nothing_else() -> None:
     assert changed(override(GRAPH, ["rollout.dtype=bfloat16"])) == {"sft", "rl", "side", "mopd"}
     passed = ["parallel.recompute=full", "parallel.megatron.overlap_grad_reduce=true", "rollout.vllm.block_size=32"]
     assert changed(override(GRAPH, passed)) == set()
+    assert changed(override(GRAPH, ["rl.parallel.precision=bfloat16"])) == {"rl", "mopd"}
+    assert changed(override(GRAPH, ["nproc=2", "parallel.tensor=2"])) == set()
 
 
 def test_the_bytes_of_the_data_are_part_of_the_hash(tmp_path: Path) -> None:

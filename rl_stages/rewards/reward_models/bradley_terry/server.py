@@ -18,6 +18,7 @@ from cascade_rl.engine.cluster.rank_environment import ALONE
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.engine.core.quiet_libraries import quiet_libraries
+from cascade_rl.engine.core.settings import Precision
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.classifier import ClassifierModel
@@ -29,7 +30,7 @@ class Model:
     """The folder of a reward model, and the dtype of its hidden states ("float32" or "bfloat16")."""
 
     folder: Path
-    dtype: str
+    dtype: Precision
 
 
 def open_model(model: Model) -> "ClassifierModel | TrainedModel":
@@ -43,7 +44,7 @@ def open_model(model: Model) -> "ClassifierModel | TrainedModel":
     if not head.is_file():
         return classifier.checkpoint(model.folder, dtype)
     if not classifier.is_classified(model.folder):
-        return trained_model.TrainedModel(model.folder)
+        return trained_model.TrainedModel(model.folder, model.dtype)
     return classifier.export(model.folder, dtype, head)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from cascade_rl.engine.backend.process_groups import initialize_distributed
-from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
+from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, Precision
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import read_config
 from cascade_rl.engine.models.head import Head
@@ -23,16 +23,17 @@ TOKEN_BUDGET = 8192
 
 
 class TrainedModel:
-    """The export of a stage, as the trainer computes it: in float32, with its optimizer, on this process alone.
+    """The export of a stage, as the trainer computes it, with its optimizer, on this process alone.
 
     It is for Nemotron-H, of which transformers has no sequence classifier. UserError if the folder holds no model.
     """
 
-    def __init__(self, folder: Path) -> None:
-        initialize_distributed(ParallelConfig(), seed=0)
+    def __init__(self, folder: Path, precision: Precision) -> None:
+        alone = ParallelConfig(precision=precision)
+        initialize_distributed(alone, seed=0)
         self._trainer = Trainer(
             read_config(folder),
-            ParallelConfig(),
+            alone,
             OptimizerConfig(),
             total_steps=1,
             token_budget=TOKEN_BUDGET,
