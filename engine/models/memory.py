@@ -17,11 +17,13 @@ class StateBytes:
     gradients  one float32 buffer
     optimizer  Adam's two float32 moments, and a float32 copy of weights in another dtype; sharded over the data
                parallel ranks (for experts, over the expert data parallel ranks)
+    largest    of the two gradient buffers, one of which is for experts
     """
 
     weights: int
     gradients: int
     optimizer: int
+    largest: int
 
     @property
     def total(self) -> int:
@@ -48,4 +50,5 @@ def state_bytes(shards: Iterable[Shard], place: Place, itemsize: int) -> StateBy
         weights=itemsize * (dense + experts) + FLOAT32 * biases,
         gradients=FLOAT32 * (dense + experts),
         optimizer=per_number * shared,
+        largest=FLOAT32 * max(dense, experts),
     )
