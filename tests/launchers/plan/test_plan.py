@@ -311,12 +311,12 @@ def test_a_stage_in_float32_is_refused_as_on_a_gpu() -> None:
 
 
 def test_what_stays_after_a_step_and_what_a_checkpoint_gathers_is_on_the_gpu() -> None:
-    """A rank has more numbers in experts than in the rest: 12 layers with 16 each, up and down."""
-    setting = of_nano()
+    """A rank has more numbers in experts than in the rest: 23 layers with 16 each, up and down."""
+    setting = of_nano(ParallelConfig(tensor=2, context=8, expert=8, sequence=True))
     phases = {phase.name: phase.memory for phase in plan_stage(setting).phases}
     for name in ("engine", "refit", "checkpoint"):
         assert phases[name]["cached"] == pytest.approx(ASSUMED.cached * _transient(phases["train"]))
-    assert phases["checkpoint"]["gathered"] == 4 * 12 * 16 * 2 * 2688 * 1856
+    assert phases["checkpoint"]["gathered"] == 4 * 23 * 16 * 2 * 2688 * 1856
 
 
 def _transient(terms: Any) -> float:
