@@ -81,7 +81,7 @@ def dry_step(
     `architecture`: a GPU of kernels/runtime/configs.py, such as sm90.
     """
     after_forward: list[int] = []
-    with imagined_rank(rank, world, parallel), _imagined_card(architecture) as card:
+    with imagined_rank(rank, world, parallel), imagined_card(architecture) as card:
         settings: dict[str, Any] = {"total_steps": 1, "token_budget": token_budget, "seed": 0, "router": router}
         with torch.device(CARD):
             trainer = _DryTrainer(hf, parallel, OptimizerConfig(), **settings)
@@ -96,7 +96,7 @@ def dry_step(
 
 
 @contextmanager
-def _imagined_card(architecture: str) -> Iterator[FakeCard]:
+def imagined_card(architecture: str) -> Iterator[FakeCard]:
     """Tensors that are asked to be on a card are there. Other ranks hold what this one holds."""
     machine, shim, card = backend(), cpu_shim._mode, FakeCard()
     was = machine.device, machine.config_overrides

@@ -111,9 +111,17 @@ def test_every_stage_has_an_attention_in_the_precision_that_it_trains_in() -> No
 
 
 @pytest.mark.skipif(not WHEEL, reason="needs Transformer Engine's wheel: make test-transformer-engine")
+def test_its_layers_have_our_parameters() -> None:
+    """Names, shapes, dtypes, and what Megatron knows about them: a checkpoint of one is a checkpoint of the other."""
+    command = [sys.executable, transformer_engine.__file__, str(WHEEL), "parameters"]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert json.loads(ran.stdout.splitlines()[-1]) == {model: {} for model in transformer_engine.MODELS}
+
+
+@pytest.mark.skipif(not WHEEL, reason="needs Transformer Engine's wheel: make test-transformer-engine")
 def test_it_is_what_transformer_engine_says() -> None:
     asked = [(*case[:1], dtype, case[1]) for case in cases().values() for dtype in DTYPES]
-    command = [sys.executable, transformer_engine.__file__, str(WHEEL)]
+    command = [sys.executable, transformer_engine.__file__, str(WHEEL), "backends"]
     ran = subprocess.run(command, input=json.dumps(asked), check=True, capture_output=True, text=True)
     found = json.loads(ran.stdout)
     told = page([found[first : first + len(DTYPES)] for first in range(0, len(found), len(DTYPES))])
