@@ -42,7 +42,7 @@ class DryStep:
 
     weights, gradients, optimizer  as in `StateBytes`
     resident                       after the step: these and everything else that stays
-    forward                        beside `resident`, after the forward pass that holds most
+    forward                        what the forward pass that holds most has added when it ends
     """
 
     weights: int
@@ -89,10 +89,11 @@ def dry_step(
         def instead_of_backward(*_: Any, **__: Any) -> None:
             after_forward.append(_held(card))
 
+        before = _held(card)
         with mock.patch.object(torch.autograd, "backward", instead_of_backward):
             trainer.update(sequences, loss, step=0)
         resident = _held(card)
-        return DryStep(*_state_bytes(trainer), resident, max(after_forward) - resident)
+        return DryStep(*_state_bytes(trainer), resident, max(after_forward) - before)
 
 
 @contextmanager

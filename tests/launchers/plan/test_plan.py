@@ -27,7 +27,7 @@ from cascade_rl.engine.train.losses import SftLoss
 from cascade_rl.engine.train.packing import pack
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.launchers import plan
-from cascade_rl.launchers.plan import command
+from cascade_rl.launchers.plan import activations, command, step_time
 from cascade_rl.launchers.plan.activations import Cuts, embedding_bytes, final_bytes, layer_bytes
 from cascade_rl.launchers.plan.cascade_plan import plan_cascade
 from cascade_rl.launchers.plan.engine_memory import EngineWorker
@@ -317,6 +317,31 @@ def test_what_stays_after_a_step_and_what_a_checkpoint_gathers_is_on_the_gpu() -
     for name in ("engine", "refit", "checkpoint"):
         assert phases[name]["cached"] == pytest.approx(ASSUMED.cached * _transient(phases["train"]))
     assert phases["checkpoint"]["gathered"] == 4 * 23 * 16 * 2 * 2688 * 1856
+
+
+@pytest.mark.parametrize(
+    ("again", "kept", "forwards"),
+    [
+        ("full", {"E": 2 * 2688 / 2, "M": 2 * 2688 / 2}, 4),
+        ("moe", {"E": (2 * 2 * 2688 + 4) / 2}, 4),
+        ("moe_act", {}, 3),
+    ],
+)
+def test_what_is_recomputed_is_not_kept(
+    again: str, kept: dict[str, float], forwards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of hidden size 2,688 in bfloat16, on two ranks under sequence parallelism: the input, and of experts the norm's
+    input, output and float32 beside. One layer at a time has all."""
+    setting = of_nano(ParallelConfig(tensor=2, context=8, expert=8, sequence=True))
+    parallel, plain = setting.layout.parallel, plan_stage(setting)
+    for module in (activations, step_time):
+        monkeypatch.setattr(module, "recomputed", lambda _: frozenset({again}))
+    for symbol, expected in kept.items():
+        assert activations.kept_bytes(setting.model, symbol, parallel) == expected
+    (train,) = (phase for phase in plan_stage(setting).phases if phase.name == "train")
+    (was,) = (phase for phase in plain.phases if phase.name == "train")
+    assert train.memory["activations"] < was.memory["activations"]
+    assert train.seconds == pytest.approx(was.seconds * forwards / 3)
 
 
 def _transient(terms: Any) -> float:
