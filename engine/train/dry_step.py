@@ -41,14 +41,12 @@ class DryStep:
     """Bytes on the card of one rank.
 
     weights, gradients, optimizer  as in `StateBytes`
-    resident                       after the step: these and everything else that stays
     forward                        what the forward pass that holds most has added when it ends
     """
 
     weights: int
     gradients: int
     optimizer: int
-    resident: int
     forward: int
 
 
@@ -92,8 +90,7 @@ def dry_step(
         before = _held(card)
         with mock.patch.object(torch.autograd, "backward", instead_of_backward):
             trainer.update(sequences, loss, step=0)
-        resident = _held(card)
-        return DryStep(*_state_bytes(trainer), resident, max(after_forward) - before)
+        return DryStep(*_state_bytes(trainer), max(after_forward) - before)
 
 
 @contextmanager

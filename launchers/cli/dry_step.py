@@ -106,8 +106,6 @@ def _rows(found: "DryStep", rank: TrainerRank) -> Iterator[tuple[str, ...]]:
     held, training = rank.resident(), rank.training()
     for name in STATE:
         yield _row(name, getattr(found, name), held[name])
-    state = sum(getattr(found, name) for name in STATE)
-    yield _row("what else stays", found.resident - state, 0)
     yield _row("forward pass", found.forward, sum(training[name] for name in FORWARD))
 
 
