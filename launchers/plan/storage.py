@@ -51,5 +51,5 @@ def sample_bytes(model: Model, layout: Layout) -> int:
 
 def checkpoint_host_bytes(state: StateBytes) -> int:
     """Bytes of host memory of each rank while a checkpoint is taken: weights and moments of its model shard in float32,
-    and two copies of the buffer that is being gathered (distrib_optimizer.py of Megatron-Core 0.19)."""
+    and two copies of the buffer that is being gathered (`get_parameter_state_dp_zero` of Megatron-Core 0.19)."""
     return 3 * state.gradients + 2 * state.largest

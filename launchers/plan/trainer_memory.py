@@ -91,7 +91,7 @@ class TrainerRank:
 
     def checkpoint(self) -> Terms:
         """Megatron gathers the weights and moments of each gradient buffer on all of its ranks, one after the other
-        (`get_parameter_state_dp_zero` of distrib_optimizer.py, sharding "fully_reshardable")."""
+        (its `get_parameter_state_dp_zero`, of the sharding "fully_reshardable")."""
         return {"gathered": self._state.largest}
 
     def refit(self) -> Terms:

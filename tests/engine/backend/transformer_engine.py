@@ -1,7 +1,7 @@
 """Transformer Engine's own Python without its compiled half, which needs CUDA: its wheel has all of it.
 
-    python transformer_engine.py FOLDER backends < cases.json
-    python transformer_engine.py FOLDER parameters
+    python FILE FOLDER backends < CASES
+    python FILE FOLDER parameters
 
 FOLDER is where the wheel was unpacked. The first prints, for each attention of the cases, which backends Transformer
 Engine allows, as JSON. What cuDNN says, which the compiled half asks, is taken to be yes: the answer is what no line of
