@@ -1,5 +1,5 @@
 # make setup | demo | demo-short | rehearse | check | test | test-long | chaos | test-haswell | test-landlock | test-triton36 | published |
-#   published-answers | test-published | lint | floors | lock | smollm2 | clean.
+#   published-answers | test-published | test-transformer-engine | lint | floors | lock | smollm2 | clean.
 # One environment, .venv, built once; .venv-triton36 for test-triton36 alone, .venv-verifiers for test-published alone.
 
 .DEFAULT_GOAL := setup
@@ -19,6 +19,7 @@ PUBLISHED := build/published
 ANSWERS := build/published-answers
 MATH_VERIFY = $(shell grep '^math-verify==' requirements/runtime.in)
 VERIFIERS := .venv-verifiers
+TRANSFORMER_ENGINE := build/transformer-engine
 # NumPy, and with it the interpreter of kernels, as on a processor without AVX-512.
 HASWELL := OPENBLAS_CORETYPE=Haswell \
 	NPY_DISABLE_CPU_FEATURES="AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR"
@@ -44,7 +45,7 @@ PYTHON = $(shell for python in $(CANDIDATES); do "$$python" -c \
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo demo-short rehearse check test test-long chaos test-haswell test-landlock test-triton36 published \
-	published-answers test-published \
+	published-answers test-published test-transformer-engine \
 	lint floors lock smollm2 clean
 
 setup: $(READY)
@@ -114,6 +115,10 @@ test-published: $(READY) $(PUBLISHED)/.ready $(ANSWERS)/.ready $(VERIFIERS)/.rea
 		tests/rl_stages/environments/test_nemo_gym_office_by_wheel.py
 	CASCADE_NEMO_GYM=$(PUBLISHED) $(BIN)/cascade verify-published $(ANSWERS)
 
+# Asks Transformer Engine's own Python which attention runs on a GPU. UPDATE_GOLDEN=1 writes docs/attention_backends.md.
+test-transformer-engine: $(READY) $(TRANSFORMER_ENGINE)/.ready
+	CASCADE_TRANSFORMER_ENGINE=$(CURDIR)/$(TRANSFORMER_ENGINE) $(BIN)/pytest tests/launchers/test_attention_backends.py
+
 lint: $(READY) floors
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -171,6 +176,12 @@ $(VERIFIERS)/.ready: requirements/verifiers.txt | $(READY)
 $(PUBLISHED)/.ready: requirements/published.txt | $(READY)
 	@rm -rf $(PUBLISHED)
 	$(UV) pip install --quiet --no-deps --target $(PUBLISHED) -r $<
+	@touch $@
+
+# Its Python alone: the compiled half has no wheel.
+$(TRANSFORMER_ENGINE)/.ready: requirements/cuda.txt | $(READY)
+	@rm -rf $(TRANSFORMER_ENGINE)
+	$(UV) pip install --quiet --no-deps --target $(TRANSFORMER_ENGINE) $(shell grep '^transformer-engine==' requirements/cuda.txt)
 	@touch $@
 
 # Read, never imported: the newest NeMo-Gym needs another Python.

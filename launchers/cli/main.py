@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.launchers.cli import dry_run, new, parity, swe_import
+from cascade_rl.launchers.cli import dry_run, dry_step, new, parity, swe_import
 from cascade_rl.launchers.cli.launch import run_file
 from cascade_rl.launchers.cli.version import version_line
 from cascade_rl.launchers.stage.exit_status import exit_status
@@ -99,6 +99,8 @@ def _add_model_commands(commands: Commands) -> None:
     parity.add_arguments(_command(commands, "parity", parity.run, same, "Exit code 1 if a gap exceeds its bound."))
     layout = "Show the memory of each rank of a parallel layout, without a GPU"
     dry_run.add_arguments(_command(commands, "dry-run", _dry_run, layout))
+    step = "Run a training step of one rank of a stage on fake tensors, and compare its memory with the plan's"
+    dry_step.add_arguments(_command(commands, "dry-step", _dry_step, step))
     upcycle = _command(commands, "upcycle", _upcycle, "Turn a dense Qwen3 into a Qwen3-MoE that computes the same")
     upcycle.add_argument("dense", type=Path, help="Hugging Face model folder")
     upcycle.add_argument("out", type=Path, help="folder to write")
@@ -255,6 +257,13 @@ def _dry_run(options: argparse.Namespace) -> int:
 
     quiet_libraries()
     return dry_run.run(options)
+
+
+def _dry_step(options: argparse.Namespace) -> int:
+    from cascade_rl.engine.core.quiet_libraries import quiet_libraries
+
+    quiet_libraries()
+    return dry_step.run(options)
 
 
 def _curve(options: argparse.Namespace) -> int:

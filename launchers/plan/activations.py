@@ -1,5 +1,4 @@
-"""Bytes per token that a training pass keeps for backward on a rank. No layer is recomputed: the trainer leaves
-Megatron's `recompute_granularity` at None.
+"""Bytes per token that a training pass keeps for backward on a rank.
 
 The counts follow the modules of Megatron-Core 0.19 that the layer spec names. `tests/launchers/plan/test_plan.py`
 compares them with what autograd saves. The counts of kernels that do not run on a CPU come from their sources.
@@ -11,31 +10,41 @@ T is the number of tensor parallel ranks. S is the number of ranks that share th
 sequence parallelism, otherwise 1. The tokens are assumed to spread evenly over the expert parallel ranks.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cascade_rl.engine.core.settings import ParallelConfig
-from cascade_rl.launchers.plan.model import Model
+from cascade_rl.launchers.plan.model import Model, recomputed, trained_itemsize
 
 FLOAT32, INT64 = 4, 8
 
 
 @dataclass(frozen=True)
 class Cuts:
-    """T and S of the module docstring."""
+    """T and S of the module docstring, the bytes of an activation, and the parts of layers that are computed again."""
 
     tensor: int
     rows: int
+    itemsize: int
+    again: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, parallel: ParallelConfig) -> "Cuts":
-        return cls(parallel.tensor, parallel.tensor if parallel.sequence else 1)
+        return cls(parallel.tensor, parallel.tensor if parallel.sequence else 1, trained_itemsize(parallel))
 
 
 def layer_bytes(model: Model, symbol: str, parallel: ParallelConfig) -> float:
-    """Bytes per token of one layer; `symbol` is its letter in the hybrid pattern."""
-    layers = {"*": _attention, "M": _mamba, "-": _mlp, "E": _experts}
-    return layers[symbol](model, model.config, Cuts.of(parallel))
+    """Bytes per token of one layer, nothing of which is recomputed; `symbol` is its letter in the hybrid pattern."""
+    return LAYERS[symbol](model, model.config, Cuts.of(parallel))
+
+
+def kept_bytes(model: Model, symbol: str, parallel: ParallelConfig) -> float:
+    """Bytes per token of one layer from its forward to its backward pass. Recomputed in full, it keeps its input."""
+    cuts = replace(Cuts.of(parallel), again=recomputed(parallel))
+    return (
+        cuts.itemsize * model.hidden / cuts.rows if "full" in cuts.again else LAYERS[symbol](model, model.config, cuts)
+    )
 
 
 def embedding_bytes() -> int:
@@ -48,20 +57,21 @@ def final_bytes(model: Model, parallel: ParallelConfig) -> float:
 
     The norm keeps its input. The head keeps the hidden states of all rows, the targets, and four float32 of statistics.
     """
-    row = model.itemsize * model.hidden
-    return (row + FLOAT32) / Cuts.of(parallel).rows + row + INT64 + 4 * FLOAT32
+    cuts = Cuts.of(parallel)
+    row = cuts.itemsize * model.hidden
+    return (row + FLOAT32) / cuts.rows + row + INT64 + 4 * FLOAT32
 
 
 def _norm(model: Model, cuts: Cuts) -> float:
     """Keeps the input, the normed input and the root mean square."""
-    return (2 * model.itemsize * model.hidden + FLOAT32) / cuts.rows
+    return (2 * cuts.itemsize * model.hidden + FLOAT32) / cuts.rows
 
 
 def _attention(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
     heads, groups, width = (config[key] for key in ("num_attention_heads", "num_query_groups", "kv_channels"))
     query, key, local_groups = heads * width / cuts.tensor, groups * width / cuts.tensor, groups // cuts.tensor
     numbers = query + 2 * key if local_groups else heads * width + 2 * groups * width  # all heads are gathered
-    statistics = heads / cuts.tensor  # log-sum-exp
+    statistics = 0 if "core_attn" in cuts.again else heads / cuts.tensor  # log-sum-exp
     copied = query if local_groups > 1 else 0  # queries, copied out of the fused groups of queries, keys and values
     if model.qk_norm:
         numbers += copied
@@ -70,7 +80,7 @@ def _attention(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
         numbers += query + key + 4 * width  # rotated queries and keys, and the cosines and sines of both
     elif not model.qk_norm:
         numbers += copied
-    return _norm(model, cuts) + model.itemsize * (numbers + query) + FLOAT32 * statistics
+    return _norm(model, cuts) + cuts.itemsize * (numbers + query) + FLOAT32 * statistics
 
 
 def _mamba(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
@@ -79,11 +89,12 @@ def _mamba(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
     projected = 2 * channels + 2 * groups * config["mamba_state_dim"] + heads
     scan, gated, normed = channels, channels, channels
     numbers = (projected + scan + gated + normed) / cuts.tensor
-    return _norm(model, cuts) + model.itemsize * numbers + FLOAT32 * groups / cuts.tensor
+    return _norm(model, cuts) + cuts.itemsize * numbers + FLOAT32 * groups / cuts.tensor
 
 
 def _mlp(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
-    return _norm(model, cuts) + model.itemsize * _activated(config) * config["ffn_hidden_size"] / cuts.tensor
+    activated = 0 if "mlp" in cuts.again else _activated(config)
+    return _norm(model, cuts) + cuts.itemsize * activated * config["ffn_hidden_size"] / cuts.tensor
 
 
 def _activated(config: dict[str, Any]) -> int:
@@ -93,10 +104,20 @@ def _activated(config: dict[str, Any]) -> int:
 
 def _experts(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
     """Each chosen expert gets a copy of the token's row. The product with the router's weight is kept too."""
+    if "moe" in cuts.again:
+        return _norm(model, cuts)
     topk, experts, width = (config[key] for key in ("moe_router_topk", "num_moe_experts", "moe_ffn_hidden_size"))
-    choice = model.itemsize * (model.hidden + (_activated(config) + 1) * width) + FLOAT32
-    shared = _activated(config) * config.get("moe_shared_expert_intermediate_size", 0) / cuts.tensor
-    return _norm(model, cuts) + (topk * choice + _router(config, experts, topk)) / cuts.rows + model.itemsize * shared
+    activated = (2 if config["gated_linear_unit"] else 1) if "moe_act" in cuts.again else _activated(config) + 1
+    choice = cuts.itemsize * (model.hidden + activated * width) + FLOAT32
+    own_shared = 0 if "shared_experts" in cuts.again else config.get("moe_shared_expert_intermediate_size", 0)
+    shared = _activated(config) * own_shared / cuts.tensor
+    normed = cuts.itemsize * model.hidden / cuts.rows if "layernorm" in cuts.again else 0  # not fused in these layers
+    return (
+        _norm(model, cuts)
+        - normed
+        + (topk * choice + _router(config, experts, topk)) / cuts.rows
+        + cuts.itemsize * shared
+    )
 
 
 def _router(config: dict[str, Any], experts: int, topk: int) -> int:
@@ -104,3 +125,11 @@ def _router(config: dict[str, Any], experts: int, topk: int) -> int:
     keeps all scores and their sum."""
     scores = FLOAT32 * (experts + 1) if config.get("moe_router_score_function") == "sigmoid" else 0
     return scores + (2 * INT64 + FLOAT32) * topk + INT64 * experts
+
+
+LAYERS: Mapping[str, Callable[[Model, dict[str, Any], Cuts], float]] = {
+    "*": _attention,
+    "M": _mamba,
+    "-": _mlp,
+    "E": _experts,
+}

@@ -41,7 +41,7 @@ def plan_cascade(cascade: Cascade, gpu: Gpu, assumed: Assumed) -> Plan:
     settings = [
         Setting(model, stage, cascade.layout(stage), cascade.evaluation, gpu, assumed) for stage in cascade.stages
     ]
-    described = f"{model.parameters:,} parameters, {model.itemsize} bytes each"
+    described = f"{model.parameters:,} parameters, {model.file_itemsize} bytes each in its files"
     return Plan(cascade.name, gpu, assumed, described, model.source, tuple(map(_mended, settings)))
 
 

@@ -84,11 +84,11 @@ class EngineWorker:
 
     def work(self) -> float:
         """Tensors of one layer for the largest prefill batch, and two copies of the float32 logits of all requests."""
-        cut = ParallelConfig(tensor=self.rollout.tensor)
+        cut = ParallelConfig(tensor=self.rollout.tensor, precision=self.rollout.dtype)
         layer = max(layer_bytes(self.model, symbol, cut) for symbol in set(self.model.pattern))
         tokens = min(self.assumed.prefill_batch_tokens, self.rollout.max_num_seqs * self.rollout.max_model_len)
         logits = 2 * 4 * self.rollout.max_num_seqs * self.model.vocabulary
-        return layer * self.itemsize / self.model.itemsize * tokens + logits
+        return layer * tokens + logits
 
     def token_bytes(self) -> float:
         """Bytes of the keys and values of a token in one attention layer."""

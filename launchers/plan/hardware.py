@@ -43,12 +43,14 @@ class Assumed:
     context_gib: float
     communicators_gib: float
     fragmentation: float
+    cached: float
     train_flops: float
     dense_train_flops: float
     prefill_flops: float
     decode_bandwidth: float
     engine_step_ms: float
     read_gb_s: float
+    hand_out_s_per_gb: float
     prompt_tokens: int
     answer_share: float
     demonstration_tokens: int

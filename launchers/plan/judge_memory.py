@@ -46,5 +46,6 @@ def _weights(worker: EngineWorker) -> int:
 
 
 def _work(worker: EngineWorker, tokens: int) -> float:
-    layer = max(layer_bytes(worker.model, symbol, ParallelConfig()) for symbol in set(worker.model.pattern))
-    return layer * worker.itemsize / worker.model.itemsize * tokens
+    cut = ParallelConfig(precision=worker.rollout.dtype)
+    layer = max(layer_bytes(worker.model, symbol, cut) for symbol in set(worker.model.pattern))
+    return layer * tokens

@@ -48,8 +48,8 @@ class Model:
         return self.name_map.parameter_count()
 
     @property
-    def itemsize(self) -> int:
-        """Bytes of a weight and of an activation."""
+    def file_itemsize(self) -> int:
+        """Bytes of a weight in the files of the model."""
         return 2 if export_dtype(self.hf) == "bfloat16" else 4
 
     @property
@@ -79,7 +79,7 @@ class Model:
         key = (rank, world, parallel)
         if key not in self._states:
             place = place_of(rank, world, parallel)
-            self._states[key] = state_bytes(self.name_map.shards(place), place, self.itemsize)
+            self._states[key] = state_bytes(self.name_map.shards(place), place, trained_itemsize(parallel))
         return self._states[key]
 
     def worker_numbers(self, tensor: int, *, expert_parallel: bool) -> int:
@@ -98,6 +98,16 @@ class Model:
     @cached_property
     def _states(self) -> dict[tuple[int, int, ParallelConfig], StateBytes]:
         return {}
+
+
+def trained_itemsize(parallel: ParallelConfig) -> int:
+    """Bytes of a weight and of an activation in the trainer."""
+    return 2 if parallel.precision == "bfloat16" else 4
+
+
+def recomputed(parallel: ParallelConfig) -> frozenset[str]:
+    """What backward computes again, by Megatron's names: "full", or parts of layers."""
+    return frozenset(getattr(parallel, "recompute", ()))
 
 
 def model_of(base: BaseModel) -> Model:

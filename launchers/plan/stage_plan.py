@@ -14,13 +14,14 @@ from cascade_rl.launchers.plan.hardware import Assumed, Gpu
 from cascade_rl.launchers.plan.judge_memory import judge_host_bytes, judge_memory
 from cascade_rl.launchers.plan.model import Model
 from cascade_rl.launchers.plan.step_time import (
-    FORWARD_AND_BACKWARD,
     EngineTime,
     forward_seconds,
+    hand_out_seconds,
+    passes,
     reading_seconds,
     refit_seconds,
 )
-from cascade_rl.launchers.plan.storage import disk_bytes, host_bytes
+from cascade_rl.launchers.plan.storage import checkpoint_host_bytes, disk_bytes, sample_host_bytes
 from cascade_rl.launchers.plan.trainer_memory import Terms, TrainerRank, has_copy
 from cascade_rl.launchers.plan.workload import Workload, workload_of
 from cascade_rl.rl_stages.config.base import Evaluation
@@ -142,9 +143,8 @@ def plan_stage(setting: Setting) -> StagePlan:
         tokens=work.tokens,
         evaluation_seconds=_evaluation(setting),
         sandbox_core_hours=stage.steps * _sandbox_core_seconds(setting) / 3600,
-        disk=disk_bytes(setting.model, stage, work),
-        host_bytes_per_node=host_bytes(setting.model, stage, layout, work, setting.gpu.gpus_per_node)
-        + judge_host_bytes(stage, setting.worker, min(layout.nproc, setting.gpu.gpus_per_node)),
+        disk=disk_bytes(setting.model, stage, layout, work),
+        host_bytes_per_node=_host_bytes(setting),
     )
 
 
@@ -166,6 +166,11 @@ def problems(setting: Setting) -> Iterator[str]:
             check()
         except UserError as error:
             yield str(error)
+    if layout.parallel.precision != "bfloat16":
+        yield (
+            f"parallel.precision: expected bfloat16, in which alone a GPU trains, found {layout.parallel.precision} "
+            "(docs/attention_backends.md)"
+        )
     multiple = token_multiple(layout.parallel)
     longest = -(-setting.work.longest // multiple) * multiple
     if longest > setting.stage.token_budget:
@@ -203,21 +208,22 @@ def _memory_of(setting: Setting, rank: int) -> dict[str, Terms]:
     trainer = TrainerRank(
         setting.model, setting.stage, setting.layout, setting.work, rank, setting.gpu.kernel_config, setting.assumed
     )
-    held = dict(trainer.resident())
+    held, kept = trainer.resident(), trainer.kept()
     asleep: Terms = setting.worker.asleep() if setting.has_engines else {}
     awake: Terms = setting.worker.awake() if setting.has_engines else {}
     judge, judge_asleep = judge_memory(setting.stage, setting.worker, setting.work.longest)
     reading = {**held, **trainer.reading(), **asleep, **judge_asleep}
     phases: dict[str, Terms] = {}
     if setting.has_engines:
-        phases["engine"] = {**held, **awake, **judge}
+        phases["engine"] = {**held, **kept, **awake, **judge}
     if setting.samples or isinstance(setting.stage, RewardModelStage):
         phases["log-prob"] = reading
     if has_copy(setting.stage):
         phases["teachers" if isinstance(setting.stage, MopdStage) else "reference"] = reading
     phases["train"] = {**held, **trainer.training(), **asleep, **judge_asleep}
     if setting.has_engines:
-        phases["refit"] = {**held, **trainer.refit(), **awake, **setting.worker.refit(), **judge_asleep}
+        phases["refit"] = {**held, **kept, **trainer.refit(), **awake, **setting.worker.refit(), **judge_asleep}
+    phases["checkpoint"] = {**held, **kept, **trainer.checkpoint(), **asleep, **judge_asleep}
     return phases
 
 
@@ -227,12 +233,14 @@ def _timed(setting: Setting) -> Iterator[Phase]:
         yield Phase(name, terms, seconds.get(name, 0.0))
     if verification := _sandbox_core_seconds(setting):
         yield Phase("verify", {}, verification / (setting.gpu.cores_per_node * setting.nodes))
+    if setting.samples:
+        yield Phase("control", {}, hand_out_seconds(setting.model, setting.layout, setting.work, setting.assumed))
 
 
 def _seconds(setting: Setting) -> dict[str, float]:
     model, stage, layout, work = setting.model, setting.stage, setting.layout, setting.work
     forward = forward_seconds(model, stage, layout, work, setting.gpu, setting.assumed)
-    seconds = {"log-prob": forward, "reference": forward, "train": FORWARD_AND_BACKWARD * forward}
+    seconds = {"log-prob": forward, "reference": forward, "train": passes(layout.parallel) * forward}
     if setting.samples:
         seconds["engine"] = _engines(setting).generation(work.drawn, work.prompt, work.answer, work.longest_answer)
         seconds["refit"] = refit_seconds(model, layout.rollout, setting.gpu, setting.assumed)
@@ -277,6 +285,13 @@ def _evaluation(setting: Setting) -> float:
     mean = max(round(setting.assumed.answer_share * longest), 1)
     prompt = min(setting.assumed.prompt_tokens, setting.layout.rollout.max_model_len - longest)
     return 2 * _engines(setting).generation(_evaluated(setting), prompt, mean, longest)
+
+
+def _host_bytes(setting: Setting) -> float:
+    model, layout, gpus = setting.model, setting.layout, min(setting.layout.nproc, setting.gpu.gpus_per_node)
+    samples = sample_host_bytes(model, setting.stage, layout, setting.work)
+    gathered = checkpoint_host_bytes(model.state(0, layout.nproc, layout.parallel))
+    return gpus * (samples + gathered) + judge_host_bytes(setting.stage, setting.worker, gpus)
 
 
 def _sandbox_core_seconds(setting: Setting) -> float:

@@ -5,24 +5,28 @@ decode      A decoding step reads every weight that one of the B sequences needs
             FLOPs if that is longer, plus a fixed overhead. N answers of mean length are decoded in batches of B. Then
             the longest answer decodes its remaining tokens alone.
 prefill     FLOPs of the prompts / (GPUs of the engines x peak x share)
-log-prob    forward FLOPs / (trainer GPUs x peak x share of training) x bubble; an update takes three times as long
+log-prob    forward FLOPs / (trainer GPUs x peak x share of training) x bubble; an update takes three times as long,
+            four times if it recomputes layers
 bubble      1 + (pipeline - 1) / (micro-batches x virtual_pipeline)
 refit       bytes of a worker / network rate: every worker gets its weights from other nodes
 teacher     like log-prob, plus the time to read each teacher's weights
+control     bytes of the samples of a step x seconds per byte that rank 0 and the others need to pickle them
 """
 
 import math
 from dataclasses import dataclass
 
-from cascade_rl.engine.core.settings import RolloutConfig
+from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
 from cascade_rl.launchers.plan.engine_memory import EngineWorker
 from cascade_rl.launchers.plan.hardware import Assumed, Gpu
-from cascade_rl.launchers.plan.model import Model
+from cascade_rl.launchers.plan.model import Model, recomputed
+from cascade_rl.launchers.plan.storage import sample_bytes
 from cascade_rl.launchers.plan.workload import Workload
 from cascade_rl.rl_stages.config.cascade import Layout
 from cascade_rl.rl_stages.config.stage import Stage
 
 FORWARD_AND_BACKWARD = 3
+MOST_OF_A_LAYER = {"full", "mlp", "moe"}  # what recomputes one of them takes one forward pass more
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,11 @@ def forward_seconds(model: Model, stage: Stage, layout: Layout, work: Workload, 
     return flops / (layout.nproc * gpu.bf16_tflops * 1e12 * share) * _bubble(stage, layout, work)
 
 
+def passes(parallel: ParallelConfig) -> int:
+    """How many forward passes an update takes."""
+    return FORWARD_AND_BACKWARD + bool(MOST_OF_A_LAYER & recomputed(parallel))
+
+
 def _bubble(stage: Stage, layout: Layout, work: Workload) -> float:
     cut = layout.parallel
     replicas = layout.nproc // (cut.tensor * cut.pipeline * cut.context)
@@ -100,6 +109,11 @@ def refit_seconds(model: Model, rollout: RolloutConfig, gpu: Gpu, assumed: Assum
     return EngineWorker(model, rollout, assumed).weights() / (gpu.network_gb_s * 1e9)
 
 
+def hand_out_seconds(model: Model, layout: Layout, work: Workload, assumed: Assumed) -> float:
+    """Seconds in which the samples of a step, at mean lengths, come from rank 0 to every rank."""
+    return work.tokens * sample_bytes(model, layout) / 1e9 * assumed.hand_out_s_per_gb
+
+
 def reading_seconds(model: Model, assumed: Assumed) -> float:
     """Seconds to read the files of a model."""
-    return model.parameters * model.itemsize / (assumed.read_gb_s * 1e9)
+    return model.parameters * model.file_itemsize / (assumed.read_gb_s * 1e9)

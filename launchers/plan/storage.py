@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from cascade_rl.launchers.plan.model import Model
+from cascade_rl.engine.models.memory import StateBytes
+from cascade_rl.launchers.plan.model import Model, trained_itemsize
 from cascade_rl.launchers.plan.trainer_memory import batch_bytes
 from cascade_rl.launchers.plan.workload import Workload
 from cascade_rl.rl_stages.config.cascade import Layout
@@ -13,13 +14,13 @@ STATE_IN_CHECKPOINT = 12  # bytes per parameter: a float32 weight and two moment
 ID, LOGPROB, MASK, TEXT = 4, 4, 1, 4  # bytes per token in the parquet file of a step, uncompressed
 
 
-def disk_bytes(model: Model, stage: Stage, work: Workload) -> Mapping[str, float]:
+def disk_bytes(model: Model, stage: Stage, layout: Layout, work: Workload) -> Mapping[str, float]:
     """Bytes by kind. The checkpoints are those that are kept, and the one that is being written."""
-    checkpoint = model.parameters * (model.itemsize + STATE_IN_CHECKPOINT)
+    checkpoint = model.parameters * (trained_itemsize(layout.parallel) + STATE_IN_CHECKPOINT)
     return {
         "checkpoints": checkpoint * (stage.keep_checkpoints + 1),
         "rollouts": stage.steps * step_file_bytes(stage, work),
-        "export": model.parameters * model.itemsize,
+        "export": model.parameters * model.file_itemsize,
     }
 
 
@@ -32,17 +33,23 @@ def step_file_bytes(stage: Stage, work: Workload) -> float:
     return work.sequences * (work.prompt * ID + work.answer * answer)
 
 
-def host_bytes(model: Model, stage: Stage, layout: Layout, work: Workload, gpus_per_node: int) -> float:
-    """Bytes of host memory per node if every answer has the maximum length.
-
-    Each rank holds all samples of a step, with ids, log-probs and the experts of each token (int16), and the
-    micro-batches of its replica.
-    """
+def sample_host_bytes(model: Model, stage: Stage, layout: Layout, work: Workload) -> float:
+    """Bytes of host memory of each rank if every answer has the maximum length: all samples of a step, and the
+    micro-batches of its replica."""
     if not isinstance(stage, OnPolicyStage):
         return 0
-    routes = 2 * model.routes if layout.rollout.replay_routes else 0
-    token: float = 2 * 8 + 2 * 4 + 1 + routes  # ids of rollout and sequence, log-probs of sampler and trainer, mask
     cut = layout.parallel
     replicas = layout.nproc // (cut.tensor * cut.pipeline * cut.context)
-    token += batch_bytes(model, stage, layout) / replicas
-    return min(layout.nproc, gpus_per_node) * work.most_tokens * token
+    return work.most_tokens * (sample_bytes(model, layout) + batch_bytes(model, stage, layout) / replicas)
+
+
+def sample_bytes(model: Model, layout: Layout) -> int:
+    """Bytes of a token of a sample in memory: ids of rollout and sequence, log-probs of sampler and trainer, mask, and
+    its experts (int16)."""
+    return 2 * 8 + 2 * 4 + 1 + (2 * model.routes if layout.rollout.replay_routes else 0)
+
+
+def checkpoint_host_bytes(state: StateBytes) -> int:
+    """Bytes of host memory of each rank while a checkpoint is taken: weights and moments of its model shard in float32,
+    and two copies of the buffer that is being gathered (`get_parameter_state_dp_zero` of Megatron-Core 0.19)."""
+    return 3 * state.gradients + 2 * state.largest

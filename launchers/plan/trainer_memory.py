@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.engine.models.memory import StateBytes
 from cascade_rl.engine.models.name_map import Place
 from cascade_rl.engine.models.places import place_of
 from cascade_rl.engine.refit.plan import BUCKET_BYTES
 from cascade_rl.kernels.runtime.configs import Config
-from cascade_rl.launchers.plan.activations import INT64, embedding_bytes, final_bytes, layer_bytes
+from cascade_rl.launchers.plan.activations import INT64, embedding_bytes, final_bytes, kept_bytes, layer_bytes
 from cascade_rl.launchers.plan.hardware import GIB, Assumed
-from cascade_rl.launchers.plan.model import Model
+from cascade_rl.launchers.plan.model import Model, trained_itemsize
 from cascade_rl.launchers.plan.workload import Workload, values_per_token
 from cascade_rl.rl_stages.config.cascade import Layout
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
@@ -53,16 +54,20 @@ class TrainerRank:
     def is_last(self) -> bool:
         return self.place.pipeline.rank == self.parallel.pipeline - 1
 
+    @property
+    def _state(self) -> StateBytes:
+        return self.model.state(self.rank, self.layout.nproc, self.parallel)
+
     def resident(self) -> Terms:
         """Held from the start of the stage to its end. `copy` holds the weights of the reference or of a teacher."""
-        state = self.model.state(self.rank, self.layout.nproc, self.parallel)
+        state = self._state
         process = GIB * (self.assumed.context_gib + self.assumed.communicators_gib)
         held = {"weights": state.weights, "gradients": state.gradients, "optimizer": state.optimizer}
         return {**held, "copy": state.weights if has_copy(self.stage) else 0, "process": process}
 
     def training(self) -> Terms:
         """The peak, right after the last forward pass, when the schedule holds the most micro-batches."""
-        kept = self._kept_layers() + self._ends()
+        kept = self._kept_layers() + self._recomputed_layer() + self._ends()
         terms = {
             "activations": kept * self.tokens,
             "head": self._head(training=True),
@@ -80,6 +85,15 @@ class TrainerRank:
         }
         return self._with_fragments(terms)
 
+    def kept(self) -> Terms:
+        """What torch's allocator cannot give back after a step: blocks that outlive it lie among those that do not."""
+        return {"cached": self.assumed.cached * sum(self.training().values())}
+
+    def checkpoint(self) -> Terms:
+        """Megatron gathers the weights and moments of each gradient buffer on all of its ranks, one after the other
+        (its `get_parameter_state_dp_zero`, of the sharding "fully_reshardable")."""
+        return {"gathered": self._state.largest}
+
     def refit(self) -> Terms:
         return {"buckets": ROUNDS_IN_FLIGHT * BUCKET_BYTES}
 
@@ -93,9 +107,15 @@ class TrainerRank:
     def _layer_bytes(self) -> list[float]:
         return [layer_bytes(self.model, symbol, self.parallel) for symbol in self._layers()]
 
+    def _recomputed_layer(self) -> float:
+        """What the layer that backward computes again keeps in addition."""
+        kept = (kept_bytes(self.model, symbol, self.parallel) for symbol in self._layers())
+        return max(whole - part for whole, part in zip(self._layer_bytes(), kept, strict=True))
+
     def _kept_layers(self) -> float:
         """Bytes per token over all micro-batches in flight. A pass through a model chunk keeps what its layers keep."""
-        return sum(self._layer_bytes()) / self.parallel.virtual_pipeline * self._passes_in_flight()
+        kept = (kept_bytes(self.model, symbol, self.parallel) for symbol in self._layers())
+        return sum(kept) / self.parallel.virtual_pipeline * self._passes_in_flight()
 
     def _passes_in_flight(self) -> int:
         """Passes in flight in Megatron's 1F1B schedule: plain, or interleaved in groups of `pipeline` micro-batches."""
@@ -114,7 +134,7 @@ class TrainerRank:
         """Working memory of the head on the last stage (linear_logprob_triton.py and slabs.py of kernels/parts)."""
         if not self.is_last or isinstance(self.stage, RewardModelStage):
             return 0
-        size, hidden, config = self.model.itemsize, self.model.hidden, self.kernels
+        size, hidden, config = trained_itemsize(self.parallel), self.model.hidden, self.kernels
         columns = self.model.vocabulary / self.parallel.tensor
         rows = self.tokens * hidden * size
         if not training:

@@ -27,7 +27,7 @@ from cascade_rl.engine.train.losses import SftLoss
 from cascade_rl.engine.train.packing import pack
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.launchers import plan
-from cascade_rl.launchers.plan import command
+from cascade_rl.launchers.plan import activations, command, step_time
 from cascade_rl.launchers.plan.activations import Cuts, embedding_bytes, final_bytes, layer_bytes
 from cascade_rl.launchers.plan.cascade_plan import plan_cascade
 from cascade_rl.launchers.plan.engine_memory import EngineWorker
@@ -39,6 +39,7 @@ from cascade_rl.launchers.plan.trainer_memory import batch_bytes
 from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
 from cascade_rl.rl_stages.config.cascade import Cascade, Layout
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.config.text import override
 from tests.engine.models import tiny
 from tests.gloo import run_ranks
 
@@ -126,6 +127,7 @@ def _state(trainer: Trainer) -> StateBytes:
         weights=sum(parameter.nbytes for parameter in trainer.module.parameters()),
         gradients=sum(buffer.grad_data.nbytes for buffer in buffers),
         optimizer=sum(tensor.nbytes for tensor in moments if torch.is_tensor(tensor) and tensor.dim()),
+        largest=max(buffer.grad_data.nbytes for buffer in buffers),
     )
 
 
@@ -137,7 +139,7 @@ def twin_bytes(model: Model, parallel: ParallelConfig) -> float:
     key = config["num_query_groups"] * config["kv_channels"] / cuts.tensor
     norms = (len(model.pattern) + 1) * model.hidden / cuts.rows
     attention = model.pattern.count("*") * (query + (query + key if model.qk_norm else 0))
-    return model.itemsize * (norms + attention)
+    return cuts.itemsize * (norms + attention)
 
 
 def plain(config: Any) -> dict:
@@ -237,6 +239,7 @@ def of_nano(parallel: ParallelConfig | None = None, nproc: int = 128, **changes:
         engines=32, tensor=4, max_model_len=53_248, max_num_seqs=64, kv_cache_mib=16_384, dtype="bfloat16", sleep=True
     )
     parallel = parallel or ParallelConfig(tensor=2, pipeline=2, context=4, expert=8, sequence=True)
+    parallel = replace(parallel, precision="bfloat16")
     evaluation = Evaluation(domains=("math",), prompts_per_domain=8, max_new_tokens=1024)
     layout = Layout(nproc=nproc, parallel=parallel, rollout=rollout)
     return Setting(Model(read_config(PUBLISHED / NANO), ""), stage, layout, evaluation, GPU, ASSUMED)
@@ -293,9 +296,56 @@ def test_every_launcher_has_a_plan(launcher: str, hardware: str, tmp_path: Path)
     cascade = command.load_cascade(LAUNCHERS / launcher)
     if cascade.base.hf and not cascade.base.published and not Path(cascade.base.hf).is_dir():
         pytest.skip(f"{launcher} reads a checkpoint that is not here")
+    if not cascade.layouts:
+        cascade = override(cascade, ["parallel.precision=bfloat16"])  # a launcher for the CPU
     made = plan.plan(cascade, hardware)
     assert {stage.name: stage.problems for stage in made.stages} == {stage.name: () for stage in cascade.stages}
     assert made.fits and made.gpu_hours > 0 and made.disk_bytes > 0
+
+
+def test_a_stage_in_float32_is_refused_as_on_a_gpu() -> None:
+    setting = of_nano()
+    parallel = replace(setting.layout.parallel, precision="float32")
+    (told,) = plan_stage(replace(setting, layout=replace(setting.layout, parallel=parallel))).problems
+    assert told.startswith("parallel.precision: expected bfloat16")
+
+
+def test_what_stays_after_a_step_and_what_a_checkpoint_gathers_is_on_the_gpu() -> None:
+    """A rank has more numbers in experts than in the rest: 23 layers with 16 each, up and down."""
+    setting = of_nano(ParallelConfig(tensor=2, context=8, expert=8, sequence=True))
+    phases = {phase.name: phase.memory for phase in plan_stage(setting).phases}
+    for name in ("engine", "refit", "checkpoint"):
+        assert phases[name]["cached"] == pytest.approx(ASSUMED.cached * _transient(phases["train"]))
+    assert phases["checkpoint"]["gathered"] == 4 * 23 * 16 * 2 * 2688 * 1856
+
+
+@pytest.mark.parametrize(
+    ("again", "kept", "forwards"),
+    [
+        ("full", {"E": 2 * 2688 / 2, "M": 2 * 2688 / 2}, 4),
+        ("moe", {"E": (2 * 2 * 2688 + 4) / 2}, 4),
+        ("moe_act", {}, 3),
+    ],
+)
+def test_what_is_recomputed_is_not_kept(
+    again: str, kept: dict[str, float], forwards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of hidden size 2,688 in bfloat16, on two ranks under sequence parallelism: the input, and of experts the norm's
+    input, output and float32 beside. One layer at a time has all."""
+    setting = of_nano(ParallelConfig(tensor=2, context=8, expert=8, sequence=True))
+    parallel, plain = setting.layout.parallel, plan_stage(setting)
+    for module in (activations, step_time):
+        monkeypatch.setattr(module, "recomputed", lambda _: frozenset({again}))
+    for symbol, expected in kept.items():
+        assert activations.kept_bytes(setting.model, symbol, parallel) == expected
+    (train,) = (phase for phase in plan_stage(setting).phases if phase.name == "train")
+    (was,) = (phase for phase in plain.phases if phase.name == "train")
+    assert train.memory["activations"] < was.memory["activations"]
+    assert train.seconds == pytest.approx(was.seconds * forwards / 3)
+
+
+def _transient(terms: Any) -> float:
+    return sum(terms[name] for name in ("activations", "head", "backward", "batch", "fragments"))
 
 
 def test_programs_run_on_the_cores_of_all_nodes() -> None:
@@ -308,7 +358,15 @@ def test_programs_run_on_the_cores_of_all_nodes() -> None:
 
 def test_the_command_writes_its_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "plan.json"
-    arguments = [str(LAUNCHERS / "cascade2_tiny.py"), "--hardware", "b200", "--json", str(file), "sft.steps=7"]
+    arguments = [
+        str(LAUNCHERS / "cascade2_tiny.py"),
+        "--hardware",
+        "b200",
+        "--json",
+        str(file),
+        "sft.steps=7",
+        "parallel.precision=bfloat16",
+    ]
     assert command.run(arguments) == 0
     assert "everything fits" in capsys.readouterr().out
     assert json.loads(file.read_text())["stages"][0]["steps"] == 7

@@ -1,0 +1,65 @@
+"""Fake tensors with known numbers: shapes that depend on numbers, devices, and bytes."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from cascade_rl.engine.train.fake_card import CARD, FakeCard, HostReads
+
+HIDDEN = 64
+
+
+@pytest.fixture
+def card() -> Iterator[FakeCard]:
+    card = FakeCard()
+    with FakeTensorMode(allow_non_fake_inputs=True), card, HostReads(card):
+        yield card
+
+
+def test_lengths_on_the_card_decide_shapes_and_loops(card: FakeCard) -> None:
+    borders = torch.tensor([0, 3, 8], device=CARD)
+    lengths = borders.diff()
+    assert lengths.tolist() == [3, 5]
+    assert torch.arange(2, device=CARD).repeat_interleave(lengths).shape == (8,)
+    rows = torch.empty(8, HIDDEN, device=CARD)
+    late = torch.arange(8, device=CARD) >= 6
+    assert rows[late].shape == (2, HIDDEN)
+
+
+def test_a_router_chooses_evenly_and_the_counts_are_known(card: FakeCard) -> None:
+    scores = torch.empty(12, 8, device=CARD)
+    chosen = torch.zeros_like(scores).scatter(1, scores.topk(2).indices, 1).bool()
+    assert chosen.sum(0).tolist() == [3] * 8
+    assert chosen.sum(0).numpy().tolist() == [3] * 8
+
+
+def test_what_unknown_numbers_overwrite_is_unknown_and_so_are_its_views(card: FakeCard) -> None:
+    counts = torch.zeros(4, device=CARD)
+    view = counts[:2]
+    assert counts.sum().item() == 0
+    view.copy_(torch.empty(2, device=CARD))
+    assert counts.sum().item() == 1  # the rule for what is unknown
+
+
+def test_a_shape_by_unknown_numbers_is_refused(card: FakeCard) -> None:
+    with pytest.raises(RuntimeError, match="mask of known numbers"):
+        torch.empty(4, device=CARD)[torch.empty(4, device=CARD) > 0]
+
+
+def test_host_and_card_do_not_mix(card: FakeCard) -> None:
+    with pytest.raises(RuntimeError, match="on the same device"):
+        torch.empty(4, device=CARD) + torch.empty(4)
+
+
+def test_bytes_are_those_of_storages_that_are_alive(card: FakeCard) -> None:
+    rows = torch.empty(1000, HIDDEN, device=CARD)
+    view, host = rows[:10], torch.empty(1000)
+    assert card.memory.held == 4 * 1000 * HIDDEN
+    del rows
+    assert card.memory.held == 4 * 1000 * HIDDEN  # the view
+    del view, host
+    assert card.memory.held == 0
+    one = torch.empty(1, device=CARD)
+    assert card.memory.held == 512 >= one.nbytes
