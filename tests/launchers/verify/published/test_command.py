@@ -88,7 +88,7 @@ def test_a_folder_without_packages_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_call_takes_the_first_accepted_value_and_leaves_out_what_it_may() -> None:
-    (case, *perturbed) = bfcl._of_row("simple_python", {"id": "q", "question": [], "function": [AREA]}, [
+    (case, *perturbed) = bfcl.of_row("simple_python", {"id": "q", "question": [], "function": [AREA]}, [
         bfcl._call({"area": {"base": [10.0, 10], "at": [{"x": [1], "y": ["", 2]}], "all": [[]], "unit": ["", "cm"]}})
     ])  # fmt: skip
     said = {"name": "area", "arguments": {"base": 10.0, "at": {"x": 1}, "all": []}}
