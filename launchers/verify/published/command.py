@@ -21,6 +21,7 @@ from cascade_rl.launchers.verify.published import (
     bfcl_turns,
     gym_tests,
     human_eval,
+    instructions,
     math_pairs,
     recorded,
     schema_suite,
@@ -49,6 +50,7 @@ SOURCES = (
         {"test_all": 0.9, "test_boxed": 0.0, "test_numina_cases": 0.95, "test_yujianll": 0.92},
     ),
     Source("human-eval", human_eval.cases),
+    Source("if-verifiable", instructions.cases, {"ifbench": 0.95, "ifeval": 0.99}),
     Source("jsonschema", schema_suite.cases, dict.fromkeys(("documents, valid", "documents, invalid"), 0.8)),
     Source("yamlcore", yaml_scalars.cases, {"scalars": 0.87}),
 )

@@ -116,7 +116,7 @@ def _note(row: dict[str, Any], reward: float) -> None:
 
 
 class _Module(ModuleType):
-    __path__: list[str] = []
+    __path__ = ()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

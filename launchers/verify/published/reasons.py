@@ -48,6 +48,17 @@ TESTS_OF_GYM = (
     ("single_step_tool_use_with_argument_comparison", "calls where 2 are expected", EACH_CALL),
     ("workplace_assistant", "'ground_truth' calls that the tools accept", "the ground truth reads a deleted e-mail"),
 )
+SAYS_NOTHING = (
+    "a text of one sentence or line, or without quotes, says nothing about the constraint; upstream passes it"
+)
+BY_UPSTREAM = (
+    ("ifbench", "format:line_indent", SAYS_NOTHING),
+    ("ifbench", "format:quotes", SAYS_NOTHING),
+    ("ifbench", "words:last_first", SAYS_NOTHING),
+    ("ifbench", "format:sub-bullets", "upstream takes the asterisks of bold words for bullets"),
+    ("ifbench", "custom:csv_city", "upstream counts empty lines at the end as rows"),
+    ("ifeval", "change_case:english_", "langdetect takes short texts, and capitals, for other languages"),
+)
 CONTRADICTION = "the answer contradicts itself"
 REASONS = (
     Reason("nemo-gym", "structured_outputs", "", "the wheel has the rollout without its schema"),
@@ -68,6 +79,7 @@ REASONS = (
     *(Reason("jsonschema", "documents, invalid", *each) for each in (*OF_SUITE, *INVALID_IN_SUITE)),
     Reason("jsonschema", "formats, invalid", "idn-hostname", "the format is an annotation"),
     Reason("jsonschema", "formats, invalid", "ecmascript-regex", "patterns are Python's"),
+    *(Reason("if-verifiable", *each) for each in BY_UPSTREAM),
     Reason("yamlcore", "scalars", "not finite", "JSON, in which documents are compared, has no such number"),
 )
 

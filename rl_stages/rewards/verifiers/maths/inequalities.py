@@ -1,4 +1,4 @@
-r"""Inequalities that `or` joins, as a union of intervals: `x < -1 \text{ or } x > 1` is (-\infty, -1) \cup (1, \infty)."""
+r"""Inequalities that `or` joins, as a union of intervals: `x < -1 or x > 1` is (-\infty, -1) \cup (1, \infty)."""
 
 import re
 

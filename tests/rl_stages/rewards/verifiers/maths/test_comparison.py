@@ -154,7 +154,8 @@ WRONG = {
         ("1", "-[0,1)"), (r"\infty", r"-\infty"), ("5", r"\text{five or six}"),
     ],
     "numbers in words": [
-        ("12", "thirteen"), ("6", "sixty"), ("7", "seventh"), ("1", "one fourth"), ("1", "one-half"), ("4", "four fifths"),
+        ("12", "thirteen"), ("6", "sixty"), ("7", "seventh"), ("1", "one fourth"), ("1", "one-half"),
+        ("4", "four fifths"),
         ("5", "five six"), ("11", "five six"), ("12", "not twelve"), ("12", "twelve squared"), ("2", "two or three"),
         ("22", "twenty twenty"), ("1", "one of them"), ("1", "oneself"), ("1", "1 fourth"),
     ],
