@@ -13,7 +13,9 @@ import inspect
 import json
 import os
 import sys
+from contextlib import redirect_stdout
 from importlib.machinery import ModuleSpec
+from io import StringIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -155,12 +157,13 @@ def pytest_configure() -> None:
     sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
 
 
-def pytest_pyfunc_call(pyfuncitem: Any) -> bool | None:
-    """Runs an asynchronous test."""
+def pytest_pyfunc_call(pyfuncitem: Any) -> bool:
+    """Runs a test, also an asynchronous one. Some close their standard output."""
     global _test
     _test = pyfuncitem.name
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
     names = pyfuncitem._fixtureinfo.argnames
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    with redirect_stdout(StringIO()):
+        running = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+        if inspect.iscoroutine(running):
+            asyncio.run(running)
     return True

@@ -33,7 +33,7 @@ def cases(folder: Path) -> Iterator[Case]:
 
 
 def _notes(source: str) -> list[dict[str, Any]]:
-    """What a file of tests notes, in a process of its own: one of them closes its standard output."""
+    """What a file of tests notes, in a process of its own."""
     with TemporaryDirectory() as place:
         notes, test = Path(place) / "notes.jsonl", Path(place) / "test_app.py"
         test.write_text(source)
