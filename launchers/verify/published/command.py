@@ -51,7 +51,11 @@ SOURCES = (
     ),
     Source("human-eval", human_eval.cases),
     Source("if-verifiable", instructions.cases, {"ifbench": 0.95, "ifeval": 0.99}),
-    Source("jsonschema", schema_suite.cases, dict.fromkeys(("documents, valid", "documents, invalid"), 0.8)),
+    Source(
+        "jsonschema",
+        schema_suite.cases,
+        {"documents, valid": 0.8, "documents, invalid": 0.86, "formats, invalid": 0.82},
+    ),
     Source("yamlcore", yaml_scalars.cases, {"scalars": 0.87}),
 )
 
