@@ -174,7 +174,7 @@ $(PUBLISHED)/.ready: requirements/published.txt | $(READY)
 	$(UV) pip install --quiet --no-deps --target $(PUBLISHED) -r $<
 	@touch $@
 
-# Read, never imported: the newest NeMo-Gym needs another Python.
+# The newest NeMo-Gym needs another Python: it is read, and its tests run without it.
 $(ANSWERS)/.ready: requirements/published_answers.txt | $(READY)
 	@rm -rf $(ANSWERS)
 	$(UV) pip install --quiet --no-deps --python-version 3.14 --target $(ANSWERS) -r $<

@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from cascade_rl.rl_stages.rewards.verifiers.maths.number_words import read_number_words
 from cascade_rl.rl_stages.rewards.verifiers.maths.numerals import read_numeral
 from cascade_rl.rl_stages.rewards.verifiers.maths.units import is_unit, measure
+from cascade_rl.rl_stages.rewards.verifiers.maths.words import read_number_words
 
 _SCALES = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
 _SCALE = re.compile(rf"\s*({'|'.join(_SCALES)}|dozen)s?\b\s*(?:of\b)?", re.IGNORECASE)
