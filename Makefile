@@ -17,7 +17,8 @@ LARGE_VOCABULARY := tests/kernels/test_fused_linear_logprob.py::test_a_large_pea
 SMOLLM2 := build/smollm2-135m-instruct
 PUBLISHED := build/published
 ANSWERS := build/published-answers
-MATH_VERIFY = $(shell grep '^math-verify==' requirements/runtime.in)
+# Their tests are in no wheel.
+WITH_TESTS = $(shell grep -hE '^(math-verify|jsonschema|yamlcore)==' requirements/runtime.in requirements/published_answers.txt)
 VERIFIERS := .venv-verifiers
 TRANSFORMER_ENGINE := build/transformer-engine
 # NumPy, and with it the interpreter of kernels, as on a processor without AVX-512.
@@ -184,12 +185,12 @@ $(TRANSFORMER_ENGINE)/.ready: requirements/cuda.txt | $(READY)
 	$(UV) pip install --quiet --no-deps --target $(TRANSFORMER_ENGINE) $(shell grep '^transformer-engine==' requirements/cuda.txt)
 	@touch $@
 
-# Read, never imported: the newest NeMo-Gym needs another Python.
+# The newest NeMo-Gym needs another Python: it is read, and its tests run without it.
 $(ANSWERS)/.ready: requirements/published_answers.txt | $(READY)
 	@rm -rf $(ANSWERS)
 	$(UV) pip install --quiet --no-deps --python-version 3.14 --target $(ANSWERS) -r $<
-	$(BIN)/python -m pip download --quiet --no-deps --no-build-isolation --no-binary :all: --dest $(ANSWERS) $(MATH_VERIFY)
-	@tar -xzf $(ANSWERS)/math_verify-*.tar.gz -C $(ANSWERS)
+	$(BIN)/python -m pip download --quiet --no-deps --no-binary math-verify,jsonschema,yamlcore --dest $(ANSWERS) $(WITH_TESTS)
+	@for source in $(ANSWERS)/*.tar.gz; do tar -xzf $$source -C $(ANSWERS) || exit; done
 	@touch $@
 
 $(BIN)/uv:

@@ -15,7 +15,8 @@ from cascade_rl.launchers.verify.published.case import Case, asking
 from cascade_rl.rl_stages.data.rows import Row
 
 TYPES = {"dict": "object", "float": "number", "tuple": "array"}  # Python's names in place of JSON Schema's
-SETS = ("simple_python", "multiple", "parallel", "parallel_multiple", "live_simple", "live_multiple", "live_parallel")
+SETS = ("simple_python", "multiple", "parallel", "parallel_multiple")
+SETS += ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple")
 WITHOUT_CALL = ("irrelevance", "live_irrelevance")
 Call = dict[str, Any]
 
@@ -23,15 +24,16 @@ Call = dict[str, Any]
 def cases(folder: Path) -> Iterator[Case]:
     for data in folder.glob("bfcl_eval/data"):
         for name in SETS:
-            expected = {row["id"]: row["ground_truth"] for row in _rows(data / "possible_answer", name)}
-            for row in _rows(data, name):
-                yield from _of_row(name, row, [_call(call) for call in expected[row["id"]]])
+            expected = {row["id"]: row["ground_truth"] for row in rows_of(data / "possible_answer", name)}
+            for row in rows_of(data, name):
+                yield from of_row(name, row, [_call(call) for call in expected[row["id"]]])
         for name in WITHOUT_CALL:
-            for row in _rows(data, name):
+            for row in rows_of(data, name):
                 yield from _without_call(name, row)
 
 
-def _of_row(name: str, row: Row, calls: list[Call]) -> Iterator[Case]:
+def of_row(name: str, row: Row, calls: list[Call]) -> Iterator[Case]:
+    """The right calls, and wrong ones."""
     expected = {"type": "function_call_batch", "calls": [_wanted(call) for call in calls]}
     task = _task(row, expected)
     yield Case(name, row["id"], task, (_said(calls),), 1.0)
@@ -109,5 +111,5 @@ def _schema(value: Any) -> Any:
     return {key: item for key, item in found.items() if (key, item) != ("type", "any")}
 
 
-def _rows(folder: Path, name: str) -> list[dict[str, Any]]:
+def rows_of(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / f"BFCL_v4_{name}.json").read_text().splitlines()]

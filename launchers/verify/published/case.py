@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from cascade_rl.rl_stages.data.rows import Row
@@ -38,6 +39,11 @@ class Source:
     package: str
     cases: Callable[[Path], Iterator[Case]]
     floors: Mapping[str, float] = field(default_factory=dict)
+
+
+def together(*sources: Callable[[Path], Iterator[Case]]) -> Callable[[Path], Iterator[Case]]:
+    """All that a package has."""
+    return lambda folder: chain.from_iterable(source(folder) for source in sources)
 
 
 def asking(prompt: str, domain: str, /, **fields: object) -> Row:

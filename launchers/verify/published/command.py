@@ -16,8 +16,18 @@ from pathlib import Path
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.verify.answers import Given, Name
 from cascade_rl.launchers.verify.matching import Pair
-from cascade_rl.launchers.verify.published import bfcl, human_eval, math_pairs, recorded
-from cascade_rl.launchers.verify.published.case import Case, Source
+from cascade_rl.launchers.verify.published import (
+    bfcl,
+    bfcl_turns,
+    gym_tests,
+    human_eval,
+    instructions,
+    math_pairs,
+    recorded,
+    schema_suite,
+    yaml_scalars,
+)
+from cascade_rl.launchers.verify.published.case import Case, Source, together
 from cascade_rl.launchers.verify.published.reasons import reason
 from cascade_rl.launchers.verify.rescore import SAME, rescore
 from cascade_rl.rl_stages.core.task import Task
@@ -27,17 +37,26 @@ from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 SOURCES = (
     Source(
         "nemo-gym",
-        recorded.cases,
-        {"mcqa": 0.9, "cline_math": 0.8, "openclaw_math": 0.8}
-        | dict.fromkeys(("structured_outputs", "workplace_assistant", "gpqa_diamond"), 0.0),
+        together(recorded.cases, gym_tests.cases),
+        {"mcqa": 0.9, "mcqa, its tests": 0.93}
+        | dict.fromkeys(("structured_outputs", "workplace_assistant", "gpqa_diamond"), 0.0)
+        | {"gpqa_diamond, its tests": 0.66, "ifbench, its tests": 0.88, "math_with_judge, its tests": 0.8}
+        | {"single_step_tool_use_with_argument_comparison, its tests": 0.83, "workplace_assistant, its tests": 0.5},
     ),
-    Source("bfcl-eval", bfcl.cases),
+    Source("bfcl-eval", together(bfcl.cases, bfcl_turns.cases)),
     Source(
         "math-verify",
         math_pairs.cases,
-        {"test_all": 0.89, "test_boxed": 0.0, "test_numina_cases": 0.95, "test_yujianll": 0.92},
+        {"test_all": 0.9, "test_boxed": 0.0, "test_numina_cases": 0.95, "test_yujianll": 0.92},
     ),
     Source("human-eval", human_eval.cases),
+    Source("if-verifiable", instructions.cases, {"ifbench": 0.95, "ifeval": 0.99}),
+    Source(
+        "jsonschema",
+        schema_suite.cases,
+        {"documents, valid": 0.8, "documents, invalid": 0.86, "formats, invalid": 0.82},
+    ),
+    Source("yamlcore", yaml_scalars.cases, {"scalars": 0.87}),
 )
 
 
@@ -100,8 +119,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def agreements(folder: Path, source: Source) -> Iterator[Agreement]:
     """Of each group of a source. All of it is scored at once, so that a verifier starts once."""
-    places = [str(place) for place in (folder, *folder.glob("*/src"))]  # the latter of a source distribution
-    versions = {found.metadata["Name"].replace("_", "-"): found.version for found in distributions(path=places)}
     cases = sorted(source.cases(folder), key=_group)
     started = time.perf_counter()
     scores = list(_scored(cases))
@@ -109,11 +126,18 @@ def agreements(folder: Path, source: Source) -> Iterator[Agreement]:
     for group, scored in groupby(zip(cases, scores, strict=True), key=lambda pair: pair[0].group):
         pairs = list(scored)
         differing = tuple(
-            Difference(case.id, case.score, ours, detail, reason(source.package, group, detail))
+            Difference(case.id, case.score, ours, detail, reason(source.package, group, f"{case.id}: {detail}"))
             for case, (ours, detail) in pairs
             if ours is None or abs(ours - case.score) > SAME
         )
-        yield Agreement(source.package, versions.get(source.package, "?"), group, len(pairs), rate, differing)
+        yield Agreement(source.package, version_of(source.package, folder), group, len(pairs), rate, differing)
+
+
+def version_of(package: str, folder: Path) -> str:
+    """Of an installed package, or of an unpacked source distribution, whose folder has it in its name."""
+    installed = {found.metadata["Name"].replace("_", "-"): found.version for found in distributions(path=[str(folder)])}
+    unpacked = dict(path.parent.name.replace("_", "-").rsplit("-", 1) for path in folder.glob("*-*/PKG-INFO"))
+    return (unpacked | installed).get(package, "?")
 
 
 def _group(case: Case) -> str:

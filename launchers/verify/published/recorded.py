@@ -36,7 +36,7 @@ def cases(folder: Path) -> Iterator[Case]:
     for path in sorted(folder.glob("*/*/data/*rollouts*.jsonl")):
         domain = domain_of(path.parents[1].name)
         content = path.read_bytes()
-        if domain and content not in seen and (domain != "reasoning_gym" or find_spec("reasoning_gym")):
+        if domain and has_rules(domain) and content not in seen:
             seen.add(content)
             yield from _of_file(path, domain)
 
@@ -45,15 +45,23 @@ def domain_of(server: str) -> str | None:
     return next((domain for end, domain in DOMAINS.items() if server == end or server.endswith(end)), None)
 
 
+def has_rules(domain: str | None) -> bool:
+    """Whether there are rules for a server; those of reasoning-gym are a package that need not be here."""
+    return domain is not None and (domain != "reasoning_gym" or find_spec("reasoning_gym") is not None)
+
+
 def _of_file(path: Path, domain: str) -> Iterator[Case]:
     examples = sorted(path.parent.glob("*example*.jsonl"))
     given = {prompt_of(row): row for file in examples for row in rows_of(file, "reward")}
     for number, rollout in enumerate(row for row in rows_of(path) if "reward" in row):
         row = given.get(prompt_of(rollout), {}) | rollout | {"agent_ref": {"name": domain}}
-        output = rollout["response"]["output"]
-        turns = turns_of(output) if domain == "workplace" else (text_of(output),)
+        turns = said_in(rollout["response"]["output"], domain)
         name = f"{path.stem.removeprefix('example_rollouts')}{number}"
         yield Case(path.parents[1].name, name, row, turns, rollout.get("library_reward", rollout["reward"]))
+
+
+def said_in(output: list[Item], domain: str | None) -> tuple[str, ...]:
+    return turns_of(output) if domain == "workplace" else (text_of(output),)
 
 
 def turns_of(output: list[Item]) -> tuple[str, ...]:
@@ -71,9 +79,9 @@ def _said(item: Item) -> str:
     if item["type"] == "reasoning":
         return "<think>" + "".join(part["text"] for part in item["summary"]) + "</think>"
     if item["type"] == "function_call":
-        call = {"name": item["name"], "arguments": json.loads(item["arguments"])}
-        return f"<tool_call>{json.dumps(call)}</tool_call>"
-    return "".join(part["text"] for part in item.get("content", ()))
+        called = f'"name": {json.dumps(item["name"])}, "arguments": {item["arguments"]}'  # the latter as it was written
+        return f"<tool_call>{{{called}}}</tool_call>"
+    return "".join(part.get("text", "") for part in item.get("content") or ())
 
 
 def prompt_of(row: Item) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
@@ -11,6 +12,18 @@ from cascade_rl.rl_stages.core.verdict import END_OF_REASONING
 ALTERNATIVES = 20  # log-probs that a server returns per token; vLLM's default maximum
 LEAST_MASS = 0.5  # least total probability of the words; below it, the judge chose none of them
 CONTEXT_CHARACTERS = 64
+
+FENCE = r"[\s`*]*"  # all that may follow a judgement
+_CHOSEN = re.compile(rf"\s*\w*\s*(?:</[^<>]*>)?{FENCE}")
+
+
+def ends_with_choice(answer: str, behind: str) -> bool:
+    """Whether the last `behind` is followed by one word or none, the end of its tag, and no more than a fence.
+
+    As in `parse_judgement`, a choice with words behind it is one that the judge quotes.
+    """
+    _, opened, said = answer.rpartition(behind)
+    return bool(opened and _CHOSEN.fullmatch(said))
 
 
 def word_probabilities(

@@ -13,6 +13,7 @@ from typing import Any
 from cascade_rl.rl_stages.config.reward_model import PromptForm
 from cascade_rl.rl_stages.core.verdict import final_answer
 from cascade_rl.rl_stages.rewards.reward_models.aggregation import Judgement
+from cascade_rl.rl_stages.rewards.reward_models.choice import FENCE
 
 INSTRUCTIONS = """\
 You are an expert judge of answers. The user gives you a conversation and two responses to its last turn, each between \
@@ -63,7 +64,7 @@ def parse_judgement(reply: str) -> Judgement | None:
     """
     answer = (final_answer(reply) or "")[-READ:]
     *_, (last, end) = ((None, 0), *_objects(answer))
-    return _judgement(last) if last and not answer[end:].strip(" \n\t`*") else None
+    return _judgement(last) if last and re.fullmatch(FENCE, answer[end:]) else None
 
 
 def _objects(text: str) -> Iterator[tuple[Any, int]]:

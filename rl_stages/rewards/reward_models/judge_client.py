@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol, Unpack
 
 from cascade_rl.rl_stages.core.verdict import final_answer
-from cascade_rl.rl_stages.rewards.reward_models.choice import ALTERNATIVES, word_probabilities
+from cascade_rl.rl_stages.rewards.reward_models.choice import ALTERNATIVES, ends_with_choice, word_probabilities
 from cascade_rl.rl_stages.rewards.reward_models.server_client import (
     SHOWN_CHARACTERS,
     JudgeFailure,
@@ -71,7 +71,7 @@ class JudgeModel(Protocol):
     ) -> tuple[float, ...]:
         """The probability of each of `words` right after the last `behind` of a greedy completion's answer.
 
-        Raises JudgeFailure, also if the answer has no `behind`.
+        Raises JudgeFailure, also if the answer does not end with `behind` and one word.
         """
         ...
 
@@ -115,10 +115,11 @@ class JudgeClient:
     ) -> tuple[float, ...]:
         """See `JudgeModel`. Words count only if they are among the most probable tokens that the server returns."""
         completion = self.complete(messages, max_tokens=max_tokens, logprobs=ALTERNATIVES)
-        shown = completion.answer[-SHOWN_CHARACTERS:]
+        answer = completion.answer
         probabilities = word_probabilities(completion.top_logprobs, words, behind)
-        if probabilities is None:
-            raise JudgeFailure(f"{self._server.url}: expected {behind} and one of {', '.join(words)}, found {shown!r}")
+        if probabilities is None or not ends_with_choice(answer, behind):
+            what = f"expected a reply that ends with {behind} and one of {', '.join(words)}"
+            raise JudgeFailure(f"{self._server.url}: {what}, found {answer[-SHOWN_CHARACTERS:]!r}")
         return probabilities
 
     def close(self) -> None:

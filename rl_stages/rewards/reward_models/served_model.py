@@ -25,7 +25,9 @@ from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling, Scored
 from cascade_rl.rl_stages.config.room import Room
 from cascade_rl.rl_stages.data.open_reasoning import opened_by
 from cascade_rl.rl_stages.data.tokenizer import answer_text, encode_prompt
+from cascade_rl.rl_stages.rewards.reward_models.choice import ends_with_choice
 from cascade_rl.rl_stages.rewards.reward_models.judge_client import Completion, JudgeFailure, Message
+from cascade_rl.rl_stages.rewards.reward_models.server_client import SHOWN_CHARACTERS
 
 if TYPE_CHECKING:
     from cascade_rl.engine.core.settings import RolloutConfig
@@ -94,8 +96,9 @@ class ServedModel:
         until = time.monotonic() + self._deadline
         request = self._request(messages, max_tokens, temperature=0.0, top_p=1.0)
         rollout: Rollout = self._asked(request, until)
-        if behind not in (answer := self._completion(rollout).answer):
-            raise JudgeFailure(f"{self._folder}: expected {behind} from the judge, found {answer[-200:]!r}")
+        if not ends_with_choice(answer := self._completion(rollout).answer, behind):
+            what = f"expected a reply that ends with {behind} and one word"
+            raise JudgeFailure(f"{self._folder}: {what}, found {answer[-SHOWN_CHARACTERS:]!r}")
         before, rest = self._before(rollout.token_ids.tolist(), behind)
         tails = [self._tokenizer.encode(rest + word, add_special_tokens=False) for word in words]
         sequences = tuple((*request.prompt_ids, *before, *tail) for tail in tails)

@@ -28,6 +28,7 @@ MAX_ANSWER_CHARACTERS = 512
 MAX_NESTING = 64
 
 _expected_fraction = lru_cache(maxsize=4096)(as_fraction)  # all answers to a prompt ask for it
+_INTEGER = re.compile(r"[+-]?\d[\d,]{0,4299}")  # read whole: Python converts no more than 4,300 digits
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 
 
@@ -47,7 +48,7 @@ class _Asked:
 
 def objection(answer: str) -> str | None:
     """Why a boxed answer is not read, or None."""
-    if len(answer) > MAX_ANSWER_CHARACTERS:
+    if len(answer) > MAX_ANSWER_CHARACTERS and not _INTEGER.fullmatch(answer.strip()):
         return f"a boxed answer of {len(answer)} characters, more than {MAX_ANSWER_CHARACTERS}"
     if max(answer.count("{"), answer.count("(")) > MAX_NESTING:
         return f"more than {MAX_NESTING} brackets in the box"

@@ -5,7 +5,8 @@ Rows are those of NeMo-Gym's `mcqa` server, with these differences (those of rea
 - A letter counts only if it is an option; Gym trusts the letter of a custom expression.
 - A list such as "A/B/C" names no option, however it is read; Gym's custom expressions take its first letter. So do
   boxes with nothing between them; Gym takes the last.
-- An "Answer:" line without an option is passed over, as in Gym. One with several ends the search.
+- An "Answer:" line without an option is passed over, as in Gym. One with several ends the search. The same holds of a
+  row's own `answer_prefix` ("Die Antwort ist"), with which a box counts too where neither is found.
 - An option's text counts if it is the whole answer; Gym also finds it in a longer one ("not aspirin").
 - A row's expression has MATCH_SECONDS; Gym's has no limit.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
 
 BOXED = "strict_single_letter_boxed"
 BOXED_TEXT = "lenient_boxed"
-COLON = ("lenient_answer_colon", "lenient_answer_colon_md")
+COLON_MD = "lenient_answer_colon_md"
+COLON = ("lenient_answer_colon", COLON_MD)
 GRADING_MODES = (BOXED, BOXED_TEXT, *COLON)
 MATCH_SECONDS = 2.0  # of this process's processor time. `regex` lets other threads run meanwhile.
 
@@ -64,14 +67,16 @@ def last_match(pattern: str, text: str, options: Mapping[str, str]) -> str | Non
     return None if rest[1:2].isalnum() else only(options_after(rest, (0, 1), options))
 
 
-def last_answer(text: str, options: Mapping[str, str]) -> str | None:
-    """The option of the last "Answer:" that names any; None if it names several."""
+def last_answer(text: str, options: Mapping[str, str], prefix: str = "") -> set[str]:
+    """The options of the last "Answer:", or last `prefix`, that names any."""
+    text = unicodedata.normalize("NFKC", text) if prefix else text
+    own = re.finditer(re.escape(unicodedata.normalize("NFKC", prefix)), text, re.IGNORECASE) if prefix else ()
     end = len(text)
-    for label in reversed(list(_ANSWER.finditer(text))):
-        if means := options_meant(text[label.end() : end].partition("\n")[0], options):
-            return only(means)
-        end = label.start()
-    return None
+    for start, stop in sorted((label.span() for label in (*_ANSWER.finditer(text), *own)), reverse=True):
+        if means := options_meant(text[stop:end].partition("\n")[0], options):
+            return means
+        end = start
+    return set()
 
 
 def boxed_option(text: str, options: Mapping[str, str], mode: str) -> str | None:
@@ -94,7 +99,10 @@ def only(means: set[str]) -> str | None:
 
 
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """`options` by letter, `expected_answer` and either `patterns` or `grading_mode`, checked (UserError)."""
+    """`options` by letter, `expected_answer`, `grading_mode`, and before it `patterns`, checked (UserError).
+
+    `prefix` is what the answer stands behind in the question's language, for "lenient_answer_colon_md"; else "".
+    """
     options = _options(row.get("options"))
     expected = str(row.get("expected_answer") or "").strip().upper()
     if expected not in options:
@@ -104,16 +112,20 @@ def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
     mode = BOXED if row.get("grading_mode") is None else row["grading_mode"]
     if mode not in GRADING_MODES:
         raise UserError(f"expected 'grading_mode' to be one of {', '.join(GRADING_MODES)}; found {mode!r}")
-    patterns = _patterns(row.get("template_metadata"))
+    metadata = {} if row.get("template_metadata") is None else row["template_metadata"]
+    if not isinstance(metadata, dict):
+        raise UserError(f"expected 'template_metadata' to be an object; found {metadata!r}")
+    patterns = _patterns(metadata.get("output_regex"))
     for pattern in patterns:
         _check_pattern(pattern)
-    return {"options": options, "expected_answer": expected, "grading_mode": mode, "patterns": patterns}
+    prefix = metadata.get("answer_prefix") or ""
+    if not isinstance(prefix, str):
+        raise UserError(f"expected 'answer_prefix' to be text; found {prefix!r}")
+    fields = {"options": options, "expected_answer": expected, "grading_mode": mode, "patterns": patterns}
+    return fields | {"prefix": prefix if mode == COLON_MD else ""}
 
 
-def _patterns(metadata: object) -> list[object]:
-    if metadata is not None and not isinstance(metadata, dict):
-        raise UserError(f"expected 'template_metadata' to be an object; found {metadata!r}")
-    patterns = (metadata or {}).get("output_regex")
+def _patterns(patterns: object) -> list[object]:
     if patterns is not None and not isinstance(patterns, str | list):
         raise UserError(f"expected 'output_regex' to be an expression or a list of them; found {patterns!r}")
     return [patterns] if isinstance(patterns, str) else patterns or []
@@ -168,4 +180,7 @@ class MultipleChoiceVerifier:
         found = (last_match(pattern, answer, options) for pattern in metadata["patterns"])
         if letter := next((letter for letter in found if letter), None):
             return letter
-        return last_answer(answer, options) if mode in COLON else boxed_option(answer, options, mode)
+        if mode not in COLON:
+            return boxed_option(answer, options, mode)
+        means, prefix = last_answer(answer, options, metadata["prefix"]), metadata["prefix"]
+        return boxed_option(answer, options, BOXED) if prefix and not means else only(means)

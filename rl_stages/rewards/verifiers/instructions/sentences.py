@@ -21,6 +21,7 @@ STOPS = ".!?\u2026"
 
 _GAP = re.compile(r"[.!?\u2026][\"')\]*_`\u201d\u2019\u00bb]*+\s++")
 _PUNCTUATION = string.punctuation + STOPS + "\u201c\u201d\u2018\u2019\u00ab\u00bb\u2013\u2014 \t\n"
+_SAID = re.compile(rf"[^{re.escape(_PUNCTUATION)}]")
 _OPENING = "\"'([*_`\u201c\u2018\u00ab\u2013\u2014-"
 _FIRST_WORD = re.compile(r"[\W_]{0,8}((?![^\W\d_]\.)[^\W\d_]+)")  # an initial is none
 _INITIALS = re.compile(r"[^\W\d_](?:\.[^\W\d_])+")  # e.g., U.S, p.m
@@ -59,7 +60,7 @@ def sentences(text: str) -> list[str]:
     start = 0
     ends = [gap.end() for gap in _GAP.finditer(text) if ends_sentence(text, gap.start(), gap.end())]
     for end in [*ends, len(text)]:
-        if text[start:end].strip(_PUNCTUATION):
+        if _SAID.search(text, start, end):
             found.append((start, end))
         elif found:
             found[-1] = (found[-1][0], end)
@@ -72,24 +73,25 @@ def ends_sentence(text: str, stop: int, following: int) -> bool:
     if text[stop] in "!?":
         return True
     near = text[max(stop - NEAR, 0) : stop]
-    first = _FIRST_WORD.match(text, following, following + NEAR)
-    word = first[1] if first else ""
     if text[stop] == "\u2026" or near.endswith("."):
-        return word[:1].isupper()
-    return _full_stop_ends(near.split() if near[-1:].strip() else [], word)
-
-
-def _full_stop_ends(before: list[str], following: str) -> bool:
+        return _first_word(text, following)[:1].isupper()
+    before = near.rsplit(maxsplit=2) if near[-1:].strip() else []
     last = before[-1].lstrip(_OPENING) if before else ""
-    low, capital = last.lower(), following[:1].isupper()
+    low = last.lower()
     if low in _TITLES:
         return False
-    common = capital and following.lower() in FIRST_WORDS
-    if len(last) == 1 and last.isalpha():
-        return common or (capital and len(following) > 1 and _is_label(last, before[-2:-1]))
-    if low in _ABBREVIATIONS or _INITIALS.fullmatch(low):
-        return common or (capital and low == "etc")
-    return True
+    letter = len(last) == 1 and last.isalpha()
+    if not letter and low not in _ABBREVIATIONS and not ("." in low and _INITIALS.fullmatch(low)):
+        return True  # most stops; the word behind them does not count
+    first = _first_word(text, following)
+    if first.lower() in FIRST_WORDS or not first[:1].isupper():
+        return first[:1].isupper()
+    return len(first) > 1 and _is_label(last, before[-2:-1]) if letter else low == "etc"
+
+
+def _first_word(text: str, start: int) -> str:
+    first = _FIRST_WORD.match(text, start, start + NEAR)
+    return first[1] if first else ""
 
 
 def _is_label(letter: str, before: list[str]) -> bool:

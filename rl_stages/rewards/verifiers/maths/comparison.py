@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from cascade_rl.rl_stages.rewards.verifiers.maths.forms import other_statement, unevaluated
+from cascade_rl.rl_stages.rewards.verifiers.maths.inequalities import same_sets
 from cascade_rl.rl_stages.rewards.verifiers.maths.names import approximations, has_variable, is_name, name_of, sides
 from cascade_rl.rl_stages.rewards.verifiers.maths.notation import one_notation
-from cascade_rl.rl_stages.rewards.verifiers.maths.numerals import with_decimal_point, without_thousands
+from cascade_rl.rl_stages.rewards.verifiers.maths.numerals import same_decimal, with_decimal_point, without_thousands
 from cascade_rl.rl_stages.rewards.verifiers.maths.parts import tuple_elements, values
 from cascade_rl.rl_stages.rewards.verifiers.maths.quantities import (
     other_unit,
@@ -39,8 +40,9 @@ class Symbolic(Protocol):
 def right(answer: str, expected: str, symbolic: Symbolic) -> bool:
     """Whether `answer` says what `expected` does. A comma may separate thousands, decimals or values."""
     wanted, text = one_notation(expected), one_notation(answer)
-    if text == wanted:
+    if text == wanted or same_decimal(wanted, text):
         return True
+    text, wanted = same_sets(text, wanted), same_sets(wanted, text)
     if other_statement(text, wanted):
         return False
     golds, plain = values(without_thousands(wanted)), without_thousands(text)

@@ -28,6 +28,9 @@ _TEXT = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal|up|sl|sc)|mathrm|[mh]box|emph|operatorname)(?![A-Za-z])\s*(?=\{)"
 )
 _SPACE = re.compile(r"(?<!\\)\\[,;:> \n]|~|\\(?:q?quad|(?:thin|med|thick|en)space)(?![A-Za-z])|\s+")
+_LISTED = re.compile(
+    r"(?<=[^\s,;.:&\\])\s*\\q?quad(?![A-Za-z])(?=\s*(?:[^\s,;.:&\\(]|\\(?!text|mbox|mathrm|q?quad|mid)[A-Za-z]))"
+)
 _LETTER = re.compile(
     r"(?<![\d})] )(?<![\d})])\\text\s*\{\s*([A-Za-z])\s*\}|\\text\s*\{\s*([a-fi-lnp-rt-zB-EGHIM-QRSTUX-Z])\s*\}"
 )
@@ -54,6 +57,7 @@ _SAME = (
 def one_notation(text: str) -> str:
     """`text` in the notation that the other files here read."""
     text = _ROOT.sub(lambda root: f"\\sqrt{{{root[1] or root[2]}}}", text).translate(_UNICODE)
+    text = _LISTED.sub(",", text) if "quad" in text else text
     if _ENVIRONMENT.search(text):
         text = _ROWS.sub(",", _ENVIRONMENT.sub("", text).replace("&", ""))
     elif "\\begin" not in text:

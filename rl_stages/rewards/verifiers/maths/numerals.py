@@ -10,7 +10,7 @@ from fractions import Fraction
 MAX_EXPONENT = 9_999
 
 _INTEGER = re.compile(r"[+-]?\d{1,30}")
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
 _DECIMAL = re.compile(r"[+-]?\d{0,18}\.\d{1,18}")
 _RATIO = re.compile(r"([+-]?)(\d{1,18})/(\d{1,18})")
 _LATEX_RATIO = re.compile(r"([+-]?)\\[dt]?frac\{(\d{1,18})\}\{(\d{1,18})\}")
@@ -97,6 +97,12 @@ def _joined(text: str, found: re.Match[str]) -> str:
 def with_decimal_point(text: str) -> str:
     """`2,74` as 2.74. A comma may also separate, so this is one of two readings."""
     return text.replace(",", ".") if _DECIMAL_COMMA.fullmatch(text.strip()) else text
+
+
+def same_decimal(expected: str, given: str) -> bool:
+    """Whether `expected` has a decimal comma (`2,74`), which separates no thousands, and `given` is the same number."""
+    decimal = with_decimal_point(expected)
+    return decimal != expected and as_fraction(expected) is None and as_fraction(decimal) == as_fraction(given)
 
 
 def without_decimals(text: str) -> str:

@@ -14,6 +14,7 @@ from fractions import Fraction
 
 from cascade_rl.rl_stages.rewards.verifiers.maths.numerals import read_numeral
 from cascade_rl.rl_stages.rewards.verifiers.maths.units import is_unit, measure
+from cascade_rl.rl_stages.rewards.verifiers.maths.words import read_number_words
 
 _SCALES = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
 _SCALE = re.compile(rf"\s*({'|'.join(_SCALES)}|dozen)s?\b\s*(?:of\b)?", re.IGNORECASE)
@@ -32,7 +33,7 @@ _UNIT = re.compile(r"[A-Za-z$'. /()*-]*(?:(?:\^\s*(?:\{\s*-?\d\s*\}|-?\d))[A-Za-
 _TEXT_BEHIND = re.compile(r"\\text\s*\{([^{}]*)\}\s*(?:\^\s*\{?\s*\d\s*\}?)?\s*$")
 _CHANGES = re.compile(
     r"\b(?:squared|cubed|factorial|mod\w*|base|remainder|less|more|fewer|greater|than|least|most|times|half|halves|thirds?"
-    r"|quarters?|tenths?|tens|ones|hundredths?|thousandths?|plus|minus|over|under|below|above|not|no|never|out|negative|if|when|choose"
+    r"|quarters?|tens|ones|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|hundred|thousand|million|[a-z]+teen|[a-z]+tie)ths?|plus|minus|over|under|below|above|not|no|never|out|negative|if|when|choose"
     r"|[ap]\.? ?m\.?|BCE?|otherwise|unless|except|maybe|perhaps|possibly)\b",
     re.IGNORECASE,
 )
@@ -56,7 +57,7 @@ def read_quantity(text: str) -> Quantity | None:
     rest = words[currency.end() if currency else start :]
     if not currency and (inner := _in_brackets(rest)) is not None:
         return read_quantity(inner)
-    if (numeral := read_numeral(rest)) is None:
+    if (numeral := read_numeral(rest) or read_number_words(rest)) is None:
         return None
     return _with_surroundings(sign * numeral[0], numeral[1], "$" if currency else "")
 

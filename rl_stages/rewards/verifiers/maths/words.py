@@ -1,9 +1,29 @@
-r"""Answers in words, such as `\text{Monday}`."""
+r"""Answers in words, such as `\text{Monday}`, and whole numbers in words: "twelve", "two thousand five hundred".
+
+"one hundred and five" is two values here, since "and" separates the values of a list.
+"""
 
 import re
+from fractions import Fraction
 
 _WORDS = re.compile(r"\(?\s*((?:\\text\s*\{[^{}\d\\$]*\}|[A-Za-z' -])+)\s*\)?")
 LONGEST_PRODUCT = 3  # letters that may be a product of variables, such as abc
+
+_ONES = re.findall(
+    r"\w+",
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen",
+)
+_TENS = re.findall(r"\w+", "twenty thirty forty fifty sixty seventy eighty ninety")
+_VALUES = {word: value for value, word in enumerate(_ONES)} | {word: 10 * i for i, word in enumerate(_TENS, start=2)}
+_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9}
+
+_SMALL = rf"(?:(?:{'|'.join(_TENS)})(?:[\s-]+(?:{'|'.join(_ONES[1:10])}))?|{'|'.join(reversed(_ONES))})(?![A-Za-z])"
+_GROUP = re.compile(
+    rf"\s*(?:(?P<hundreds>{'|'.join(_ONES[1:])})\s+hundred(?:\s+(?P<rest>{_SMALL}))?|(?P<small>{_SMALL}))"
+    rf"(?:\s+(?P<scale>{'|'.join(_SCALES)})(?![A-Za-z]))?",
+    re.IGNORECASE,
+)
 
 
 def same_words(expected: str, given: str) -> bool | None:
@@ -19,3 +39,20 @@ def same_words(expected: str, given: str) -> bool | None:
 def _plain(text: str) -> str | None:
     found = _WORDS.fullmatch(text.strip())
     return found and re.sub(r"\\text|[^A-Za-z]", "", found[1]).casefold()
+
+
+def read_number_words(text: str) -> tuple[Fraction, str] | None:
+    """The number in words at the start of `text` with its value, and what follows it; None before another number."""
+    total, smallest, end = 0, max(_SCALES.values()) + 1, 0
+    while (found := _GROUP.match(text, end)) and (scale := _scale(found)) < smallest:
+        total += scale * (100 * _value(found["hundreds"]) + _value(found["rest"]) + _value(found["small"]))
+        smallest, end = scale, found.end()
+    return (Fraction(total), text[end:]) if end and not found else None
+
+
+def _scale(found: re.Match[str]) -> int:
+    return _SCALES[found["scale"].lower()] if found["scale"] else 1
+
+
+def _value(words: str | None) -> int:
+    return sum(_VALUES[word] for word in re.findall("[a-z]+", (words or "").lower()))

@@ -16,6 +16,7 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.rewards.verifiers.structured.circles import refuse_circles
 
 # Keywords whose schemas are for the same place, and those for other places.
 LISTS = ("allOf", "anyOf", "oneOf")
@@ -44,7 +45,7 @@ def strict_schema(schema: Any) -> Any:
     A place whose schema has `properties` or `items` and no `type` holds an object or a list; the standard lets it hold
     anything else. Two kinds of property are not required, since no document could have them: one that would hold the
     schema it is in, without end, and one that `not` or only some branches of `oneOf` require. Raises UserError for a
-    reference to another document or to nothing.
+    reference to another document or to nothing, and for one that describes a place by itself.
     """
     return _Strict(schema).whole() if isinstance(schema, dict) else schema
 
@@ -60,6 +61,7 @@ class _Strict:
 
     def whole(self) -> dict[str, Any]:
         strict = self._strict(self._root, Mode.CLOSED, frozenset({"#"}))
+        refuse_circles(self._definitions)
         return strict | ({"$defs": self._definitions} if self._definitions else {})
 
     def _strict(self, schema: Any, mode: Mode, inside: frozenset[str] = NOTHING) -> Any:

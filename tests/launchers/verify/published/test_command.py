@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.launchers.verify.published import bfcl, command, human_eval, math_pairs, reasons, recorded
+from cascade_rl.launchers.verify.published import bfcl, bfcl_turns, command, human_eval, math_pairs, reasons, recorded
 
 AREA = {
     "name": "area",
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
     data = tmp_path / "bfcl_eval" / "data"
     truth = [{"area": {"base": [10.0, 10], "unit": ["cm", ""]}}]
     question = {"id": "q", "question": [[{"role": "user", "content": "How large?"}]], "function": [AREA]}
-    for name in (*bfcl.SETS, *bfcl.WITHOUT_CALL):
+    for name in (*bfcl.SETS, *bfcl.WITHOUT_CALL, *bfcl_turns.SETS):
         write(data / f"BFCL_v4_{name}.json", [question] if name in ("simple_python", "irrelevance") else [])
         truths = [{"id": "q", "ground_truth": truth}] if name == "simple_python" else []
         write(data / "possible_answer" / f"BFCL_v4_{name}.json", truths)
@@ -87,8 +87,15 @@ def test_a_folder_without_packages_is_refused(tmp_path: Path) -> None:
         command.run([str(tmp_path)])
 
 
+def test_a_version_is_that_of_a_wheel_or_in_the_name_of_an_unpacked_source(tmp_path: Path) -> None:
+    for place, named in (("a_b-1.2.dist-info", "METADATA"), ("c_d-3.4.0", "PKG-INFO")):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / named).write_text("Metadata-Version: 2.1\nName: a_b\nVersion: 1.2\n")
+    assert [command.version_of(name, tmp_path) for name in ("a-b", "c-d", "e")] == ["1.2", "3.4.0", "?"]
+
+
 def test_a_call_takes_the_first_accepted_value_and_leaves_out_what_it_may() -> None:
-    (case, *perturbed) = bfcl._of_row("simple_python", {"id": "q", "question": [], "function": [AREA]}, [
+    (case, *perturbed) = bfcl.of_row("simple_python", {"id": "q", "question": [], "function": [AREA]}, [
         bfcl._call({"area": {"base": [10.0, 10], "at": [{"x": [1], "y": ["", 2]}], "all": [[]], "unit": ["", "cm"]}})
     ])  # fmt: skip
     said = {"name": "area", "arguments": {"base": 10.0, "at": {"x": 1}, "all": []}}

@@ -48,10 +48,26 @@ def test_a_choice_is_read_where_the_greedy_answer_makes_it(server: FakeJudge) ->
     with client(server.url) as judge:
         told = judge.choose(ASKED, ("YES", "NO"), behind="<j>", max_tokens=7)
         assert told == pytest.approx((math.exp(-1.0), math.exp(-0.5)))
-        with pytest.raises(JudgeFailure, match="expected <k> and one of YES, NO, found '<j>NO'"):
+        with pytest.raises(JudgeFailure, match="ends with <k> and one of YES, NO, found '<j>NO'"):
             judge.choose(ASKED, ("YES", "NO"), behind="<k>", max_tokens=7)
     asked = server.requests[0]
     assert (asked["temperature"], asked["top_logprobs"], asked["max_tokens"]) == (0.0, 20, 7)
+
+
+@pytest.mark.parametrize(
+    ("behind", "whole"), [("", True), ("</j>", True), ("</j>\n```", True), ("</j> is what it asks for", False)]
+)
+def test_a_choice_with_words_behind_it_is_quoted(server: FakeJudge, behind: str, whole: bool) -> None:
+    """Also where the server says that the reply came to its end."""
+    tokens = [{"top_logprobs": [{"token": part, "logprob": 0.0}]} for part in ("<j>", "YES", behind)]
+    choice = {"message": {"content": f"<j>YES{behind}"}, "finish_reason": "stop", "logprobs": {"content": tokens}}
+    server.reply = lambda _: json.dumps({"choices": [choice]}).encode()
+    with client(server.url) as judge:
+        if whole:
+            assert judge.choose(ASKED, ("YES", "NO"), behind="<j>", max_tokens=7) == (1.0, 0.0)
+        else:
+            with pytest.raises(JudgeFailure, match="expected a reply that ends with <j> and one of YES, NO, found"):
+                judge.choose(ASKED, ("YES", "NO"), behind="<j>", max_tokens=7)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_answers_are_those_of_the_model_whatever_else_is_asked(
     assert drawn[0] == drawn[1] != expected[0]
 
 
-@pytest.mark.parametrize(("question", "behind", "count", "likely"), [(11, "G@", 5, "P"), (7, "@ ", 11, "8")])
+@pytest.mark.parametrize(("question", "behind", "count", "likely"), [(8, "T", 8, "s"), (7, "@ ", 11, "8")])
 def test_a_choice_has_the_probability_that_the_model_gives_it(
     served: ServedModel,
     greedy: list[tuple[list[int], list[int]]],
@@ -91,10 +91,10 @@ def test_a_choice_has_the_probability_that_the_model_gives_it(
     likely: str,
 ) -> None:
     """Behind `count` tokens of the greedy answer, split between two and inside of one; the oracle computes in float64.
-    The answer ends with a later token, which stands for the stop token."""
+    The token that follows the choice stands for the stop token: a choice ends its answer."""
     model, (prompt, answer) = build("nemotron_h", seed=1).double(), greedy[question]
     model.set_experts_implementation("eager")  # the grouped product takes no float64
-    rest = behind.removeprefix("G@").removeprefix("@")
+    rest = behind.removeprefix("T").removeprefix("@")
     tails = [served._tokenizer.encode(rest + word, add_special_tokens=False) for word in (likely, "YES", "NO")]
     assert tails[0] == [answer[count]]
 
@@ -105,10 +105,9 @@ def test_a_choice_has_the_probability_that_the_model_gives_it(
 
     with pytest.raises(JudgeFailure, match="found one that was cut"):
         served.choose(QUESTIONS[question], (likely, "YES", "NO"), behind=behind, max_tokens=count + 1)
-    later = [token for token in answer[count + 1 :] if token not in answer[: count + 1]]
-    end = next(token for token in later if token < len(served._tokenizer))
+    assert answer[count + 1] not in answer[: count + 1]
     ending = copy.deepcopy(served._tokenizer)
-    ending.eos_token = ending.convert_ids_to_tokens(end)
+    ending.eos_token = ending.convert_ids_to_tokens(answer[count + 1])
     monkeypatch.setattr(served, "_tokenizer", ending)
     told = served.choose(QUESTIONS[question], (likely, "YES", "NO"), behind=behind, max_tokens=NEW + MORE)
     assert told == pytest.approx([probability(tail) for tail in tails], rel=2e-3)
@@ -181,7 +180,7 @@ def test_an_engine_that_dies_is_started_and_asked_again(folder: Path, monkeypatc
     letter = served._tokenizer.decode(7)
     assert served.choose(QUESTIONS[0], ("Y", "NO"), behind=letter, max_tokens=1) == pytest.approx((0.5, 0.25))
     assert served._engine.deaths == 2  # type: ignore[attr-defined]
-    with pytest.raises(JudgeFailure, match="expected <judgement> from the judge"):
+    with pytest.raises(JudgeFailure, match="expected a reply that ends with <judgement> and one word"):
         served.choose(QUESTIONS[0], ("YES", "NO"), behind="<judgement>", max_tokens=1)
     served.close()
 

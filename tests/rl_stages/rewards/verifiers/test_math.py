@@ -41,6 +41,8 @@ def verdict(verifier, text, expected):
         (r"\{2, 1\}", r"\{1, 2\}"),
         ("(x+1)^2", "x^2+2x+1"),
         (LARGE, EQUAL_TO_LARGE),
+        (str(2**2000), "2^{2000}"),
+        (f"{2**2000:,}", "2^{2000}"),
     ],
 )
 def test_equal_answers_score_one(verifier, answer, expected):
@@ -64,6 +66,8 @@ def test_equal_answers_score_one(verifier, answer, expected):
         ("nothing", "1"),
         (r"\infty", r"\frac{1}{2}"),
         ("1" + "0" * 600, "1"),
+        (str(2**2000 + 1), "2^{2000}"),
+        ("9" * 4301, "5"),
         ("1+3=3", "3"),
         (r"\sqrt{4}", "2"),
         (r"\text{7 or 8}", "7"),

@@ -15,6 +15,8 @@ ROW = {"options": OPTIONS, "expected_answer": "B"}
 SELECTED = {"template_metadata": {"output_regex": r"Option Selected:\s*([A-Za-z])\s*"}}
 COLON = {"grading_mode": "lenient_answer_colon"}
 MARKDOWN = {"grading_mode": "lenient_answer_colon_md"}
+GERMAN = MARKDOWN | {"template_metadata": {"answer_prefix": "Die Antwort ist"}}
+JAPANESE = MARKDOWN | {"template_metadata": {"answer_prefix": "答えは", "output_regex": r"答えは \(?([A-D])\)? です"}}
 LENIENT = {"grading_mode": "lenient_boxed"}
 STATED = {"template_metadata": {"output_regex": r"answer is \(?([A-D])\)?"}}
 
@@ -28,6 +30,11 @@ def verdict(text, fields=None):
     [
         ({}, r"\boxed{B}"),
         ({}, r"\boxed{A} no, \boxed{B}"),
+        (GERMAN, "Die Antwort ist (B)."),
+        (GERMAN, "die antwort ist A. Nein: Die Antwort ist Vitamin C"),
+        (GERMAN, "Die Antwort ist klar.\nAnswer: B"),
+        (GERMAN, r"Also \boxed{B}"),
+        (JAPANESE, "段階的に考える。答えは\uff08B\uff09です。"),
         ({}, r"\boxed{A}. Wait, the right one is: \boxed{B}"),
         ({}, r"\boxed{A}, correction: \boxed{B}"),
         ({}, r"\boxed{\text{B}}"),
@@ -272,6 +279,8 @@ def test_only_one_bare_letter_is_a_letter(text):
         ({"template_metadata": {"output_regex": "("}}, "'output_regex' to be an expression"),
         ({"template_metadata": {"output_regex": "(a)(b)"}}, "at most one group"),
         ({"template_metadata": {"output_regex": [3]}}, "at most one group"),
+        ({"template_metadata": {"answer_prefix": 3}}, "'answer_prefix' to be text; found 3"),
+        ({"template_metadata": []}, "'template_metadata' to be an object"),
     ],
 )
 def test_bad_rows_are_refused(fields, message):

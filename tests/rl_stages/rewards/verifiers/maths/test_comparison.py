@@ -83,6 +83,22 @@ RIGHT = {
         (r"5 \pmod 7", r"x \equiv 5 \pmod{7}"),
         (r"5 \pmod 7", r"-2 \pmod 7"), (r"3:00 \text{ p.m.}", "15:00"), ("3:4", r"\frac{3}{4}"),
     ],
+    "numbers in words": [
+        ("12", r"\text{twelve}"), (r"\text{Twelve}", "12"), ("21", "twenty-one"), ("5000000", "five million"),
+        ("12", r"x = \text{twelve}"), ("3", "three apples"), ("2, 3", "two and three"),
+    ],
+    "lists that quads space": [
+        ("2, 3", r"2 \quad 3"), ("2, 3", r"2 \qquad 3"), ("x=2, y=3", r"x=2 \quad y=3"), (r"2\quad 3", "3, 2"),
+        ("2, 3", r"2,\quad 3"), ("5", r"5 \quad \text{cm}"), (r"\sqrt{2}, \pi", r"\sqrt{2} \quad \pi"),
+    ],
+    "inequalities and intervals": [
+        (r"(-\infty,-1)\cup(1,\infty)", "x<-1 or x>1"), (r"x<-1 \text{ or } x>1", r"(-\infty,-1)\cup(1,\infty)"),
+        (r"(-\infty,-\sqrt{2}]\cup[3,\infty)", r"3 \le x \lor x \leqslant -\sqrt{2}"),
+        (r"[0,1)\cup(2,\infty)", r"0 \le x < 1 \text{ or } x > 2"), ("x<-1 or x>1", "x>1 or x<-1"),
+    ],
+    "decimal commas": [
+        ("1,22", "1.22"), ("0,111", "0.111"), ("-0,5", r"-\frac{1}{2}"), ("1,22", "22, 1"), ("1,234", "1234"),
+    ],
 }  # fmt: skip
 WRONG = {
     "exact constants (#14)": [
@@ -137,6 +153,19 @@ WRONG = {
         ("1000", "10,00"), ("1000", "1.000"), ("32349", "32, 349"), ("1", r"\frac{1}{0}"), ("7 = 11a+c", "11a+c"),
         ("1", "-[0,1)"), (r"\infty", r"-\infty"), ("5", r"\text{five or six}"),
     ],
+    "numbers in words": [
+        ("12", "thirteen"), ("6", "sixty"), ("7", "seventh"), ("1", "one fourth"), ("1", "one-half"),
+        ("4", "four fifths"),
+        ("5", "five six"), ("11", "five six"), ("12", "not twelve"), ("12", "twelve squared"), ("2", "two or three"),
+        ("22", "twenty twenty"), ("1", "one of them"), ("1", "oneself"), ("1", "1 fourth"),
+    ],
+    "lists that quads space": [("23", r"2 \quad 3"), ("2", r"2 \quad 3"), ("2, 3", r"2 \quad 4")],
+    "inequalities and intervals": [
+        (r"(-\infty,-1)\cup(1,\infty)", r"x \le -1 \text{ or } x>1"), (r"(-\infty,-1)\cup(1,\infty)", "x<-1 or x>2"),
+        (r"(-\infty,-1)\cup(1,\infty)", "x<-1"), (r"(-\infty,-1)\cup(1,\infty)", "x<-1 or y>1"),
+        (r"(-\infty,-1)\cup(1,\infty)", "x<-1 and x>1"), (r"(-\infty,-1)\cup(1,\infty)", "x>-1 or x<1"),
+    ],
+    "decimal commas": [("0,111", "111"), ("1,22", "1.23"), ("1, 2", "1.2"), ("1,234", "1.234"), ("1,22", "122")],
 }  # fmt: skip
 
 

@@ -135,6 +135,28 @@ def test_references_that_lead_nowhere_are_refused(schema, message):
         strict_schema(schema)
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [X, {"$ref": "#/$defs/a"}]}}},
+        record(x=INTEGER) | {"anyOf": [{"$ref": "#"}, {"type": "object"}]},
+        record(x={"$ref": "#/properties/x"}),
+        record(x=INTEGER) | {"dependentSchemas": {"x": {"not": {"$ref": "#"}}}},
+        record(x=INTEGER) | {"if": {"$ref": "#"}},
+    ],
+)
+def test_a_schema_that_describes_a_place_by_itself_is_refused(schema):
+    """Such a row scored every answer 0."""
+    with pytest.raises(UserError, match="or to pass through a property or an item; found one that leads to itself"):
+        strict_schema(schema)
+
+
+@pytest.mark.parametrize("place", ["items", "additionalProperties", "contains", "propertyNames"])
+def test_a_schema_may_hold_itself(place):
+    strict_schema({"anyOf": [INTEGER, {place: {"$ref": "#"}}]})
+
+
 def test_references_by_pointer_and_anchor_work_wherever_they_stand():
     schema = record(a=X, b={"$ref": "#/properties/a"}, c={"$ref": "#text"}) | {
         "definitions": {"t": TEXT | {"$anchor": "text"}}
