@@ -10,6 +10,13 @@ BIN := .venv/bin
 # The lock file: cpu, or cuda on a GPU machine (`make setup PINS=cuda`). Later calls keep the one that is installed.
 PINS := $(patsubst .venv/.ready-%,%,$(or $(wildcard .venv/.ready-*),cpu))
 READY := .venv/.ready-$(PINS)
+LOCKED := .venv/.locked-$(PINS)
+# Compiled here, against the torch of the lock, which is therefore installed first: an isolated build takes the newest
+# torch, and its modules do not load under another one.
+COMPILED := causal-conv1d mamba-ssm transformer-engine-torch
+# From source, not a wheel that their setup.py finds in the web, and with the CUDA headers of the lock.
+FROM_SOURCE := CAUSAL_CONV1D_FORCE_BUILD=TRUE MAMBA_FORCE_BUILD=TRUE NVTE_PYTORCH_FORCE_BUILD=TRUE \
+	NVTE_BUILD_USE_NVIDIA_WHEELS=1
 UV := UV_PYTHON_DOWNLOADS=never $(BIN)/uv
 LOCKS := requirements
 TRITON36 := .venv-triton36
@@ -154,9 +161,15 @@ clean:
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -path './.venv*' -prune -o -name __pycache__ -prune -exec rm -rf {} +
 
-$(READY): requirements/$(PINS).txt requirements/runtime.in setup.py | $(BIN)/uv
+$(LOCKED): requirements/$(PINS).txt | $(BIN)/uv
+	@rm -f .venv/.ready-* .venv/.locked-*
+	@grep -v $(COMPILED:%=-e '^%==') $< >.venv/not-compiled.txt
+	$(UV) pip sync --quiet .venv/not-compiled.txt
+	$(FROM_SOURCE) $(UV) pip sync --quiet --no-build-isolation $<
+	@touch $@
+
+$(READY): $(LOCKED) requirements/runtime.in setup.py
 	@rm -f .venv/.ready-*
-	$(UV) pip sync --quiet requirements/$(PINS).txt
 	$(UV) pip install --quiet --no-deps --no-build-isolation --editable .
 	@rm -rf $(PACKAGES) && mkdir -p $(PACKAGES)/cascade_rl
 	@ln -s $(SUB_PACKAGES:%=../../../%) $(PACKAGES)/cascade_rl/

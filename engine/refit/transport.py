@@ -11,9 +11,7 @@ every trainer rank as its verdict.
 """
 
 import hashlib
-import os
 import pickle
-import socket
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -21,8 +19,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.distributed import PrefixStore, ProcessGroupGloo, ProcessGroupNCCL, Store
+from torch.distributed import PrefixStore, ProcessGroupGloo, Store
 
+from cascade_rl.engine.backend.wire import mapped, payload_group, settle, shared
 from cascade_rl.engine.core.settings import Check
 from cascade_rl.engine.refit.plan import Bucket, Plan, RefitError, Transfer
 from cascade_rl.engine.refit.verdicts import Verdicts
@@ -34,16 +33,7 @@ ROUNDS_IN_FLIGHT = 2
 HEADER_WORDS = 4
 END = -1
 ALIGNMENT = 8
-STORAGE_DEVICE = 6  # place of the card's number among the arguments of torch's rebuild_cuda_tensor
 VERDICT_SECONDS = 10.0
-
-
-def whereabouts(device: torch.device) -> tuple[str, str]:
-    """The card and the node of this process. On the CPU the memory of a host is one card."""
-    node = socket.gethostname()
-    if device.type == "cpu":
-        return node, node
-    return f"{node} {torch.cuda.get_device_properties(device).uuid}", node
 
 
 class Destination(Protocol):
@@ -89,7 +79,7 @@ class Group:
         self.verdicts, self.seconds = verdicts, seconds
         size, timeout = len(trainers) + len(workers), timedelta(seconds=seconds)
         self._headers: Any = ProcessGroupGloo(PrefixStore("headers", store), rank, size, timeout)
-        self._payload: Any = _payload_group(PrefixStore("payload", store), rank, size, device, timeout)
+        self._payload: Any = payload_group(PrefixStore("payload", store), rank, size, device, timeout)
 
     def rank_of(self, target: int) -> int:
         """The rank in this group of the plan's worker `target`."""
@@ -137,22 +127,9 @@ class Group:
         works = [getattr(self._payload, verb)([buffer], peer, 1) for peer, buffer in buffers.items()]
         return Flight(works, list(buffers.values()))
 
-    def settle(self) -> None:
-        """Waits until all copies are done, so that another process may read the results."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
     def close(self) -> None:
         """Closes the connections, which ends whatever a peer waits for."""
         self._headers = self._payload = None
-
-
-def _payload_group(store: Store, rank: int, size: int, device: torch.device, timeout: timedelta) -> Any:
-    if device.type == "cpu":
-        return ProcessGroupGloo(store, rank, size, timeout)
-    options = ProcessGroupNCCL.Options()
-    options._timeout = timeout
-    return ProcessGroupNCCL(store, rank, size, options)
 
 
 class Flight(NamedTuple):
@@ -185,44 +162,23 @@ class Shared:
     @classmethod
     def offer(cls, group: Group, key: str, count: int) -> "Shared":
         """The trainer rank's side."""
-        if group.device.type == "cuda":
-            from torch.multiprocessing.reductions import reduce_tensor
-
-            slots = list(torch.empty(ROUNDS_IN_FLIGHT, count, dtype=torch.uint8, device=group.device))
-            put(group.store, key, [reduce_tensor(slot) for slot in slots])
-            return cls(slots)
-        memory = os.memfd_create("cascade-refit")  # anonymous: a killed rank leaves nothing behind
-        path = f"/proc/{os.getpid()}/fd/{memory}"
-        put(group.store, key, path)
-        return cls(_mapped(path, count))
+        slots, by = shared(group.device, ROUNDS_IN_FLIGHT, count)
+        put(group.store, key, by)
+        return cls(slots)
 
     @classmethod
     def accept(cls, group: Group, key: str, count: int) -> "Shared":
         """The worker's side."""
-        offered = get(group.store, key)
-        if isinstance(offered, str):
-            return cls(_mapped(offered, count))
-        return cls([rebuild(*_on_card(group.device, arguments)) for rebuild, arguments in offered])
+        return cls(mapped(group.device, get(group.store, key), ROUNDS_IN_FLIGHT, count))
 
     def slot(self, number: int, count: int) -> Tensor:
         return self._slots[number % ROUNDS_IN_FLIGHT][:count]
-
-
-def _on_card(device: torch.device, arguments: Sequence[Any]) -> list[Any]:
-    """Arguments of `rebuild_cuda_tensor` with this process's number of the card: the sender may see more cards, and
-    number them otherwise."""
-    return [*arguments[:STORAGE_DEVICE], device.index, *arguments[STORAGE_DEVICE + 1 :]]
 
 
 def _remote_pairs(group: Group, rounds: Sequence[Sequence[Bucket]]) -> set[tuple[int, int]]:
     """Ranks in the group of the senders and receivers of all buckets that use the wire."""
     buckets = (bucket for buckets in rounds for bucket in buckets if not bucket.local)
     return {(bucket.source, group.rank_of(bucket.target)) for bucket in buckets}
-
-
-def _mapped(path: str, count: int) -> Sequence[Tensor]:
-    whole = torch.from_file(path, shared=True, size=ROUNDS_IN_FLIGHT * count, dtype=torch.uint8)
-    return whole.view(ROUNDS_IN_FLIGHT, count).unbind()
 
 
 def _shared_sizes(rounds: Sequence[Sequence[Bucket]]) -> dict[tuple[int, int], int]:
@@ -307,7 +263,7 @@ class Sender:
                 packed, buffer = buffer[:length], buffer[_aligned(length) :]
                 remote[group.rank_of(bucket.target)] = packed
             self._pack(bucket, packed, check)
-        group.settle()
+        settle(group.device)
         for bucket in buckets:
             own = header._replace(bytes=_length(bucket, check))
             flights.append(group.send_header(own, group.rank_of(bucket.target)))
@@ -425,7 +381,7 @@ class Receiver:
                 target.copy_(room.view(target.shape))
             if check != "none":
                 self._compare(bucket, packed, check, destination)
-        self.group.settle()
+        settle(self.group.device)
         for bucket in coming.buckets:
             if bucket.local:
                 self.group.send_header(coming.header, bucket.source).wait()

@@ -38,8 +38,8 @@ def check_cut(hf: Mapping[str, Any], rollout: RolloutConfig) -> None:
 
 def check_build(rollout: RolloutConfig) -> None:
     """Raises UserError if the vLLM of this environment does not support a setting."""
-    for name, reason in (("sleep", "has no sleep mode"), ("expert_parallel", "crashes under expert parallelism")):
-        if getattr(rollout, name) and vllm_cpu_patches.installed():
+    for name, reason in vllm_cpu_patches.refused().items():
+        if getattr(rollout, name):
             raise UserError(f"rollout.{name}: expected False, since the CPU build of vLLM {reason}; found True.")
     for name in vllm_cpu_patches.FIXED if vllm_cpu_patches.installed() and rollout.vllm else ():
         if (given := getattr(rollout.vllm, name)) is not None:

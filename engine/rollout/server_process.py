@@ -265,7 +265,7 @@ def _environment(place: int, devices: int) -> dict[str, str]:
 
 def _own_devices(place: int, count: int) -> dict[str, str]:
     """The `count` CUDA devices from number `count * place` on, of those that this process sees."""
-    if vllm_cpu_patches.installed():
+    if not vllm_cpu_patches.takes_cards():
         return {}
     wanted = range(count * place, count * (place + 1))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")

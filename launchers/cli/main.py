@@ -67,8 +67,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_run_commands(commands)
     _add_model_commands(commands)
     _add_data_commands(commands)
-    isolation = "Check how well this machine isolates untrusted code"
-    _command(commands, "doctor", _doctor, isolation, "Exit code 1 if an attack is not contained.")
+    fit = "Check how well this machine isolates untrusted code, or with --gpu that its cards can train and sample"
+    doctor = _command(commands, "doctor", _doctor, fit, "Exit code 1 if an attack is not contained.")
+    minutes = "check cards instead, ending with a training step, a refit and a generation; exit codes: docs/gpu.md"
+    doctor.add_argument("--gpu", action="store_true", help=minutes)
     _add_benches(commands.add_parser("bench", help="Measure speed: step, control, kernels, packing, refit, verify"))
     return parser
 
@@ -246,7 +248,14 @@ def _bench_step(options: argparse.Namespace) -> int:
     return 0
 
 
-def _doctor(_: argparse.Namespace) -> int:
+def _doctor(options: argparse.Namespace) -> int:
+    if options.gpu:
+        from cascade_rl.engine.core.quiet_libraries import quiet_libraries
+
+        quiet_libraries()
+        from cascade_rl.launchers.card import command
+
+        return command.run()
     from cascade_rl.launchers.cli import doctor
 
     return doctor.run()

@@ -20,10 +20,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("distillation", "engine", "kernels", "launchers", "moe", "rl_stages")
 MAY_KNOW = (
     "engine/backend/machine.py",
+    "engine/backend/cards.py",  # what a card says of itself
     "engine/backend/cpu_shim.py",
-    "engine/rollout/vllm_worker/vllm_cpu_patches.py",
-    "engine/refit/transport.py",  # between two processes, of which one has no backend
-    "kernels/",  # Triton where there is a GPU
+    "engine/backend/wire.py",  # between two processes, of which one has no `backend()`
+    "kernels/runtime/launch.py",  # Triton where the tensors of an op are on a card
+    "kernels/parts/slabs.py",  # products that cuBLAS has and the CPU has not
+    "kernels/bench/",
+    "kernels/gate.py",  # compiles for cards that are not here
     "launchers/bench/refit.py",  # of CPU processes
     "launchers/slurm/jobs.py",  # what a node is probed for
     "launchers/stage/in_job.py",  # the same
@@ -65,9 +68,14 @@ def test_no_device_outside_the_backend() -> None:
     assert broken == {}
 
 
-@pytest.mark.parametrize("name", ["engine/backend/machine.py", "engine/backend/cpu_shim.py"])
+@pytest.mark.parametrize("name", MAY_KNOW)
 def test_the_exceptions_are_needed(name: str) -> None:
-    assert findings((ROOT / name).read_text())
+    assert any(findings((ROOT / path).read_text()) for path in files() if path.startswith(name))
+
+
+def test_which_vllm_is_installed_is_decided_in_one_place() -> None:
+    asked = [name for name in files() if "vllm_cpu_patches.installed" in (ROOT / name).read_text()]
+    assert asked == []
 
 
 @pytest.mark.parametrize(

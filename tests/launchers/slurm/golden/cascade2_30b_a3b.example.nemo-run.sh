@@ -60,7 +60,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/01_sft/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/sft/code --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b sft --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/01_sft/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/sft/code --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b sft --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
@@ -134,7 +134,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/if_rl/code --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b if_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/if_rl/code --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b if_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
@@ -208,7 +208,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/multi_domain_rl/code --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b multi_domain_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/multi_domain_rl/code --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b multi_domain_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
@@ -282,7 +282,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/rlhf_teacher/code --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b rlhf_teacher --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/rlhf_teacher/code --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b rlhf_teacher --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
@@ -356,7 +356,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/mopd/code --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b mopd --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/mopd/code --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b mopd --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
@@ -430,7 +430,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/rlhf/code --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b rlhf --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/rlhf/code --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b rlhf --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
@@ -504,7 +504,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/long_context_rl/code --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b long_context_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/long_context_rl/code --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b long_context_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
@@ -578,7 +578,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/code_rl/code --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b code_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/code_rl/code --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b code_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
@@ -652,7 +652,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/swe_agentless_rl/code --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b swe_agentless_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/swe_agentless_rl/code --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b swe_agentless_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
@@ -726,7 +726,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/swe_agentic_rl/code --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b swe_agentic_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --chdir /work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/swe_agentic_rl/code --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b swe_agentic_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 

@@ -36,7 +36,7 @@ queue_again() {
 }
 trap queue_again EXIT
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/01_sft/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b sft --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/01_sft/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b sft --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 ### 02_if_rl.sh
 #!/bin/bash
 #SBATCH --job-name=cascade2_30b_a3b-2855b120.if_rl
@@ -75,7 +75,7 @@ queue_again() {
 }
 trap queue_again EXIT
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b if_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b if_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 ### 03_multi_domain_rl.sh
 #!/bin/bash
 #SBATCH --job-name=cascade2_30b_a3b-2855b120.multi_domain_rl
@@ -114,7 +114,7 @@ queue_again() {
 }
 trap queue_again EXIT
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b multi_domain_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b multi_domain_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 ### 04_rlhf_teacher.sh
 #!/bin/bash
 #SBATCH --job-name=cascade2_30b_a3b-2855b120.rlhf_teacher
@@ -153,7 +153,7 @@ queue_again() {
 }
 trap queue_again EXIT
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b rlhf_teacher --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b rlhf_teacher --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 ### 05_mopd.sh
 #!/bin/bash
 #SBATCH --job-name=cascade2_30b_a3b-2855b120.mopd
@@ -192,7 +192,7 @@ queue_again() {
 }
 trap queue_again EXIT
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b mopd --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b mopd --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 ### 06_rlhf.sh
 #!/bin/bash
 #SBATCH --job-name=cascade2_30b_a3b-2855b120.rlhf
@@ -231,7 +231,7 @@ queue_again() {
 }
 trap queue_again EXIT
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b rlhf --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b rlhf --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 ### 07_long_context_rl.sh
 #!/bin/bash
 #SBATCH --job-name=cascade2_30b_a3b-2855b120.long_context_rl
@@ -270,7 +270,7 @@ queue_again() {
 }
 trap queue_again EXIT
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b long_context_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b long_context_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 ### 08_code_rl.sh
 #!/bin/bash
 #SBATCH --job-name=cascade2_30b_a3b-2855b120.code_rl
@@ -309,7 +309,7 @@ queue_again() {
 }
 trap queue_again EXIT
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b code_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b code_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 ### 09_swe_agentless_rl.sh
 #!/bin/bash
 #SBATCH --job-name=cascade2_30b_a3b-2855b120.swe_agentless_rl
@@ -348,7 +348,7 @@ queue_again() {
 }
 trap queue_again EXIT
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b swe_agentless_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b swe_agentless_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage
 ### 10_swe_agentic_rl.sh
 #!/bin/bash
 #SBATCH --job-name=cascade2_30b_a3b-2855b120.swe_agentic_rl
@@ -387,4 +387,4 @@ queue_again() {
 }
 trap queue_again EXIT
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 python3 -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b swe_agentic_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- python3 -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --wait=60 --kill-on-bad-exit=1 /venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b swe_agentic_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /venv/bin/python -m cascade_rl.launchers.stage.run_stage

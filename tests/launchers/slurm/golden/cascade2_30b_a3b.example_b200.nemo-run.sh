@@ -63,7 +63,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/01_sft/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image nvcr.io#nvidia/pytorch:26.02-py3 --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/sft:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b sft --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/01_sft/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image /lustre/cascade/cascade.sqsh --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/sft:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b sft --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
@@ -140,7 +140,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image nvcr.io#nvidia/pytorch:26.02-py3 --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/if_rl:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b if_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/02_if_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image /lustre/cascade/cascade.sqsh --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/if_rl:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b if_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
@@ -217,7 +217,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image nvcr.io#nvidia/pytorch:26.02-py3 --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/multi_domain_rl:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b multi_domain_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/03_multi_domain_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image /lustre/cascade/cascade.sqsh --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/multi_domain_rl:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b multi_domain_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
@@ -294,7 +294,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image nvcr.io#nvidia/pytorch:26.02-py3 --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/rlhf_teacher:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b rlhf_teacher --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/04_rlhf_teacher/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image /lustre/cascade/cascade.sqsh --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/rlhf_teacher:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b rlhf_teacher --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
@@ -371,7 +371,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image nvcr.io#nvidia/pytorch:26.02-py3 --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/mopd:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b mopd --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/05_mopd/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image /lustre/cascade/cascade.sqsh --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/mopd:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b mopd --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
@@ -448,7 +448,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image nvcr.io#nvidia/pytorch:26.02-py3 --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/rlhf:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b rlhf --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/06_rlhf/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image /lustre/cascade/cascade.sqsh --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/rlhf:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b rlhf --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
@@ -525,7 +525,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image nvcr.io#nvidia/pytorch:26.02-py3 --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/long_context_rl:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b long_context_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/07_long_context_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image /lustre/cascade/cascade.sqsh --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/long_context_rl:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b long_context_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
@@ -602,7 +602,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image nvcr.io#nvidia/pytorch:26.02-py3 --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/code_rl:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b code_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/08_code_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image /lustre/cascade/cascade.sqsh --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/code_rl:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b code_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
@@ -679,7 +679,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image nvcr.io#nvidia/pytorch:26.02-py3 --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/swe_agentless_rl:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b swe_agentless_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/09_swe_agentless_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image /lustre/cascade/cascade.sqsh --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/swe_agentless_rl:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b swe_agentless_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
@@ -756,7 +756,7 @@ trap queue_again EXIT
 
 # Command 1
 
-srun --output /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image nvcr.io#nvidia/pytorch:26.02-py3 --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/swe_agentic_rl:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b swe_agentic_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /lustre/cascade/venv/bin/python -m cascade_rl.launchers.stage.run_stage
+srun --output /shared/runs/cascade2_30b_a3b/stages/10_swe_agentic_rl/logs/job_%j_${SLURM_RESTART_COUNT:-0}.out --container-image /lustre/cascade/cascade.sqsh --container-mounts /lustre:/lustre,/shared/runs/cascade2_30b_a3b:/shared/runs/cascade2_30b_a3b,/work/out/experiments/cascade2_30b_a3b-2855b120/cascade2_30b_a3b-2855b120_ID/swe_agentic_rl:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 --cpus-per-task=112 --no-container-mount-home /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.in_job /shared/runs/cascade2_30b_a3b swe_agentic_rl --workdir /work --nproc-per-node 8 --devices gpu --attempts 3 -- /opt/cascade/.venv/bin/python -m cascade_rl.launchers.stage.run_stage
 
 exitcode=$?
 
