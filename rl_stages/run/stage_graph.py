@@ -2,8 +2,8 @@
 
 Guarantees: a stage's hash changes with its own settings, its data, its parent, its teachers and the files that it
 reads, and with nothing else. Settings that change how a stage runs but not what it computes (ranks, layout,
-checkpoints, gates) do not change it; of a layout, the precisions of trainer and engines do. With a few settings that do,
-a folder keeps its work (`upgrade/same_weights.py`). Nor does a new version whose new keys have their defaults
+checkpoints, gates) do not change it; of a layout, the precisions of trainer and engines do. With a few settings that
+do, a folder keeps its work (`upgrade/same_weights.py`). Nor does a new version whose new keys have their defaults
 (`rl_stages/config/differences.py`).
 """
 

@@ -114,11 +114,11 @@ def _plain(row: Row, where: str) -> Row:
     if "messages" in row or not all(name in row for name in ANSWERS):
         return row
     if "prompt" in row:
-        return row | {"messages": row["prompt"], **{name: _last_turn(row[name]) for name in ANSWERS}}
+        return {**row, "messages": row["prompt"], **{name: _last_turn(row[name]) for name in ANSWERS}}
     chosen, rejected = (row[name] for name in ANSWERS)
     if not isinstance(chosen, list) or not isinstance(rejected, list) or chosen[:-1] != rejected[:-1]:
         raise RowError(f"{where}: expected 'prompt', or conversations that differ in their last turn; found neither")
-    return row | {"messages": chosen[:-1], **{name: _last_turn(row[name]) for name in ANSWERS}}
+    return {**row, "messages": chosen[:-1], **{name: _last_turn(row[name]) for name in ANSWERS}}
 
 
 def _last_turn(answer: Any) -> Any:

@@ -15,8 +15,10 @@ from cascade_rl.launchers.verify.published.case import Case, asking
 from cascade_rl.rl_stages.data.rows import Row
 
 TYPES = {"dict": "object", "float": "number", "tuple": "array"}  # Python's names in place of JSON Schema's
-SETS = ("simple_python", "multiple", "parallel", "parallel_multiple")
-SETS += ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple")
+SETS = (
+    *("simple_python", "multiple", "parallel", "parallel_multiple"),
+    *("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple"),
+)
 WITHOUT_CALL = ("irrelevance", "live_irrelevance")
 Call = dict[str, Any]
 

@@ -118,7 +118,7 @@ def _note(row: dict[str, Any], reward: float) -> None:
 
 
 class _Module(ModuleType):
-    __path__ = ()
+    __path__: list[str] = []  # noqa: RUF012 - a package's
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -154,7 +154,7 @@ def without_asserts(source: str) -> str:
 
 
 def pytest_configure() -> None:
-    sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Finder())
 
 
 def pytest_pyfunc_call(pyfuncitem: Any) -> bool:

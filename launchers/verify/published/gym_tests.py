@@ -40,8 +40,15 @@ def _notes(source: str) -> list[dict[str, Any]]:
         options = ("-qs", "-c", os.devnull, "--rootdir", place, "--import-mode=importlib", "-p", gym_recorder.__name__)
         alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", gym_recorder.NOTES: str(notes)}
         command = (sys.executable, "-m", "pytest", *options, str(test))
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        subprocess.run(command, env=os.environ | alone, cwd=place, timeout=MOST_SECONDS, check=False, **quiet)
+        subprocess.run(
+            command,
+            env=os.environ | alone,
+            cwd=place,
+            timeout=MOST_SECONDS,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
         return [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
 
 

@@ -17,7 +17,8 @@ Question = tuple[str, str, Mapping[str, Any], str]
 
 def main(folder: str) -> None:
     sys.path.append(folder)
-    nltk, langdetect = import_module("nltk"), import_module("langdetect")
+    nltk: Any = import_module("nltk")
+    langdetect: Any = import_module("langdetect")
     nltk.download = lambda *_, **__: False  # it is asked for as the checkers are imported
     langdetect.DetectorFactory.seed = 0
     names = ("ifeval", "ifbench")

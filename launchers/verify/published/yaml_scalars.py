@@ -6,7 +6,7 @@ Its scalars with a tag are left out: an answer may have none.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import yaml
@@ -16,7 +16,7 @@ from cascade_rl.launchers.verify.published.case import Case, asking
 TABLE = "yamlcore-*/tests/data/core.schema"
 TYPES = {"bool": "boolean", "int": "integer", "float": "number", "inf": "number", "nan": "number", "null": "null"}
 NOT_IN_JSON = ("inf", "nan")
-READ = {"bool": "true()".__eq__, "int": int, "float": float, "null": lambda _: None}
+READ: dict[str, Callable[[str], object]] = {"bool": "true()".__eq__, "int": int, "float": float, "null": lambda _: None}
 
 
 def cases(folder: Path) -> Iterator[Case]:

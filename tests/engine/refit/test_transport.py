@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from inspect import signature
 from typing import Any
 from unittest import mock
 

@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from cascade_rl.engine.cluster.node import Node, NodeLost, ThisNode
+from cascade_rl.engine.core.settings import Precision
 from cascade_rl.engine.rollout.protocol import StartServer
 from cascade_rl.engine.rollout.server_process import end_server, launch_server
 from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.conversation import Conversation
@@ -39,7 +40,7 @@ class BradleyTerryScorer:
     """
 
     def __init__(
-        self, folder: Path, dtype: str, log_path: Path, nodes: Sequence[Node] = (ThisNode(),), per_node: int = 1
+        self, folder: Path, dtype: Precision, log_path: Path, nodes: Sequence[Node] = (ThisNode(),), per_node: int = 1
     ) -> None:
         self.folder = folder
         model = Model(folder, dtype)
