@@ -10,7 +10,6 @@ import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
@@ -62,8 +61,7 @@ class Refit:
     @property
     def exact(self) -> bool:
         """Whether both sides compute in float32."""
-        ours = next(self.trainer.module.parameters()).dtype
-        return ours == torch.float32 and self.config.dtype == "float32"
+        return self.trainer.parallel.precision == self.config.dtype == "float32"
 
     def require_fresh(self, gap: Gap) -> None:
         """Raises StaleWeights unless `gap`, the probe's, is within `probe_bound` and `probe_mean_bound`."""

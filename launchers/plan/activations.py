@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cascade_rl.engine.core.settings import ParallelConfig
-from cascade_rl.launchers.plan.model import Model, recomputed, trained_itemsize
+from cascade_rl.launchers.plan.model import Model, trained_itemsize
 
 FLOAT32, INT64 = 4, 8
 
@@ -41,7 +41,7 @@ def layer_bytes(model: Model, symbol: str, parallel: ParallelConfig) -> float:
 
 def kept_bytes(model: Model, symbol: str, parallel: ParallelConfig) -> float:
     """Bytes per token of one layer from its forward to its backward pass. Recomputed in full, it keeps its input."""
-    cuts = replace(Cuts.of(parallel), again=recomputed(parallel))
+    cuts = replace(Cuts.of(parallel), again=frozenset(parallel.recompute))
     return (
         cuts.itemsize * model.hidden / cuts.rows if "full" in cuts.again else LAYERS[symbol](model, model.config, cuts)
     )

@@ -105,11 +105,6 @@ def trained_itemsize(parallel: ParallelConfig) -> int:
     return 2 if parallel.precision == "bfloat16" else 4
 
 
-def recomputed(parallel: ParallelConfig) -> frozenset[str]:
-    """What backward computes again, by Megatron's names: "full", or parts of layers."""
-    return frozenset(getattr(parallel, "recompute", ()))
-
-
 def model_of(base: BaseModel) -> Model:
     """The model of `base.hf_config`, of the folder `base.hf`, or of `base.published` if that folder is not here.
 

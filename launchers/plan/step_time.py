@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
 from cascade_rl.launchers.plan.engine_memory import EngineWorker
 from cascade_rl.launchers.plan.hardware import Assumed, Gpu
-from cascade_rl.launchers.plan.model import Model, recomputed
+from cascade_rl.launchers.plan.model import Model
 from cascade_rl.launchers.plan.storage import sample_bytes
 from cascade_rl.launchers.plan.workload import Workload
 from cascade_rl.rl_stages.config.cascade import Layout
@@ -95,7 +95,7 @@ def forward_seconds(model: Model, stage: Stage, layout: Layout, work: Workload, 
 
 def passes(parallel: ParallelConfig) -> int:
     """How many forward passes an update takes."""
-    return FORWARD_AND_BACKWARD + bool(MOST_OF_A_LAYER & recomputed(parallel))
+    return FORWARD_AND_BACKWARD + bool(MOST_OF_A_LAYER & set(parallel.recompute))
 
 
 def _bubble(stage: Stage, layout: Layout, work: Workload) -> float:

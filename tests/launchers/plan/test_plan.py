@@ -27,7 +27,7 @@ from cascade_rl.engine.train.losses import SftLoss
 from cascade_rl.engine.train.packing import pack
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.launchers import plan
-from cascade_rl.launchers.plan import activations, command, step_time
+from cascade_rl.launchers.plan import activations, command
 from cascade_rl.launchers.plan.activations import Cuts, embedding_bytes, final_bytes, layer_bytes
 from cascade_rl.launchers.plan.cascade_plan import plan_cascade
 from cascade_rl.launchers.plan.engine_memory import EngineWorker
@@ -327,15 +327,12 @@ def test_what_stays_after_a_step_and_what_a_checkpoint_gathers_is_on_the_gpu() -
         ("moe_act", {}, 3),
     ],
 )
-def test_what_is_recomputed_is_not_kept(
-    again: str, kept: dict[str, float], forwards: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_recomputed_is_not_kept(again: Recomputed, kept: dict[str, float], forwards: int) -> None:
     """Of hidden size 2,688 in bfloat16, on two ranks under sequence parallelism: the input, and of experts the norm's
     input, output and float32 beside. One layer at a time has all."""
-    setting = of_nano(ParallelConfig(tensor=2, context=8, expert=8, sequence=True))
-    parallel, plain = setting.layout.parallel, plan_stage(setting)
-    for module in (activations, step_time):
-        monkeypatch.setattr(module, "recomputed", lambda _: frozenset({again}))
+    cuts = ParallelConfig(tensor=2, context=8, expert=8, sequence=True)
+    plain, setting = plan_stage(of_nano(cuts)), of_nano(replace(cuts, recompute=(again,)))
+    parallel = setting.layout.parallel
     for symbol, expected in kept.items():
         assert activations.kept_bytes(setting.model, symbol, parallel) == expected
     (train,) = (phase for phase in plan_stage(setting).phases if phase.name == "train")
