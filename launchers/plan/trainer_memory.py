@@ -63,11 +63,8 @@ class TrainerRank:
         state = self._state
         process = GIB * (self.assumed.context_gib + self.assumed.communicators_gib)
         held = {"weights": state.weights, "gradients": state.gradients, "optimizer": state.optimizer}
-        return {
-            **held,
-            "copy": state.weights if has_copy(self.stage) and not self.parallel.offload_reference else 0,
-            "process": process,
-        }
+        copy = has_copy(self.stage) and not self.parallel.offload_reference
+        return {**held, "copy": state.weights if copy else 0, "process": process}
 
     def training(self) -> Terms:
         """The peak, right after the last forward pass, when the schedule holds the most micro-batches."""

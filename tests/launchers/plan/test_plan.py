@@ -19,7 +19,7 @@ from torch import Tensor
 from cascade_rl.engine.backend import ssm
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.rollouts import Sampling
-from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig
+from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, Recomputed, RolloutConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import read_config
 from cascade_rl.engine.models.memory import StateBytes
