@@ -51,7 +51,7 @@ def rule(cascade: Cascade) -> str:
         f"{LEARNING_STEPS} steps of the first SFT at a rate of {LEARNING_RATE:g}; {HELDOUT} held-out prompts per "
         f"domain, gates of {GATE}, no min_best_reward; judges on servers: a stand-in that speaks their protocol; no "
         "fields of parallel.megatron and rollout.vllm, which may need a GPU; "
-        f"engines in float32 on this CPU. Layout: {cascade.hardware}"
+        f"float32 on this CPU. Layout: {cascade.hardware}"
     )
 
 
@@ -170,7 +170,6 @@ def _small_layout(layout: Layout, dense: ParallelConfig) -> Layout:
         expert=RANKS if layout.parallel.expert > 1 and dense.pipeline == 1 else 1,
         sequence=layout.parallel.sequence and dense.tensor > 1,
         recompute=layout.parallel.recompute,
-        precision=layout.parallel.precision,
     )
     return Layout(nproc=RANKS, parallel=parallel, rollout=_small_rollout(layout.rollout))
 

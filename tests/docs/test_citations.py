@@ -29,6 +29,8 @@ MADE = {
     "inputs.json", "lineage.json", "parity.json", "scores.json",
     # by a command that is asked to write it
     "certificate.json", "jobs.json", "out/jobs.json", "out/NN_stage.sh", "plan.json",
+    # by `cascade eval`
+    "OUT/results.json", "OUT/settings.json", "settings.json",
     # by `cascade new`
     "launcher.py", "mine/launcher.py", "model.json", "reward.py", "test_reward.py",
 }  # fmt: skip
