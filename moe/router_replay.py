@@ -116,7 +116,9 @@ class RouterReplay:
         with _with(routes):
             yield
 
-    def take_replayed_rows(self) -> int:
-        """Number of (token, layer) choices replayed since the last call, each counted once."""
-        passes, self._replayed = self._replayed, []
-        return int(torch.stack(passes).sum()) if passes else 0
+    def start_counting(self) -> None:
+        self._replayed = []
+
+    def replayed_rows(self) -> int:
+        """Number of (token, layer) choices replayed since `start_counting`, each counted once."""
+        return int(torch.stack(self._replayed).sum()) if self._replayed else 0

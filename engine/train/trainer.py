@@ -140,7 +140,7 @@ class Trainer:
 
     def replayed_log_probs(self, sequences: Sequence[TrainSequence]) -> tuple[list[np.ndarray], float]:
         """`log_probs`, and the share of the experts that came from the sequences' routes, as in `update`."""
-        self.replay.take_replayed_rows()
+        self.replay.start_counting()
         logprobs = self.log_probs(sequences)
         return logprobs, self._replayed_fraction(self._held(self.local_batches(sequences)))
 
@@ -197,7 +197,7 @@ class Trainer:
         for chunk in self.ddp:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
-        self.replay.take_replayed_rows()
+        self.replay.start_counting()
         outputs = self._run(batches, partial(self._loss_step, loss, denominator), forward_only=False)
         replayed = self._replayed_fraction(batches)
         expert_tokens = self.balance.take()
@@ -322,7 +322,7 @@ class Trainer:
         """Replayed choices over all choices of real tokens, on the worst rank; 1.0 for a dense model."""
         real = sum(int((self._local(batch.targets) != IGNORED).sum()) for batch in batches)
         choices = real * len(self.replay.replays)
-        return least(self.replay.take_replayed_rows() / choices if choices else 1.0)
+        return least(self.replay.replayed_rows() / choices if choices else 1.0)
 
 
 def _adamw(config: OptimizerConfig, parallel: ParallelConfig, params_dtype: torch.dtype) -> MegatronOptimizerConfig:

@@ -67,7 +67,7 @@ def test_without_a_target_the_router_chooses(replaying: RouterReplay) -> None:
         values, indices = choose(replay, scores)
     assert torch.equal(indices, scores.topk(TOPK).indices)
     assert torch.equal(values, scores.topk(TOPK).values)
-    assert replaying.take_replayed_rows() == 0
+    assert replaying.replayed_rows() == 0
 
 
 def test_captured_rows_are_replayed_and_the_others_are_not(replaying: RouterReplay) -> None:
@@ -83,7 +83,9 @@ def test_captured_rows_are_replayed_and_the_others_are_not(replaying: RouterRepl
     assert torch.equal(values, scores.gather(1, indices))
     with target(replaying, rows) as replay:
         choose(replay, scores)
-    assert (replaying.take_replayed_rows(), replaying.take_replayed_rows()) == (2 * (TOKENS - 2), 0)
+    assert replaying.replayed_rows() == 2 * (TOKENS - 2)
+    replaying.start_counting()
+    assert replaying.replayed_rows() == 0
 
 
 def test_the_gradient_goes_to_the_replayed_scores(replaying: RouterReplay) -> None:
@@ -109,7 +111,7 @@ def test_what_is_computed_again_has_the_routes_of_its_own_micro_batch(replaying:
         values[batch].sum().backward()
         chosen = torch.zeros(TOKENS, EXPERTS).scatter(1, rows[batch], 1.0)
         assert torch.equal(scores[batch].grad, chosen)
-    assert replaying.take_replayed_rows() == 2 * TOKENS
+    assert replaying.replayed_rows() == 2 * TOKENS
 
 
 @pytest.mark.parametrize("shape", [(TOKENS - 1, TOPK), (TOKENS, TOPK + 1)])
@@ -142,7 +144,7 @@ def test_megatron_weighs_replayed_experts_by_their_own_scores(score_function: st
     weights = weights / weights.sum(1, keepdim=True) * (2.5 if sigmoid else 1)
     assert torch.equal(routing_map, chosen)
     torch.testing.assert_close(probs, weights)
-    assert replaying.take_replayed_rows() == TOKENS
+    assert replaying.replayed_rows() == TOKENS
 
 
 def choices(model: torch.nn.Module) -> list[list[int]]:
@@ -159,7 +161,7 @@ def layers_and_choices(hf: dict, parallel: ParallelConfig) -> tuple[list[int], l
     with replay.of(routes):
         chosen = choices(model)
     assert choices(model) != chosen  # they choose for themselves again
-    return [router.layer for router in replay.replays], chosen, replay.take_replayed_rows()
+    return [router.layer for router in replay.replays], chosen, replay.replayed_rows()
 
 
 def test_each_router_gets_its_own_layer_also_on_a_pipeline_stage(hf_config: dict) -> None:

@@ -36,7 +36,7 @@ CASES = {
     ("nemotron_h", "1 in bfloat16"): ParallelConfig(precision="bfloat16"),
 }
 # Of the product's own lines in a phase of one rank: for each micro-batch, and beside them.
-WAITS = {"probe": (2, 2), "log-probs": (2, 0), "RL": (1, 7), "SFT": (1, 6), "digest": (0, 1), "load": (0, 0)}
+WAITS = {"probe": (2, 1), "log-probs": (2, 0), "RL": (1, 6), "SFT": (1, 4), "digest": (0, 1), "load": (0, 0)}
 LAYERS = ("return model(", "get_forward_backward_func()", "_torch.py")  # Megatron's, and those that stand for a card's
 
 
@@ -134,17 +134,15 @@ def a_step_with_a_tensor_of_the_host(model: Path) -> Counter[str]:
     with pretended_card() as card:
         trainer = on_card(card, model, ONE)
         card.mixes = Counter()
-        for _, replay in trainer.replay.replays:
-            replay.replayed_rows = torch.zeros((), dtype=torch.int64)
+        replaying = trainer.replay.of
+        trainer.replay.of = lambda chosen: replaying(chosen.cpu())
         trainer.replayed_log_probs(sequences(EXPERTS[model.name]))
         return card.mixes
 
 
-def test_a_counter_on_the_host_is_found(models: Path) -> None:
-    """As there was one in the first forward pass with routes."""
+def test_routes_on_the_host_are_found(models: Path) -> None:
     (mixes,) = run_ranks(1, a_step_with_a_tensor_of_the_host, models / "nemotron_h")
-    assert all("aten.add_" in mix and "moe/router_replay.py" in mix for mix in mixes)
-    assert mixes
+    assert any("aten.where" in mix and "moe/router_replay.py" in mix for mix in mixes)
 
 
 def reduced_on_the_host() -> Counter[str]:

@@ -15,7 +15,7 @@ from cascade_rl.engine.models import read_config
 from cascade_rl.engine.train.losses import SftLoss
 from cascade_rl.engine.train.trainer import Trainer
 from tests.engine.models import tiny
-from tests.engine.train.test_invariance import EXPERTS, OPTIMIZER, TP2, gaps, in_hf_names, sequence, whole_gradients
+from tests.engine.train.test_invariance import EXPERTS, OPTIMIZER, TP2, in_hf_names, sequence, whole_gradients
 from tests.gloo import run_ranks
 
 PP2 = ParallelConfig(pipeline=2)
@@ -30,12 +30,10 @@ PARTS = ("core_attn", "layernorm", "mlp", "moe", "moe_act", "shared_experts")
 OVERLAP = MegatronFields(overlap_grad_reduce=True, bucket_size=2000)
 WAYS: dict[str, dict] = {
     "full": {"recompute": ("full",)},
-    "every second layer's input": {"recompute": ("full",), "megatron": MegatronFields(recompute_num_layers=2)},
     "the first layer": {
         "recompute": ("full",),
         "megatron": MegatronFields(recompute_method="block", recompute_num_layers=1),
     },
-    "experts": {"recompute": ("moe",)},
     "experts, outputs freed": {
         "recompute": ("moe",),
         "megatron": MegatronFields(deallocate_pipeline_outputs=True),
@@ -45,13 +43,18 @@ WAYS: dict[str, dict] = {
     "gradients overlap": {"megatron": OVERLAP},
     "weights overlap": {"megatron": replace(OVERLAP, overlap_param_gather=True), "recompute": ("full",)},
 }
-MATRIX = {
-    "1": ["full", "every second layer's input", "experts", "all parts", "gradients overlap"],
-    "DP2": ["gradients overlap", "weights overlap"],
-    "PP2": ["full", "the first layer", "experts, outputs freed", "weights overlap"],
-    "PP2 VP2": ["full", "gradients overlap"],
-    "TP2 SP EP2": ["full", "all parts", "weights overlap", "shared experts beside the others"],
-}
+LONG = pytest.mark.long
+CASES = [
+    ("1", ["full", "all parts"]),
+    ("DP2", ["weights overlap"]),
+    ("PP2", ["full", "experts, outputs freed"]),
+    ("TP2 SP EP2", ["full", "all parts"]),
+    pytest.param("1", ["gradients overlap"], marks=LONG),
+    pytest.param("DP2", ["gradients overlap"], marks=LONG),
+    pytest.param("PP2", ["the first layer", "weights overlap"], marks=LONG),
+    pytest.param("PP2 VP2", ["full", "gradients overlap"], marks=LONG),
+    pytest.param("TP2 SP EP2", ["weights overlap", "shared experts beside the others"], marks=LONG),
+]
 
 
 def batch(*, routed: bool) -> list[TrainSequence]:
@@ -65,8 +68,8 @@ def answer(model: Path, parallel: ParallelConfig, routed: bool) -> tuple[dict, d
     """Metrics and tokens per expert of an update in two parts; gradients of the first; log-probs after it."""
     policy = Trainer(read_config(model), parallel, OPTIMIZER, total_steps=4, token_budget=32, seed=1)
     policy.load_hf(model)
-    buckets = sum(len(buffer.buckets) for ddp in policy.ddp for buffer in ddp.buffers)
-    assert (buckets > len(policy.ddp)) == policy.ddp_config.overlap_grad_reduce
+    if parallel_state.get_pipeline_model_parallel_rank() == 0:  # the others have one bucket, as Megatron makes it
+        assert (len(policy.ddp[0].buffers[0].buckets) > 1) == policy.ddp_config.overlap_grad_reduce
     step = policy.optimizer.step
     gradients = {}
 
@@ -80,21 +83,27 @@ def answer(model: Path, parallel: ParallelConfig, routed: bool) -> tuple[dict, d
     return metrics, gradients, policy.expert_tokens, np.concatenate(policy.log_probs(batch(routed=routed)))
 
 
-def compared(model: Path, layout: str) -> dict[tuple[str, bool], tuple]:
-    """For each way, with and without routes: metrics and those without it, the largest gap of a gradient, whether the
-    experts got the same tokens, the largest gap of a log-prob after the step."""
+def gap(found: np.ndarray, expected: np.ndarray) -> float:
+    """Norm of the difference by the norm, of what this rank holds. An expert without tokens has no gradient."""
+    difference, whole = (np.linalg.norm(np.nan_to_num(tensor)) for tensor in (found - expected, expected))
+    return float(difference / max(whole, 1e-12))
+
+
+def compared(model: Path, layout: str, ways: list[str]) -> dict[tuple[str, bool], tuple]:
+    """For each way with routes, and for the first without: metrics and those of no such way, the largest gap of a
+    gradient, whether the experts got the same tokens, the largest gap of a log-prob after the step."""
     _, parallel = LAYOUTS[layout]
     initialize_distributed(parallel, seed=1)
     found = {}
     for routed in (True, False):
         metrics, gradients, tokens, after = answer(model, parallel, routed)
-        for way in MATRIX[layout]:
+        for way in ways if routed else ways[:1]:
             parallel_state.destroy_model_parallel()
             cut_ranks(parallel)
             here = answer(model, replace(parallel, **WAYS[way]), routed)
             same_tokens = np.array_equal(here[2], tokens)
-            gap = max(gaps(here[1], gradients))
-            found[way, routed] = here[0], metrics, gap, same_tokens, float(np.abs(here[3] - after).max())
+            worst = max((gap(tensor, gradients[name]), name) for name, tensor in here[1].items())
+            found[way, routed] = here[0], metrics, worst, same_tokens, float(np.abs(here[3] - after).max())
     return found
 
 
@@ -105,11 +114,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_an_update_is_the_same(layout: str, model: Path) -> None:
-    for rank in run_ranks(LAYOUTS[layout][0], compared, model, layout):
-        for (way, routed), (metrics, expected, gap, same_tokens, after) in rank.items():
-            assert gap < (1e-5, ""), (way, routed)
+@pytest.mark.parametrize(("layout", "ways"), CASES)
+def test_an_update_is_the_same(layout: str, ways: list[str], model: Path) -> None:
+    for rank in run_ranks(LAYOUTS[layout][0], compared, model, layout, ways):
+        for (way, routed), (metrics, expected, worst, same_tokens, after) in rank.items():
+            assert worst < (1e-5, ""), (way, routed)
             assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-7), (way, routed)
             assert metrics["replay_fraction"] == float(routed), way
             assert same_tokens, (way, routed)

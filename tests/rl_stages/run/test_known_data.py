@@ -85,7 +85,7 @@ def test_a_row_that_is_none_is_found_in_a_file_that_was_known(data: Path, tmp_pa
     keep(data, range(100, 200))
     with data.open("a") as file:
         file.write("{}\n")
-    with pytest.raises(UserError, match=r"math\.jsonl:101: expected 'agent_ref'"):
+    with pytest.raises(UserError, match=r"math\.jsonl:101: expected 'prompt', or NeMo-Gym's 'responses_create_params'"):
         launch(tmp_path / "run", cascade(data))
 
 
@@ -117,6 +117,6 @@ def test_the_files_of_a_folder_are_known_by_name(data: Path, reads: list[str], t
 
 def test_what_is_no_longer_asked_for_is_forgotten(data: Path, tmp_path: Path) -> None:
     launch(tmp_path / "run", cascade(data))
-    assert json.loads((tmp_path / "run" / INPUTS).read_text())["tasks, 0.1 held out"].keys() == {str(data)}
+    assert json.loads((tmp_path / "run" / INPUTS).read_text())["tasks, 0.1 held out, else of math"].keys() == {str(data)}
     launch(tmp_path / "run", replace(cascade(data), stages=CASCADE.stages))
-    assert json.loads((tmp_path / "run" / INPUTS).read_text())["tasks, 0.1 held out"] == {}
+    assert json.loads((tmp_path / "run" / INPUTS).read_text())["tasks, 0.1 held out, else of math"] == {}
