@@ -46,7 +46,7 @@ def mark(item: pytest.Function) -> None:
         names.discard("RolloutEngine")
     for marker in sorted({marker for name in STARTS.keys() & names for marker in STARTS[name]}):
         item.add_marker(marker)
-    if not any(map(item.get_closest_marker, MARKERS)):
+    if not any(map(item.get_closest_marker, (*MARKERS, "long"))):
         item.add_marker("pure")
 
 
