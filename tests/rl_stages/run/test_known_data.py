@@ -117,8 +117,7 @@ def test_the_files_of_a_folder_are_known_by_name(data: Path, reads: list[str], t
 
 def test_what_is_no_longer_asked_for_is_forgotten(data: Path, tmp_path: Path) -> None:
     launch(tmp_path / "run", cascade(data))
-    assert json.loads((tmp_path / "run" / INPUTS).read_text())["tasks, 0.1 held out, else of math"].keys() == {
-        str(data)
-    }
+    what = "tasks, 0.1 held out, else of math"
+    assert json.loads((tmp_path / "run" / INPUTS).read_text())[what].keys() == {str(data)}
     launch(tmp_path / "run", replace(cascade(data), stages=CASCADE.stages))
-    assert json.loads((tmp_path / "run" / INPUTS).read_text())["tasks, 0.1 held out, else of math"] == {}
+    assert json.loads((tmp_path / "run" / INPUTS).read_text())[what] == {}
