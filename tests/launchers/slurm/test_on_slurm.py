@@ -233,12 +233,12 @@ def test_a_failing_stage_cancels_what_depends_on_it(slurm: VirtualSlurm, scenari
 
 def test_a_changed_stage_is_not_submitted_again_without_leave(slurm: VirtualSlurm, scenario: Scenario) -> None:
     run = scenario.failing.run
-    command = [NEMO_RUN, FAKE, "--cluster", "ci", "sft.token_budget=256"]
+    command = [NEMO_RUN, FAKE, "--cluster", "ci", "sft.optimizer.lr=1e-4"]
     told = subprocess.run(
         command, cwd=run.parents[1], env=slurm.environment, capture_output=True, text=True, check=False
     )
     assert told.returncode == 2
-    assert "  01_sft (done): sft.token_budget 512 -> 256\n" in told.stderr
+    assert "  01_sft (done): sft.optimizer.lr 5e-05 -> 0.0001\n" in told.stderr
     assert "--rerun sft,side_rl: " in told.stderr
     assert (run / "stages/01_sft/done").exists() and not (run / "superseded").exists()
     assert slurm.ask("squeue", "--noheader") == ""
