@@ -1,5 +1,6 @@
 """The shim does nothing where CUDA exists, hides no call that it does not name, and patches what is there."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -74,6 +75,11 @@ def changes_on_install() -> dict[str, set[str]]:
     }
 
 
+def source_of(owner: str) -> str:
+    """Of a module; of a class none: nothing is invented in it."""
+    return inspect.getsource(sys.modules[owner]) if owner in sys.modules else ""
+
+
 def test_only_listed_names_change_and_each_of_them_existed() -> None:
     """A patch of a name that a newer torch or Megatron no longer has would do nothing, silently."""
     [changes] = run_ranks(1, changes_on_install)
@@ -81,7 +87,9 @@ def test_only_listed_names_change_and_each_of_them_existed() -> None:
     assert len(changes) == len(PATCHED)
     for owner, names in changes.items():
         assert names, f"{owner} is not patched at all"
-        assert not [name for name in names if name.startswith("+")], owner
+        # what a module imports from Transformer Engine is missing without it, but the module names it
+        invented = [name for name in names if name.startswith("+") and name[1:] not in source_of(owner)]
+        assert not invented, owner
 
 
 def error_of(call: Any) -> str:
