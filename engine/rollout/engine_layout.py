@@ -41,7 +41,7 @@ def check_build(rollout: RolloutConfig) -> None:
     for name, reason in vllm_cpu_patches.refused().items():
         if getattr(rollout, name):
             raise UserError(f"rollout.{name}: expected False, since the CPU build of vLLM {reason}; found True.")
-    for name in vllm_cpu_patches.FIXED if vllm_cpu_patches.installed() and rollout.vllm else ():
+    for name in vllm_cpu_patches.fixed() if rollout.vllm else ():
         if (given := getattr(rollout.vllm, name)) is not None:
             raise UserError(
                 f"rollout.vllm.{name}: expected none, since the CPU build of vLLM works with one value only; found "

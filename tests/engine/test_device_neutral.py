@@ -23,11 +23,15 @@ MAY_KNOW = (
     "engine/backend/cards.py",  # what a card says of itself
     "engine/backend/cpu_shim.py",
     "engine/backend/wire.py",  # between two processes, of which one has no `backend()`
+    "engine/train/fake_card.py",  # tensors that are on a card by name alone
+    "engine/train/fake_kernels.py",
+    "engine/train/dry_step.py",
     "kernels/runtime/launch.py",  # Triton where the tensors of an op are on a card
     "kernels/parts/slabs.py",  # products that cuBLAS has and the CPU has not
     "kernels/bench/",
     "kernels/gate.py",  # compiles for cards that are not here
-    "launchers/bench/refit.py",  # of CPU processes
+    "launchers/bench/control.py",  # of CPU processes
+    "launchers/bench/refit.py",  # the same
     "launchers/slurm/jobs.py",  # what a node is probed for
     "launchers/stage/in_job.py",  # the same
     "rl_stages/sandbox/walls/confinement.py",  # `cpu` is prlimit's name of processor time

@@ -67,6 +67,11 @@ def refused() -> dict[str, str]:
     return REFUSED if installed() else {}
 
 
+def fixed() -> tuple[str, ...]:
+    """Fields of EngineArgs whose values the vLLM of this environment needs."""
+    return FIXED if installed() else ()
+
+
 def takes_cards() -> bool:
     """Whether an engine computes on CUDA devices."""
     return not installed()

@@ -1,5 +1,6 @@
 """The fields of vLLM that a launcher may pass on reach an engine's arguments, and no others do."""
 
+from dataclasses import fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -48,7 +49,7 @@ def test_what_an_engine_is_started_with_cannot_be_passed(folder: Path) -> None:
 
 
 def test_every_field_is_vllms_with_its_type() -> None:
-    theirs = get_type_hints(EngineArgs)
+    theirs = {item.name: item.type for item in fields(EngineArgs)}
     assert set(" ".join(VllmFields.OWNED.values()).split()) <= theirs.keys()
     for name, hint in get_type_hints(VllmFields).items():
         if name in VllmFields().names():

@@ -6,13 +6,18 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from cascade_rl.engine.backend.cpu_shim import CudaToCpu
 from cascade_rl.engine.train.fake_card import CARD, FakeCard, HostReads
 
 HIDDEN = 64
 
 
 @pytest.fixture
-def card() -> Iterator[FakeCard]:
+def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCard]:
+    # a test before may have left the shim in this process, which makes cards the CPU
+    monkeypatch.setattr(
+        CudaToCpu, "__torch_function__", lambda _, func, types, args=(), kwargs=None: func(*args, **(kwargs or {}))
+    )
     card = FakeCard()
     with FakeTensorMode(allow_non_fake_inputs=True), card, HostReads(card):
         yield card
