@@ -22,6 +22,7 @@ from cascade_rl.rl_stages.sft import Mix
 from cascade_rl.rl_stages.tasks.domains import lessons_of
 from cascade_rl.rl_stages.tasks.load_tasks import split_of
 from cascade_rl.rl_stages.tasks.prompt_stream import any_length
+from cascade_rl.rl_stages.tasks.row_form import RowForm
 from tests.rl_stages.tiny_cascade import CASCADE
 
 BROKEN = Verdict.infrastructure_failure("disk full")
@@ -90,7 +91,7 @@ def test_no_reader_of_a_stage_sees_a_prompt_that_the_evaluation_holds_out(
     assert splits(task.messages for task in PromptLedger(session).take(200)) == {"train"}
     mix = Mix(["generate:math@1"], 1, wide().evaluation.heldout_fraction)
     assert splits(mix.at(position).messages for position in range(200)) == {"train"}
-    pairs: Any = SimpleNamespace(cascade=wide(), seed=1, stage=SimpleNamespace(data=("generate:rlhf",)))
+    pairs: Any = SimpleNamespace(cascade=wide(), seed=1, stage=SimpleNamespace(data=("generate:rlhf",), columns={}))
     assert splits(pair.messages for pair in RewardSession.pairs(pairs, "train")) == {"train"}
     assert splits(pair.messages for pair in RewardSession.pairs(pairs, "heldout")) == {"heldout"}
 
@@ -108,8 +109,9 @@ def test_distillation_and_fine_tuning_read_the_fraction(monkeypatch: pytest.Monk
     monkeypatch.setattr(mopd, "open_prompts", seen)
     with pytest.raises(Seen) as distilled:
         mopd.run(session)
-    assert distilled.value.args[1] == {"admits": any_length, "heldout_fraction": MOST, "rewards": []}
+    form = RowForm.of(stage)
+    assert distilled.value.args[1] == {"admits": any_length, "heldout_fraction": MOST, "form": form}
     monkeypatch.setattr(sft, "Mix", seen)
     with pytest.raises(Seen) as tuned:
         sft.run(session)
-    assert tuned.value.args[0] == (("generate:math",), 1, MOST)
+    assert tuned.value.args[0] == (("generate:math",), 1, MOST, form)

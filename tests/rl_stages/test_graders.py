@@ -121,5 +121,5 @@ def test_graders_of_the_evaluation_and_of_the_stages_own_data_are_proven(tmp_pat
     assert executed_domains(
         replace(whole, evaluation=replace(measured, domains=("math",), unmeasured=("code",))), [rl]
     ) == ["code"]
-    assert sources_of("code", [other, *whole.stages]) == ["theirs.jsonl", "mine.jsonl"]
-    assert sources_of("swe_executed", whole.stages) == ["generate:swe_executed"]
+    assert list(sources_of("code", [other, *whole.stages])) == ["theirs.jsonl", "mine.jsonl"]
+    assert list(sources_of("swe_executed", whole.stages)) == ["generate:swe_executed"]

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from rich.console import Console
 
 from cascade_rl.engine.core.rollouts import Sampling
-from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
+from cascade_rl.engine.core.settings import ParallelConfig, Precision, RolloutConfig
 from cascade_rl.engine.parity.measure import Subject, certificate_of, probed
 from cascade_rl.engine.sync.probe import Probe
 from cascade_rl.engine.sync.weight_sync import Refit, StaleWeights
@@ -40,7 +39,7 @@ class FakeRefit(Refit):
     """One whose two sides differ by `gap` everywhere."""
 
     def __init__(self, gap: float, replay_fraction: float) -> None:
-        self.trainer: Any = SimpleNamespace(parallel=ParallelConfig(), module=torch.nn.Linear(1, 1))
+        self.trainer: Any = SimpleNamespace(parallel=ParallelConfig())
         self.config, self.probe_ids = RolloutConfig(probe_bound=0.1), [[5, 6, 7], [8, 9]]
         logprobs = [np.full(2, -1.0), np.full(1, -2.0)]
         self.found = Probe(logprobs, [side - gap for side in logprobs], replay_fraction)
@@ -65,9 +64,9 @@ def started(folder: Path, stage: Stage, gap: float, replay_fraction: float = 1.0
 class ProbedRefit(FakeRefit):
     """One whose sides differ by one of `gaps` at each token, with a trainer and an engine of these dtypes."""
 
-    def __init__(self, gaps: np.ndarray, trainer: torch.dtype, engine: str) -> None:
+    def __init__(self, gaps: np.ndarray, trainer: Precision, engine: Precision) -> None:
         super().__init__(0.0, 1.0)
-        self.trainer.module.to(trainer)
+        self.trainer.parallel = ParallelConfig(precision=trainer)
         self.config, self.version = replace(self.config, dtype=engine, probe_mean_bound=0.02), 3
         self.found = Probe([np.zeros_like(gaps)], [-gaps], 1.0)
 
@@ -77,8 +76,8 @@ def gaps(usual: float, odd: float, count: int) -> np.ndarray:
     return np.where(np.arange(10_000) < count, odd, usual)
 
 
-BOTH = [(torch.float32, "bfloat16"), (torch.bfloat16, "bfloat16"), (torch.bfloat16, "float32")]
-FLOAT32 = [(torch.float32, "float32")]
+BOTH: list[tuple[Precision, Precision]] = [("float32", "bfloat16"), ("bfloat16", "bfloat16"), ("bfloat16", "float32")]
+FLOAT32: list[tuple[Precision, Precision]] = [("float32", "float32")]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +96,7 @@ FLOAT32 = [(torch.float32, "float32")]
     ids=["single tokens", "a single token in float32", "some tokens", "all within", "all tokens a little"],
 )
 def test_single_tokens_are_bounded_in_float32_alone(
-    found: np.ndarray, sides: list[tuple[torch.dtype, str]], told: str
+    found: np.ndarray, sides: list[tuple[Precision, Precision]], told: str
 ) -> None:
     for trainer, engine in sides:
         refit = ProbedRefit(found, trainer, engine)
