@@ -53,7 +53,7 @@ def test_it_means_what_it_meant(
 def test_in_another_precision_it_is_trained_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     read = RunFolder.open(Path("runs/older")).cascade
-    asked = RunFolder(Path("runs/older"), override(read, ["parallel.precision=bfloat16"])).set_aside()
+    asked = RunFolder(Path("runs/older"), override(read, ["parallel.precision=bfloat16"])).changed()
     assert "01_sft (done): its data, or the dtype of its trainer or engines" in map(str, asked)
 
 
