@@ -51,6 +51,7 @@ def test_every_module_is_below_the_import_name(wheel):
         "engine/models/published/*/*.json",
         "kernels/gate_table.json",
         "launchers/bench/recorded_lengths.json",
+        "launchers/cli/new_run/*.template",
         "launchers/*.toml",
         "launchers/plan/*.toml",
         "rl_stages/data/chat_templates/*.jinja",

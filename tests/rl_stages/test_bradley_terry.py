@@ -213,7 +213,7 @@ def test_a_folder_without_a_head_is_no_reward_model(tmp_path: Path) -> None:
     tiny.save(tiny.llama(), tmp_path)
 
     def load() -> None:
-        trained_model.TrainedModel(tmp_path)
+        trained_model.TrainedModel(tmp_path, "float32")
 
     with pytest.raises(UserError, match="expected the export of a reward_model stage, found no scalar_head"):
         run_ranks(1, load)
