@@ -241,7 +241,7 @@ for family in (2, 10, 16, 17, 38, 40):  # IPv4, IPv6, netlink, packet, crypto, v
 """),
     "read secrets": _attack(f"""
 import os
-for path in ("/root/.bashrc", "/home", "/etc/shadow", "/etc/passwd", "/srv", "/var", "/sys", "/run", "/work/shared",
+for path in ("/root/.bashrc", "/home", "/etc/shadow", "/etc/passwd", "/srv", "/var", "/sys", "/run",
              "/proc/1/environ", f"/proc/{{os.getppid()}}/environ", f"/proc/{{os.getppid()}}/mem", "/proc/1/root/home"):
     try:
         found = os.listdir(path) if os.path.isdir(path) else open(path, "rb").read(200)
