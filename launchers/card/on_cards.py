@@ -12,6 +12,7 @@ from cascade_rl.engine.backend import cards
 from cascade_rl.engine.core.settings import ParallelConfig, Precision, RolloutConfig
 from cascade_rl.launchers.card.tiny_model import write_config
 from cascade_rl.launchers.local.run_local import Ranks
+from cascade_rl.launchers.stage.log_tail import log_tail
 
 LIMIT_S = 900.0  # for all three checks: vLLM compiles, and a hang must end
 # On two cards every kind of group that a stage's layout has is there but pipeline and context.
@@ -75,5 +76,5 @@ def _work(folder: Path, ranks: int, precision: Precision) -> dict[str, object]:
 
 
 def _log(path: Path) -> str:
-    lines = path.read_text(errors="replace").splitlines()[-20:] if path.exists() else []
-    return "\nThe end of the engine's log:\n" + "\n".join(lines) if lines else ""
+    tail = log_tail(path) if path.exists() else ""
+    return f"\nThe end of the engine's log:\n{tail}" if tail else ""

@@ -28,6 +28,7 @@ from cascade_rl.launchers.local.sandbox_tier import tier_line
 from cascade_rl.launchers.report.score_table import score_line, score_table
 from cascade_rl.launchers.stage.exit_status import USER_ERROR
 from cascade_rl.launchers.stage.last_words import forget, last_words
+from cascade_rl.launchers.stage.log_tail import log_tail
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.run.known_data import KnownData
@@ -39,7 +40,6 @@ POLL_S = 0.05
 OTHERS_S = 2.0  # a failing rank makes others fail: wait for the one with the cause
 TERM_S = 5.0
 TEE_S = 1.0  # a process that a rank left behind may still hold its stderr
-LOG_TAIL_LINES = 20
 
 
 def run_cascade(
@@ -145,11 +145,11 @@ class Failure:
         return f"rank {self.rank} {end}"
 
     def describe(self, logs: Path) -> str:
-        return self.how if self.rank == 0 else f"{self.how}\n{_tail(_log(logs, self.rank))}"
+        return self.how if self.rank == 0 else f"{self.how}\n{log_tail(_log(logs, self.rank))}"
 
     def message(self, logs: Path) -> str:
         """What a rank said last, or how this one ended, with the last line of its log."""
-        last = _tail(_log(logs, self.rank), lines=1)
+        last = log_tail(_log(logs, self.rank), lines=1)
         return last_words(logs) or f"{self.how}{': ' if last else ''}{last}"
 
 
@@ -266,7 +266,3 @@ def _tee(source: IO[bytes], log: Path) -> None:
 
 def _log(logs: Path, rank: int) -> Path:
     return logs / f"rank_{rank}.log"
-
-
-def _tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
-    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])

@@ -22,6 +22,7 @@ from cascade_rl.launchers.slurm.containers import check_container
 from cascade_rl.launchers.slurm.jobs import check_paths, make_jobs, name_prefix
 from cascade_rl.launchers.stage.exit_status import INTERRUPTED
 from cascade_rl.launchers.stage.in_job import final_mark
+from cascade_rl.launchers.stage.log_tail import log_tail
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.run.known_data import KnownData
@@ -30,7 +31,6 @@ from cascade_rl.rl_stages.run.run_folder import INPUTS, RunFolder, StageFolder
 from cascade_rl.rl_stages.run.upgrade.kept_folders import Agree
 
 BACKENDS: Mapping[str, ModuleType] = {"nemo-run": nemo_run_backend, "sbatch": sbatch_backend}
-LOG_TAIL_LINES = 20
 SHARED_FOLDER_S = 10.0  # until this host sees what the host of a job wrote last
 
 
@@ -174,8 +174,7 @@ class Watch:
         log = _newest_log(stage, job)
         if log is None:
             return f", without a log. See `scontrol show job {job}`"
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
-        return f". Last lines of {log}:\n{tail}"
+        return f". Last lines of {log}:\n{log_tail(log)}"
 
 
 def _newest_log(stage: StageFolder, job: str) -> Path | None:
