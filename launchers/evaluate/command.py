@@ -80,13 +80,12 @@ def _tasks(options: argparse.Namespace) -> dict[str, Task]:
 
 def _answer(options: argparse.Namespace, model: Path, tasks: dict[str, Task], kept: KeptAnswers) -> Iterator[str]:
     """Answers what is not kept yet. Yields what has no score, and why."""
-    known = {key for key, _ in kept.groups()}
     sources = [Source(str(model), mode) for mode in MODES[options.thinking]]
     missing = {
         json.dumps([source.mode, name]): (source, task)
         for source in sources
         for name, task in tasks.items()
-        if (source, name) not in known
+        if (source, name) not in kept.known
     }
     if not missing:
         return

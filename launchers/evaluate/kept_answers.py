@@ -15,6 +15,8 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.run.durable_file import JsonLines, read_json, write_json
 from cascade_rl.rl_stages.scoring.answering import Answered
 
+LOG = "answers.jsonl"
+
 
 class Source(NamedTuple):
     """Who answered, and in which mode of thinking: "on", "off" or the "template"'s own."""
@@ -32,10 +34,13 @@ Key = tuple[Source, str]
 
 @dataclass(frozen=True)
 class KeptAnswers:
-    """The groups of answers in a folder. A group that a kill cut off is dropped, and answered again."""
+    """The groups of answers in a folder. A group that a kill cut off is dropped, and answered again.
+
+    known  who has answered what, so that the answers themselves are read once, at the end
+    """
 
     folder: Path
-    answers: int
+    known: set[Key]
 
     @classmethod
     def open(cls, folder: Path, settings: Mapping[str, Any]) -> "KeptAnswers":
@@ -47,10 +52,10 @@ class KeptAnswers:
         elif (found := read_json(path)) != settings:
             changed = ", ".join(f"{key} {found.get(key)!r}" for key in settings if found.get(key) != settings[key])
             raise UserError(f"{folder}: expected answers sampled as asked now; found {changed}: choose another --out")
-        kept = cls(folder, settings["answers"])
-        whole = {key for key, count in Counter(map(_key, kept._log.rows())).items() if count == kept.answers}
-        kept._log.keep(lambda row: _key(row) in whole)
-        return kept
+        log = JsonLines(folder / LOG)
+        whole = {key for key, count in Counter(map(_key, log.rows())).items() if count == settings["answers"]}
+        log.keep(lambda row: _key(row) in whole)
+        return cls(folder, whole)
 
     def groups(self) -> Iterator[tuple[Key, list[dict[str, Any]]]]:
         """Each prompt's answers, in their order."""
@@ -60,10 +65,11 @@ class KeptAnswers:
     def add(self, source: Source, answered: Answered) -> None:
         for row in _rows(source, answered):
             self._log.append(row)
+        self.known.add((source, answered.task.id))
 
     @property
     def _log(self) -> JsonLines:
-        return JsonLines(self.folder / "answers.jsonl")
+        return JsonLines(self.folder / LOG)
 
 
 def _rows(source: Source, answered: Answered) -> Iterator[dict[str, Any]]:
