@@ -57,7 +57,8 @@ def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere:
         form = RowForm.of(stage)
         if isinstance(stage, SftStage):
             for source in stage.data:
-                known.recall(f"demonstrations{form.shown}", source, _rows_of(partial(_count_demonstrations, form)))
+                count = _rows_of(partial(demonstration.count_demonstrations, form=form))
+                known.recall(f"demonstrations{form.shown}", source, count)
         if isinstance(stage, RewardModelStage):
             for source in stage.data:
                 known.recall(f"pairs{form.shown}", source, _rows_of(partial(_count_pairs, form)))
@@ -144,10 +145,6 @@ def _rows_of[T](find: Callable[[str], T]) -> Callable[[str], T]:
             ) from None
 
     return found
-
-
-def _count_demonstrations(form: RowForm, source: str) -> int:
-    return demonstration.count_demonstrations(source, form)
 
 
 def _count_pairs(form: RowForm, source: str) -> int:

@@ -23,8 +23,9 @@ def run(root: Path, live: Collection[str] = ()) -> int:
     console.print(status_table(folder, live))
     console.print(scores_table(folder))
     for stage in folder.stages:
-        if state(folder, stage, live) == FAILED and (message := last_attempt(stage).message):
-            console.print(f"{stage.label} failed: {message}", soft_wrap=True, markup=False)
+        failed = last_attempt(stage) if state(folder, stage, live) == FAILED else None
+        if failed and failed.message:
+            console.print(f"{stage.label} failed: {failed.message}", soft_wrap=True, markup=False)
     at_work = "a launcher is at work" if is_claimed(root) else "no launcher is at work"
     console.print(f"{root}: {at_work}", soft_wrap=True)
     return 0
@@ -63,9 +64,12 @@ class Attempt:
     message: str
 
 
-def last_attempt(stage: StageFolder) -> Attempt:
-    last = [event for event in stage.events.rows() if event["event"] in ("attempt", "ended")][-1]
-    return Attempt(last.get("exit_code"), last.get("message", ""))
+def last_attempt(stage: StageFolder) -> Attempt | None:
+    """None if there was none."""
+    events = [event for event in stage.events.rows() if event["event"] in ("attempt", "ended")]
+    if not any(event["event"] == "attempt" for event in events):
+        return None
+    return Attempt(events[-1].get("exit_code"), events[-1].get("message", ""))
 
 
 def state(run: RunFolder, stage: StageFolder, live: Collection[str] = ()) -> str:
@@ -74,8 +78,8 @@ def state(run: RunFolder, stage: StageFolder, live: Collection[str] = ()) -> str
     An attempt whose end nobody saw runs as long as a launcher or a job is at work. `live`: see `run`."""
     if stage.done:
         return "done" if all(verdict.passed for verdict in stage.gate()) else "gate closed"
-    if any(event["event"] == "attempt" for event in stage.events.rows()):
-        code = last_attempt(stage).code
+    if last := last_attempt(stage):
+        code = last.code
         if stage.config.name in live or (code is None and is_claimed(run.root)):
             return RUNNING
         return INTERRUPTED if code in (None, STOPPED) else FAILED
