@@ -3,6 +3,8 @@
 import gc
 import os
 import random
+from collections.abc import Iterator
+from unittest.mock import patch
 
 # Before torch, numpy or transformers are imported. Ranks and engines of the tests share two cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -31,6 +33,13 @@ def _seeds() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _own_environment() -> Iterator[None]:
+    """A launcher that is run in this process adds its folder to PYTHONPATH, which goes into the jobs of later tests."""
+    with patch.dict(os.environ):
+        yield
 
 
 def pytest_collection_finish() -> None:

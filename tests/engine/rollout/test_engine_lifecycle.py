@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from safetensors.torch import load_file, save_file
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
+from cascade_rl.engine.rollout.protocol import AskHealth, UpdateWeights
+from cascade_rl.engine.rollout.server_process import EngineProcess
 
 from .conftest import CONFIG, Tiny, make_requests, next_version
 from .test_rollouts import gap, gaps
@@ -48,18 +51,36 @@ def test_weights_replaced_while_requests_run(engines: dict[str, Tiny], family: s
 
 
 def replace_under_way(tiny: Tiny, requests: list[Request]) -> list[Rollout]:
-    """Samples of LONG that have drawn a part from the weights before and a part from those behind them."""
-    for _ in range(8):  # on a busy machine the new weights may come when all is drawn
-        tiny.load(0)
-        start = tiny.engine.health().steps
-        tiny.engine.submit(requests)
-        while tiny.engine.health().steps < start + 20:
+    """Samples of LONG that have drawn a part from the weights before and a part from those behind them.
+
+    The engines stand still but for about twenty steps each until the new weights are asked for: on a busy machine one
+    would draw all before another began.
+    """
+    tiny.load(0)
+    engine = tiny.engine
+    for pid in engine.pids:
+        os.killpg(pid, signal.SIGSTOP)
+    engine.submit(requests)
+    for process in engine._servers:
+        os.killpg(process.pid, signal.SIGCONT)
+        start = steps(engine, process)
+        while steps(engine, process) < start + 20:
             pass
-        tiny.load(1)
-        rollouts = list(tiny.engine.results())
-        if all(len(rollout.versions) == 2 and 10 < rollout.versions[1][1] < 190 for rollout in rollouts):
-            break
+        os.killpg(process.pid, signal.SIGSTOP)
+    version = next_version(engine)
+    with engine._servers.answering(dict.fromkeys(engine._servers, UpdateWeights(str(tiny.images[1]), version))):
+        for pid in engine.pids:
+            os.killpg(pid, signal.SIGCONT)
+    engine._renewed(list(engine._servers), version)
+    rollouts = list(engine.results())
+    assert all(len(rollout.versions) == 2 and 10 < rollout.versions[1][1] < 190 for rollout in rollouts)
     return rollouts
+
+
+def steps(engine: RolloutEngine, process: EngineProcess) -> int:
+    """How many decode steps the engine of that process has made."""
+    [health] = engine._servers.ask({process: AskHealth()})
+    return cast(int, health.steps)
 
 
 def recompute_routes(rollout: Rollout, reference: Reference, count: int) -> Rollout:
