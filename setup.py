@@ -47,6 +47,7 @@ setup(
         "cascade_rl.launchers": ["*.toml"],
         "cascade_rl.launchers.bench": ["*.json"],
         "cascade_rl.launchers.cli": ["new_run/*.template"],
+        "cascade_rl.launchers.evaluate": ["suites/*.toml"],
         "cascade_rl.launchers.plan": ["*.toml"],
         "cascade_rl.launchers.report": ["*.html", "*.css", "*.js"],
         "cascade_rl.rl_stages.data.chat_templates": ["*.jinja"],

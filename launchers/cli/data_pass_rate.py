@@ -39,8 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, tell: Callable[[Report, str, str], None]) -> int:
     """Exit code 1 if a row has no pass rate. Rows whose scores are known are not sampled again."""
-    if options.answers < 1:
-        raise UserError(f"expected --answers of at least 1; found {options.answers}")
     answers = _Answers(JsonLines(Path(f"{options.out}.answers")))
     answers.open(_settings(options))
     tasks = _tasks(options.sources, options.reward, answers)
@@ -84,7 +82,7 @@ class _Answers:
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    return {"model": str(options.model.resolve())} | sampler.settings(options)
+    return {"model": str(options.model.resolve())} | sampler.Sampled.of(options)._asdict()
 
 
 def _tasks(sources: list[str], rewards: list[str], answers: _Answers) -> Iterator["Task"]:

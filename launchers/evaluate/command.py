@@ -2,62 +2,87 @@
 
 OUT/settings.json, OUT/answers.jsonl    see kept_answers.py; the same command goes on where it was
 OUT/results.json                        the numbers of the tables
+
+A suite has a folder in OUT for the answers to each of its benchmarks.
 """
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.evaluate import sampler
+from cascade_rl.launchers.evaluate.benchmark import MODES, Benchmark, read_suite
 from cascade_rl.launchers.evaluate.kept_answers import KeptAnswers, Source
-from cascade_rl.launchers.evaluate.results import plain, results, show
+from cascade_rl.launchers.evaluate.results import Group, plain, results, show
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.run.durable_file import write_json
 from cascade_rl.rl_stages.tasks.load_tasks import read_tasks
 from cascade_rl.rl_stages.tasks.row_form import RowForm
 
-MODES: dict[str, tuple[str, ...]] = {name: (name,) for name in ("template", "on", "off")} | {"both": ("on", "off")}
+if TYPE_CHECKING:
+    from cascade_rl.rl_stages.scoring.answering import Answering
+
 THINKING = {"template": None, "on": True, "off": False}
+Start = Callable[[sampler.Sampled], "Answering"]
 
 
 def run(arguments: Sequence[str]) -> int:
     """Exit code 1 if a prompt did not fit or an answer could not be scored."""
     options = _parser().parse_args(arguments)
-    if options.answers < 1:
-        raise UserError(f"expected --answers of at least 1; found {options.answers}")
-    tasks = _tasks(options)
-    kept = KeptAnswers.open(options.out, sampler.settings(options))
-    failed = [told for model in options.model for told in _answer(options, model, tasks, kept)]
-    sources = {Source(str(model), mode) for model in options.model for mode in MODES[options.thinking]}
-    asked = [(key, rows) for key, rows in kept.groups() if key[0] in sources and key[1] in tasks]
-    found = results(asked, tasks, options.answers)
+    asked = _benchmarks(options)
+    kept = [KeptAnswers.open(options.out / one.name, one.sampled._asdict()) for one in asked]
+    failed = [told for model in options.model for told in _answer(options, model, asked, kept)]
+    found = [
+        result
+        for benchmark, answers in zip(asked, kept, strict=True)
+        for result in results(benchmark, _groups(options, benchmark, answers))
+    ]
     if found:
-        show(found)
+        show(found, asked)
     write_json(options.out / "results.json", plain(found))
     for told in failed:
         print(f"without a score: {told}")
-    print(f"{options.out}: {len(asked):,} prompts with {options.answers} answers each; {len(failed):,} without a score")
+    prompts = sum(len(result.means) for result in found)
+    print(f"{options.out}: {prompts:,} prompts answered; {len(failed):,} without a score")
     return int(bool(failed))
 
 
 def _parser() -> argparse.ArgumentParser:
     description = "Samples a model's answers to rows and scores them. Exit code 1 if one has no score."
     parser = argparse.ArgumentParser(prog="cascade eval", description=description, allow_abbrev=False)
-    parser.add_argument("rows", nargs="+", metavar="ROWS", help="a file, a folder, hf:owner/name or generate:DOMAIN")
+    parser.add_argument("rows", nargs="*", metavar="ROWS", help="a file, a folder, hf:owner/name or generate:DOMAIN")
+    suite = "instead of ROWS: the benchmarks of a paper (cascade2), or of a file.toml of your own"
+    parser.add_argument("--suite", metavar="NAME", help=suite)
+    parser.add_argument("--benchmarks", type=Path, metavar="FOLDER", help="where the rows of a suite are")
+    parser.add_argument("--only", action="append", default=[], metavar="BENCHMARK", help="of the suite; repeatable")
     several = "Hugging Face model folder; repeat to compare several"
     parser.add_argument("--model", type=Path, action="append", required=True, metavar="FOLDER", help=several)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where answers and results are kept")
-    modes = "the mode that the chat template is asked for (default: its own)"
-    parser.add_argument("--thinking", choices=MODES, default="template", help=modes)
+    modes = "the mode that the chat template is asked for (default: its own, or the suite's)"
+    parser.add_argument("--thinking", choices=MODES, help=modes)
     plain_rows = "domain of rows with a plain prompt: math, python:pkg.mod:fn, ..."
     parser.add_argument("--domain", metavar="NAME", help=plain_rows)
     column = "a field and the column that has it, such as prompt=question; can be repeated"
     parser.add_argument("--column", action="append", default=[], metavar="FIELD=COLUMN", help=column)
     sampler.add_arguments(parser)
     return parser
+
+
+def _benchmarks(options: argparse.Namespace) -> list[Benchmark]:
+    if options.suite and options.rows:
+        raise UserError(f"expected ROWS or --suite; found {options.rows[0]} and {options.suite}: leave one out")
+    if not options.suite:
+        sampled = sampler.Sampled.of(options)
+        return [Benchmark("", _tasks(options), sampled, MODES[options.thinking or "template"])]
+    if options.benchmarks is None:
+        raise UserError("expected --benchmarks, the folder with the rows of the suite; found none: add it")
+    return list(read_suite(options.suite, options.benchmarks, options))
 
 
 def _tasks(options: argparse.Namespace) -> dict[str, Task]:
@@ -78,22 +103,46 @@ def _tasks(options: argparse.Namespace) -> dict[str, Task]:
     return tasks
 
 
-def _answer(options: argparse.Namespace, model: Path, tasks: dict[str, Task], kept: KeptAnswers) -> Iterator[str]:
-    """Answers what is not kept yet. Yields what has no score, and why."""
-    sources = [Source(str(model), mode) for mode in MODES[options.thinking]]
-    missing = {
+def _sources(model: Path, benchmark: Benchmark) -> list[Source]:
+    return [Source(str(model), mode) for mode in benchmark.modes]
+
+
+def _groups(options: argparse.Namespace, benchmark: Benchmark, kept: KeptAnswers) -> list[Group]:
+    """Those of the models, modes and tasks that are asked for now."""
+    sources = {source for model in options.model for source in _sources(model, benchmark)}
+    return [(key, rows) for key, rows in kept.groups() if key[0] in sources and key[1] in benchmark.tasks]
+
+
+def _answer(
+    options: argparse.Namespace, model: Path, asked: Sequence[Benchmark], kept: Sequence[KeptAnswers]
+) -> Iterator[str]:
+    """Answers what is not kept yet. Yields what has no score, and why. The engines start with the first prompt."""
+    with ExitStack() as stack:
+
+        @cache
+        def start() -> Start:
+            longest = max(one.sampled.longest(options) for one in asked)
+            return stack.enter_context(sampler.engines(model, options, longest, options.out / "engine.log"))
+
+        for benchmark, answers in zip(asked, kept, strict=True):
+            if missing := _missing(benchmark, _sources(model, benchmark), answers):
+                yield from _record(start()(benchmark.sampled), missing, answers)
+
+
+def _missing(benchmark: Benchmark, sources: Sequence[Source], kept: KeptAnswers) -> dict[str, tuple[Source, Task]]:
+    return {
         json.dumps([source.mode, name]): (source, task)
         for source in sources
-        for name, task in tasks.items()
+        for name, task in benchmark.tasks.items()
         if (source, name) not in kept.known
     }
-    if not missing:
-        return
+
+
+def _record(answering: "Answering", missing: dict[str, tuple[Source, Task]], kept: KeptAnswers) -> Iterator[str]:
     asked = [replace(task, id=key, thinking=THINKING[source.mode]) for key, (source, task) in missing.items()]
-    with sampler.answering(model, options, options.out / "engine.log") as answering:
-        for answered in answering(asked):
-            source, task = missing[answered.task.id]
-            if answered.unscored:
-                yield f"{task.id} by {source}: {answered.unscored}"
-            else:
-                kept.add(source, answered._replace(task=task))
+    for answered in answering(asked):
+        source, task = missing[answered.task.id]
+        if answered.unscored:
+            yield f"{task.id} by {source}: {answered.unscored}"
+        else:
+            kept.add(source, answered._replace(task=task))

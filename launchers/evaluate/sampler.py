@@ -1,29 +1,31 @@
 """A model folder that answers tasks: the options of its engines, and the engines with the judges of their answers."""
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import RolloutConfig
 
 if TYPE_CHECKING:
+    from cascade_rl.engine.core.rollouts import Sampling
     from cascade_rl.rl_stages.scoring.answering import Answering
     from cascade_rl.rl_stages.scoring.judge import MakeVerifier
 
 PROMPT_ROOM = 4096  # tokens
+STANDARD: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     number: dict[str, Any] = {"type": int, "metavar": "N"}
-    parser.add_argument("--answers", **number, required=True, help="answers to each task")
-    parser.add_argument("--max-new-tokens", **number, required=True, help="tokens of an answer")
+    parser.add_argument("--answers", **number, help="answers to each task")
+    parser.add_argument("--max-new-tokens", **number, help="tokens of an answer")
     named = "a python:, nemo-gym: or verifiers: reward that rows may name; can be repeated (default: none)"
     parser.add_argument("--reward", action="append", default=[], metavar="NAME", help=named)
-    parser.add_argument("--temperature", type=float, default=1.0, metavar="X", help="default: 1")
-    parser.add_argument("--top-p", type=float, default=1.0, metavar="X", help="default: 1")
+    parser.add_argument("--temperature", type=float, metavar="X", help="default: 1")
+    parser.add_argument("--top-p", type=float, metavar="X", help="default: 1")
     longest = f"tokens of prompt and answer (default: those of an answer and {PROMPT_ROOM})"
     parser.add_argument("--max-model-len", **number, help=longest)
     parser.add_argument("--engines", **number, default=1, help="vLLM engines on this node (default: 1)")
@@ -33,51 +35,90 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kv-cache-mib", **number, default=1024, help="KV cache of each worker (default: 1024)")
 
 
-def settings(options: argparse.Namespace) -> dict[str, Any]:
-    """What the answers depend on, besides model and tasks."""
-    return {name: getattr(options, name) for name in ("answers", "max_new_tokens", "temperature", "top_p")}
+class Sampled(NamedTuple):
+    """How the answers to a task are sampled: all that they depend on, besides model and task."""
+
+    answers: int
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, otherwise: Mapping[str, Any] = STANDARD) -> Self:
+        """Raises UserError for what neither the command line nor `otherwise` says, and for less than one answer."""
+        given = {name: getattr(options, name) for name in cls._fields if getattr(options, name) is not None}
+        if missing := [name for name in cls._fields if name not in {**otherwise, **given}]:
+            raise UserError(f"expected --{missing[0].replace('_', '-')}; found none: add it")
+        sampled = cls(**{name: value for name, value in {**otherwise, **given}.items() if name in cls._fields})
+        if sampled.answers < 1:
+            raise UserError(f"expected --answers of at least 1; found {sampled.answers}")
+        return sampled
+
+    def longest(self, options: argparse.Namespace) -> int:
+        """Tokens of prompt and answer together."""
+        return options.max_model_len or self.max_new_tokens + PROMPT_ROOM
+
+    def sampling(self, stop: tuple[int, ...], longest: int) -> "Sampling":
+        from cascade_rl.engine.core.rollouts import Sampling
+
+        return Sampling(self.max_new_tokens, self.temperature, self.top_p, stop, max_total_tokens=longest)
 
 
 @contextmanager
 def answering(
     model: Path, options: argparse.Namespace, log: Path, makers: "Mapping[str, MakeVerifier] | None" = None
 ) -> "Iterator[Answering]":
-    """Starts the engines with the model's weights. Raises UserError for a folder without any."""
+    """Starts the engines for answers that are all sampled in one way. Raises as `engines` does."""
+    sampled = Sampled.of(options)
+    with engines(model, options, sampled.longest(options), log, makers) as answering_of:
+        yield answering_of(sampled)
+
+
+@contextmanager
+def engines(
+    model: Path,
+    options: argparse.Namespace,
+    longest: int,
+    log: Path,
+    makers: "Mapping[str, MakeVerifier] | None" = None,
+) -> "Iterator[Callable[[Sampled], Answering]]":
+    """Starts the engines with the model's weights. Raises UserError for a folder without any.
+
+    longest  tokens of prompt and answer together, of the longest sample
+    """
     from cascade_rl.engine.core.quiet_libraries import quiet_libraries
 
     quiet_libraries()
     from transformers import AutoTokenizer
 
-    from cascade_rl.engine.core.rollouts import Sampling
     from cascade_rl.engine.rollout.client import RolloutEngine
     from cascade_rl.rl_stages.scoring.answering import Answering
     from cascade_rl.rl_stages.scoring.episodes import Episodes
     from cascade_rl.rl_stages.scoring.judge import Judge
 
     weights = _weights(model)
-    tokenizer, config = AutoTokenizer.from_pretrained(model), _config(options)
-    sampling = Sampling(
-        options.max_new_tokens,
-        options.temperature,
-        options.top_p,
-        (tokenizer.eos_token_id,),
-        max_total_tokens=config.max_model_len,
-    )
-    room = 2 * config.engines * config.max_num_seqs
+    tokenizer, config = AutoTokenizer.from_pretrained(model), _config(options, longest)
     with (
         RolloutEngine(model, config, seed=0, log_path=str(log)) as engine,
         Judge(tokenizer, makers) as judge,
         Episodes(tokenizer) as episodes,
     ):
         engine.update_weights(weights, version=0)
-        yield Answering(engine, judge, episodes, tokenizer, sampling, options.answers, room, config.max_model_len)
+        room = 2 * config.engines * config.max_num_seqs
+
+        def answering_of(sampled: Sampled) -> Answering:
+            longest = sampled.longest(options)
+            sampling = sampled.sampling((tokenizer.eos_token_id,), longest)
+            return Answering(engine, judge, episodes, tokenizer, sampling, sampled.answers, room, longest)
+
+        yield answering_of
 
 
-def _config(options: argparse.Namespace) -> RolloutConfig:
+def _config(options: argparse.Namespace, longest: int) -> RolloutConfig:
     return RolloutConfig(
         engines=options.engines,
         tensor=options.tensor,
-        max_model_len=options.max_model_len or options.max_new_tokens + PROMPT_ROOM,
+        max_model_len=longest,
         max_num_seqs=options.max_num_seqs,
         kv_cache_mib=options.kv_cache_mib,
         dtype=options.dtype,

@@ -34,13 +34,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.engine
-def test_every_answer_is_kept_and_estimated_and_none_is_asked_for_twice(folder: Path) -> None:
+def own_model(folder: Path) -> Path:
+    """A random one that can be asked to think."""
     model = write_config("llama", folder / "model")
     tokenizer = train_tokenizer([[{"role": "user", "content": "What is"}]], vocab_size=VOCAB)
     tokenizer.chat_template += "{% if enable_thinking %}<think>{% endif %}"
     tokenizer.save_pretrained(model)
     write_image(build("llama", seed=1), model / "model.safetensors")
+    return model
+
+
+@pytest.mark.engine
+def test_every_answer_is_kept_and_estimated_and_none_is_asked_for_twice(folder: Path) -> None:
+    model = own_model(folder)
     assert evaluate(folder, "--answers", "3", "--thinking", "both") == 0
     kept, results = lines(folder / "out/answers.jsonl"), json.loads((folder / "out/results.json").read_text())
     assert len(kept) == 3 * 2 * 3
@@ -48,7 +54,7 @@ def test_every_answer_is_kept_and_estimated_and_none_is_asked_for_twice(folder: 
         (f"sums-{prompt:06d}", mode, sample) for prompt in range(3) for mode in ("on", "off") for sample in range(3)
     }
     (off, on), (gap,) = results["results"], results["differences"]
-    assert (off["mode"], on["mode"], on["prompts"], gap["domain"]) == ("off", "on", 3, "math")
+    assert (off["mode"], on["mode"], on["prompts"], gap["benchmark"]) == ("off", "on", 3, "math")
     assert on["tokens"]["mean"] == pytest.approx(sum(row["tokens"] for row in kept if row["mode"] == "on") / 9)
     assert gap["mean"] == pytest.approx(on["avg@3"]["mean"] - off["avg@3"]["mean"])
     assert {"pass@1", "pass@2", "pass@3", "maj@3"} < on.keys()
@@ -66,10 +72,39 @@ def test_every_answer_is_kept_and_estimated_and_none_is_asked_for_twice(folder: 
     assert len(lines(folder / "out/answers.jsonl")) == 3 * 2 * 3 - 3
 
 
+@pytest.mark.engine
+def test_a_suite_answers_each_of_its_benchmarks_in_its_own_way(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = own_model(folder)
+    how = 'max_new_tokens = 8\ntemperature = 1.0\ntop_p = 0.95\nthinking = "off"\n'
+    sums = f'[sums]\nrows = "sums"\nanswers = 2\npublished = {{ somebody = 12.5 }}\n{how}'
+    (folder / "own.toml").write_text(f'{sums}[letters]\nrows = "letters"\nanswers = 1\n{how}')
+    for name, row in (
+        ("sums", {"problem": "1 + 1?", "answer": 2}),
+        ("letters", {"question": "Which?", "choices": ["a", "b"], "answer": 0}),
+    ):
+        (folder / name).mkdir()
+        (folder / name / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    suite = ("--suite", str(folder / "own.toml"), "--benchmarks", str(folder))
+    command = ["eval", *suite, "--model", str(model), "--out", str(folder / "out"), *SIZES[2:]]
+    assert main._run(command) == 0
+    results = json.loads((folder / "out/results.json").read_text())["results"]
+    assert [(row["benchmark"], row["mode"], row["prompts"]) for row in results] == [
+        ("sums", "off", 1),
+        ("letters", "off", 1),
+    ]
+    assert ("avg@2" in results[0], "avg@1" in results[1]) == (True, True)
+    assert len(lines(folder / "out/sums/answers.jsonl")) == 2
+    assert "published, sums, in percent: somebody 12.5" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--answers", "0"), "expected --answers of at least 1; found 0"),
+        ((), "expected --answers; found none: add it"),
+        (("--answers", "1", "--suite", "cascade2"), r"expected ROWS or --suite; found .*sums\.jsonl and cascade2"),
         (("--answers", "1", "--column", "prompt"), "--column: expected FIELD=COLUMN; found 'prompt'"),
         (("--answers", "1", "--column", "prompt=question"), r"sums.jsonl:1: expected the column 'question'"),
         (("--answers", "1", "--domain", "maths"), "did you mean 'math'"),
