@@ -111,8 +111,9 @@ def _sample(options: argparse.Namespace, tasks: Iterator["Task"], answers: _Answ
 
     # Cascade 1 selects SWE prompts by the similarity to the golden patch (arXiv 2512.13607, section 4)
     makers = {"swe_agentless": partial(SweAgentlessVerifier, lexical="difflib")}
-    with sampler.answering(options.model, options, Path(f"{options.out}.engine.log"), makers) as answering:
-        _record(answering(tasks), answers)
+    sampled, log = sampler.Sampled.of(options), Path(f"{options.out}.engine.log")
+    with sampler.engines(options.model, options, [sampled], log, makers) as started:
+        _record(started.answering(sampled)(tasks), answers)
 
 
 def _record(found: Iterator["Answered"], answers: _Answers) -> None:

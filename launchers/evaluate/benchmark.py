@@ -12,6 +12,7 @@ from typing import Any
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.evaluate.benchmark_rows import benchmark_tasks
 from cascade_rl.launchers.evaluate.sampler import Sampled
+from cascade_rl.launchers.evaluate.test_time.methods import Method
 from cascade_rl.rl_stages.core.messages import shown
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.rows import HUB
@@ -26,6 +27,7 @@ class Benchmark:
     """`name` is that of its folder in OUT; "" for the rows of a command line, whose numbers are by domain.
 
     modes      of thinking: "on", "off" or the "template"'s own
+    method     how an answer is found; None: it is sampled
     published  what a paper reports, by model, in percent
     """
 
@@ -33,6 +35,7 @@ class Benchmark:
     tasks: Mapping[str, Task]
     sampled: Sampled
     modes: Sequence[str]
+    method: Method | None = None
     published: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -51,7 +54,9 @@ def read_suite(name: str, folder: Path, options: argparse.Namespace) -> Iterator
             source = table["rows"] if table["rows"].startswith(HUB) else str(folder / table["rows"])
             tasks = {task.id: task for task in benchmark_tasks(source, benchmark)}
             modes = MODES[options.thinking or table["thinking"]]
-            yield Benchmark(benchmark, tasks, Sampled.of(options, table), modes, table.get("published", {}))
+            named = options.method or table.get("method")
+            method = Method.parse(named) if named else None
+            yield Benchmark(benchmark, tasks, Sampled.of(options, table), modes, method, table.get("published", {}))
 
 
 def _tables(name: str) -> dict[str, dict[str, Any]]:
@@ -66,8 +71,10 @@ def _tables(name: str) -> dict[str, dict[str, Any]]:
 
 
 def _check(name: str, table: Mapping[str, Any]) -> None:
-    if unknown := table.keys() - NEEDED.keys() - {"published"}:
-        raise UserError(f"[{name}]: expected the keys {', '.join(NEEDED)} and published; found {min(unknown)!r}")
+    if unknown := table.keys() - NEEDED.keys() - {"method", "published"}:
+        raise UserError(
+            f"[{name}]: expected the keys {', '.join(NEEDED)}, method and published; found {min(unknown)!r}"
+        )
     for key, kind in NEEDED.items():
         if not isinstance(table.get(key), kind):
             raise UserError(f"[{name}]: expected {key!r} to be of type {kind.__name__}; found {shown(table.get(key))}")

@@ -8,35 +8,39 @@ A suite has a folder in OUT for the answers to each of its benchmarks.
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.evaluate import sampler
 from cascade_rl.launchers.evaluate.benchmark import MODES, Benchmark, read_suite
-from cascade_rl.launchers.evaluate.kept_answers import KeptAnswers, Source
+from cascade_rl.launchers.evaluate.kept_answers import Kept, KeptAnswers, Source
 from cascade_rl.launchers.evaluate.results import Group, plain, results, show
+from cascade_rl.launchers.evaluate.test_time.methods import METHODS, Method
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.run.durable_file import write_json
 from cascade_rl.rl_stages.tasks.load_tasks import read_tasks
 from cascade_rl.rl_stages.tasks.row_form import RowForm
 
 if TYPE_CHECKING:
-    from cascade_rl.rl_stages.scoring.answering import Answering
+    from cascade_rl.launchers.evaluate.test_time.play import Played
 
 THINKING = {"template": None, "on": True, "off": False}
-Start = Callable[[sampler.Sampled], "Answering"]
+Missing = dict[str, tuple[Source, Task]]
+Known = tuple[str, Sequence[Kept], str]
+"""Of a task: its id, its answers, and why one has no score."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Exit code 1 if a prompt did not fit or an answer could not be scored."""
     options = _parser().parse_args(arguments)
     asked = _benchmarks(options)
-    kept = [KeptAnswers.open(options.out / one.name, one.sampled._asdict()) for one in asked]
+    kept = [KeptAnswers.open(options.out / one.name, _settings(one)) for one in asked]
     failed = [told for model in options.model for told in _answer(options, model, asked, kept)]
     found = [
         result
@@ -66,6 +70,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where answers and results are kept")
     modes = "the mode that the chat template is asked for (default: its own, or the suite's)"
     parser.add_argument("--thinking", choices=MODES, help=modes)
+    methods = f"how an answer is found ({', '.join(METHODS)}), with settings: vote:generations=16 (default: sampled)"
+    parser.add_argument("--method", metavar="NAME", help=methods)
     plain_rows = "domain of rows with a plain prompt: math, python:pkg.mod:fn, ..."
     parser.add_argument("--domain", metavar="NAME", help=plain_rows)
     column = "a field and the column that has it, such as prompt=question; can be repeated"
@@ -74,12 +80,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _settings(benchmark: Benchmark) -> dict[str, Any]:
+    """What the answers depend on, besides model and tasks."""
+    method = {"method": benchmark.method.told} if benchmark.method else {}
+    return benchmark.sampled._asdict() | method
+
+
 def _benchmarks(options: argparse.Namespace) -> list[Benchmark]:
     if options.suite and options.rows:
         raise UserError(f"expected ROWS or --suite; found {options.rows[0]} and {options.suite}: leave one out")
     if not options.suite:
         sampled = sampler.Sampled.of(options)
-        return [Benchmark("", _tasks(options), sampled, MODES[options.thinking or "template"])]
+        modes, method = MODES[options.thinking or "template"], Method.parse(options.method) if options.method else None
+        return [Benchmark("", _tasks(options), sampled, modes, method)]
     if options.benchmarks is None:
         raise UserError("expected --benchmarks, the folder with the rows of the suite; found none: add it")
     return list(read_suite(options.suite, options.benchmarks, options))
@@ -120,16 +133,16 @@ def _answer(
     with ExitStack() as stack:
 
         @cache
-        def start() -> Start:
-            longest = max(one.sampled.longest(options) for one in asked)
-            return stack.enter_context(sampler.engines(model, options, longest, options.out / "engine.log"))
+        def start() -> sampler.Started:
+            all_sampled = [benchmark.sampled for benchmark in asked]
+            return stack.enter_context(sampler.engines(model, options, all_sampled, options.out / "engine.log"))
 
         for benchmark, answers in zip(asked, kept, strict=True):
             if missing := _missing(benchmark, _sources(model, benchmark), answers):
-                yield from _record(start()(benchmark.sampled), missing, answers)
+                yield from _record(start(), benchmark, missing, answers)
 
 
-def _missing(benchmark: Benchmark, sources: Sequence[Source], kept: KeptAnswers) -> dict[str, tuple[Source, Task]]:
+def _missing(benchmark: Benchmark, sources: Sequence[Source], kept: KeptAnswers) -> Missing:
     return {
         json.dumps([source.mode, name]): (source, task)
         for source in sources
@@ -138,11 +151,30 @@ def _missing(benchmark: Benchmark, sources: Sequence[Source], kept: KeptAnswers)
     }
 
 
-def _record(answering: "Answering", missing: dict[str, tuple[Source, Task]], kept: KeptAnswers) -> Iterator[str]:
+def _record(started: sampler.Started, benchmark: Benchmark, missing: Missing, kept: KeptAnswers) -> Iterator[str]:
     asked = [replace(task, id=key, thinking=THINKING[source.mode]) for key, (source, task) in missing.items()]
-    for answered in answering(asked):
-        source, task = missing[answered.task.id]
-        if answered.unscored:
-            yield f"{task.id} by {source}: {answered.unscored}"
+    answer = _played if benchmark.method else _answered
+    for key, answers, why in answer(started, benchmark, asked):
+        source, task = missing[key]
+        if why:
+            yield f"{task.id} by {source}: {why}"
         else:
-            kept.add(source, answered._replace(task=task))
+            kept.add(source, task, answers)
+
+
+def _answered(started: sampler.Started, benchmark: Benchmark, asked: Sequence[Task]) -> Iterator[Known]:
+    for answered in started.answering(benchmark.sampled)(asked):
+        costs = [(len(rollout.token_ids), rollout.finish) for rollout in answered.rollouts]
+        answers = [Kept(*answer, *cost) for answer, cost in zip(answered.answers, costs, strict=True)]
+        yield answered.task.id, answers, answered.unscored
+
+
+def _played(started: sampler.Started, benchmark: Benchmark, asked: Sequence[Task]) -> Iterator[Known]:
+    assert benchmark.method
+    found: defaultdict[str, list[Played]] = defaultdict(list)
+    for played in started.playing(benchmark.sampled, benchmark.method)(asked):
+        found[played.task.id].append(played)
+        if len(plays := found[played.task.id]) == benchmark.sampled.answers:
+            plays = sorted(found.pop(played.task.id), key=lambda played: played.number)
+            kept = [Kept(*played.answer, played.spent, played.finish) for played in plays if played.answer]
+            yield played.task.id, kept, next(filter(None, (played.unscored for played in plays)), "")

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.core.task import Task
+from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run.durable_file import JsonLines, read_json, write_json
-from cascade_rl.rl_stages.scoring.answering import Answered
 
 LOG = "answers.jsonl"
 
@@ -26,6 +27,15 @@ class Source(NamedTuple):
 
     def __str__(self) -> str:
         return self.model if self.mode == "template" else f"{self.model}, thinking {self.mode}"
+
+
+class Kept(NamedTuple):
+    """An answer with its verdict. `tokens` are all that it cost."""
+
+    text: str
+    verdict: Verdict
+    tokens: int
+    finish: str
 
 
 Key = tuple[Source, str]
@@ -62,23 +72,21 @@ class KeptAnswers:
         for key, rows in groupby(sorted(self._log.rows(), key=_place), key=_key):
             yield key, list(rows)
 
-    def add(self, source: Source, answered: Answered) -> None:
-        for row in _rows(source, answered):
+    def add(self, source: Source, task: Task, answers: Sequence[Kept]) -> None:
+        for row in _rows(source, task, answers):
             self._log.append(row)
-        self.known.add((source, answered.task.id))
+        self.known.add((source, task.id))
 
     @property
     def _log(self) -> JsonLines:
         return JsonLines(self.folder / LOG)
 
 
-def _rows(source: Source, answered: Answered) -> Iterator[dict[str, Any]]:
-    samples: Sequence[Any] = list(zip(answered.rollouts, answered.answers, strict=True))
-    for number, (rollout, (text, verdict)) in enumerate(samples):
+def _rows(source: Source, task: Task, answers: Sequence[Kept]) -> Iterator[dict[str, Any]]:
+    for number, (text, verdict, tokens, finish) in enumerate(answers):
         told = {"score": verdict.score, "outcome": verdict.outcome.value, "detail": verdict.detail}
-        cost = {"tokens": len(rollout.token_ids), "finish": rollout.finish}
-        who = {"model": source.model, "mode": source.mode, "domain": answered.task.domain, "sample": number}
-        yield {"id": answered.task.id, "answer": text} | told | cost | who
+        who = {"model": source.model, "mode": source.mode, "domain": task.domain, "sample": number}
+        yield {"id": task.id, "answer": text} | told | {"tokens": tokens, "finish": finish} | who
 
 
 def _key(row: Mapping[str, Any]) -> Key:

@@ -1,8 +1,9 @@
 """A model folder that answers tasks: the options of its engines, and the engines with the judges of their answers."""
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -10,9 +11,15 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import RolloutConfig
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from cascade_rl.engine.core.rollouts import Sampling
+    from cascade_rl.engine.rollout.client import RolloutEngine
+    from cascade_rl.launchers.evaluate.test_time.methods import Method
+    from cascade_rl.launchers.evaluate.test_time.play import Playing
     from cascade_rl.rl_stages.scoring.answering import Answering
-    from cascade_rl.rl_stages.scoring.judge import MakeVerifier
+    from cascade_rl.rl_stages.scoring.episodes import Episodes
+    from cascade_rl.rl_stages.scoring.judge import Judge, MakeVerifier
 
 PROMPT_ROOM = 4096  # tokens
 STANDARD: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
@@ -54,37 +61,58 @@ class Sampled(NamedTuple):
             raise UserError(f"expected --answers of at least 1; found {sampled.answers}")
         return sampled
 
-    def longest(self, options: argparse.Namespace) -> int:
+    def longest(self, given: int | None) -> int:
         """Tokens of prompt and answer together."""
-        return options.max_model_len or self.max_new_tokens + PROMPT_ROOM
+        return given or self.max_new_tokens + PROMPT_ROOM
 
-    def sampling(self, stop: tuple[int, ...], longest: int) -> "Sampling":
+
+@dataclass(frozen=True)
+class Started:
+    """Engines with the model's weights, and the judges of its answers. `longest`: tokens of prompt and answer together;
+    None: those of what is asked."""
+
+    engine: "RolloutEngine"
+    judge: "Judge"
+    episodes: "Episodes"
+    tokenizer: "PreTrainedTokenizerBase"
+    config: RolloutConfig
+    longest: int | None
+
+    def answering(self, sampled: Sampled) -> "Answering":
+        from cascade_rl.rl_stages.scoring.answering import Answering
+
+        sampling = self._sampling(sampled)
+        parts = self.engine, self.judge, self.episodes, self.tokenizer
+        return Answering(*parts, sampling, sampled.answers, self._room, sampled.longest(self.longest))
+
+    def playing(self, sampled: Sampled, method: "Method") -> "Playing":
+        from cascade_rl.launchers.evaluate.test_time.play import Playing
+
+        parts = self.engine, self.judge, self.tokenizer
+        return Playing(*parts, self._sampling(sampled), method, sampled.answers, self._room)
+
+    @property
+    def _room(self) -> int:
+        return 2 * self.config.engines * self.config.max_num_seqs
+
+    def _sampling(self, sampled: Sampled) -> "Sampling":
         from cascade_rl.engine.core.rollouts import Sampling
 
-        return Sampling(self.max_new_tokens, self.temperature, self.top_p, stop, max_total_tokens=longest)
-
-
-@contextmanager
-def answering(
-    model: Path, options: argparse.Namespace, log: Path, makers: "Mapping[str, MakeVerifier] | None" = None
-) -> "Iterator[Answering]":
-    """Starts the engines for answers that are all sampled in one way. Raises as `engines` does."""
-    sampled = Sampled.of(options)
-    with engines(model, options, sampled.longest(options), log, makers) as answering_of:
-        yield answering_of(sampled)
+        stop, longest = (self.tokenizer.eos_token_id,), sampled.longest(self.longest)
+        return Sampling(sampled.max_new_tokens, sampled.temperature, sampled.top_p, stop, max_total_tokens=longest)
 
 
 @contextmanager
 def engines(
     model: Path,
     options: argparse.Namespace,
-    longest: int,
+    asked: Sequence[Sampled],
     log: Path,
     makers: "Mapping[str, MakeVerifier] | None" = None,
-) -> "Iterator[Callable[[Sampled], Answering]]":
+) -> Iterator[Started]:
     """Starts the engines with the model's weights. Raises UserError for a folder without any.
 
-    longest  tokens of prompt and answer together, of the longest sample
+    asked  all that they will be asked for
     """
     from cascade_rl.engine.core.quiet_libraries import quiet_libraries
 
@@ -92,26 +120,18 @@ def engines(
     from transformers import AutoTokenizer
 
     from cascade_rl.engine.rollout.client import RolloutEngine
-    from cascade_rl.rl_stages.scoring.answering import Answering
     from cascade_rl.rl_stages.scoring.episodes import Episodes
     from cascade_rl.rl_stages.scoring.judge import Judge
 
-    weights = _weights(model)
-    tokenizer, config = AutoTokenizer.from_pretrained(model), _config(options, longest)
+    weights, tokenizer = _weights(model), AutoTokenizer.from_pretrained(model)
+    config = _config(options, max(sampled.longest(options.max_model_len) for sampled in asked))
     with (
         RolloutEngine(model, config, seed=0, log_path=str(log)) as engine,
         Judge(tokenizer, makers) as judge,
         Episodes(tokenizer) as episodes,
     ):
         engine.update_weights(weights, version=0)
-        room = 2 * config.engines * config.max_num_seqs
-
-        def answering_of(sampled: Sampled) -> Answering:
-            longest = sampled.longest(options)
-            sampling = sampled.sampling((tokenizer.eos_token_id,), longest)
-            return Answering(engine, judge, episodes, tokenizer, sampling, sampled.answers, room, longest)
-
-        yield answering_of
+        yield Started(engine, judge, episodes, tokenizer, config, options.max_model_len)
 
 
 def _config(options: argparse.Namespace, longest: int) -> RolloutConfig:

@@ -15,7 +15,7 @@ TABLE = {"rows": "a", "answers": 2, "max_new_tokens": 8, "temperature": 1.0, "to
 
 
 def options(**said: Any) -> argparse.Namespace:
-    return argparse.Namespace(**NOTHING | {"only": [], "thinking": None} | said)
+    return argparse.Namespace(**NOTHING | {"only": [], "thinking": None, "method": None} | said)
 
 
 def toml(table: dict[str, Any]) -> str:
@@ -48,6 +48,9 @@ def test_the_command_line_has_the_last_word(folder: Path) -> None:
     assert found.sampled == (3, 8, 1.0, 0.95)
     assert found.modes == ("on", "off")
     assert list(found.tasks) == ["one-000000"]
+    assert found.method is None
+    [found] = read_suite(str(folder / "own.toml"), folder, options(method="vote:generations=2"))
+    assert found.method and found.method.told == "vote:generations=2"
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,9 @@ def test_a_suite_answers_each_of_its_benchmarks_in_its_own_way(
     model = own_model(folder)
     how = 'max_new_tokens = 8\ntemperature = 1.0\ntop_p = 0.95\nthinking = "off"\n'
     sums = f'[sums]\nrows = "sums"\nanswers = 2\npublished = {{ somebody = 12.5 }}\n{how}'
-    (folder / "own.toml").write_text(f'{sums}[letters]\nrows = "letters"\nanswers = 1\n{how}')
+    (folder / "own.toml").write_text(
+        f'{sums}[letters]\nrows = "letters"\nanswers = 2\nmethod = "vote:generations=3"\n{how}'
+    )
     for name, row in (
         ("sums", {"problem": "1 + 1?", "answer": 2}),
         ("letters", {"question": "Which?", "choices": ["a", "b"], "answer": 0}),
@@ -94,8 +96,10 @@ def test_a_suite_answers_each_of_its_benchmarks_in_its_own_way(
         ("sums", "off", 1),
         ("letters", "off", 1),
     ]
-    assert ("avg@2" in results[0], "avg@1" in results[1]) == (True, True)
-    assert len(lines(folder / "out/sums/answers.jsonl")) == 2
+    assert all("avg@2" in row for row in results)
+    assert [row["tokens"] <= 8 for row in lines(folder / "out/sums/answers.jsonl")] == [True] * 2
+    assert [3 < row["tokens"] <= 24 for row in lines(folder / "out/letters/answers.jsonl")] == [True] * 2
+    assert json.loads((folder / "out/letters/settings.json").read_text())["method"] == "vote:generations=3"
     assert "published, sums, in percent: somebody 12.5" in capsys.readouterr().out
 
 
