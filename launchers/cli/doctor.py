@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from multiprocessing import get_context
 
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.lessons.swe_executed import lessons
@@ -17,10 +19,12 @@ from cascade_rl.rl_stages.rewards.swe.instance import Instance, parse_instance
 from cascade_rl.rl_stages.rewards.swe.repository import Files
 from cascade_rl.rl_stages.sandbox import Program, Sandbox, Tier, strongest
 from cascade_rl.rl_stages.sandbox.outside.attacks import ATTACKS, SLOW
+from cascade_rl.rl_stages.sandbox.outside.ordinary_user import become
 from cascade_rl.rl_stages.sandbox.outside.probe import why_not
 from cascade_rl.rl_stages.sandbox.walls import landlock
 
 BOXES = 10
+ANOTHER = 65534  # nobody, as whom root tries the attacks again
 # Runs only what looks like a test of the grader's own.
 FORGERY = """
 import importlib
@@ -41,16 +45,39 @@ def run() -> int:
         golden, wrong = graded(sandbox)
         forged = graded_forgery(sandbox)
         print(f"grading: golden patch: {golden.told}; wrong patch: {wrong.told}; forged outcomes: {forged.told}")
-    escaped = [_tell_attacks(what, sandbox) for what, sandbox in _sandboxes()]
     scores = golden.score, wrong.score, forged.score
-    return int(scores != (1.0, 0.0, 0.0) or any(escaped))
+    return int(scores != (1.0, 0.0, 0.0) or any([_tell_tiers(), os.geteuid() == 0 and _tell_tiers_as_another()]))
+
+
+def _tell_tiers_as_another() -> bool:
+    """The same as an ordinary user, in a process that becomes him."""
+    sys.stdout.flush()
+    child = get_context("fork").Process(target=_as_another)
+    child.start()
+    child.join()
+    return child.exitcode != 0
+
+
+def _as_another() -> None:
+    try:
+        become(ANOTHER)
+    except OSError as why:
+        print(f"attack: as user {ANOTHER}: not tried: {why}")
+        return
+    sys.exit(_tell_tiers())
+
+
+def _tell_tiers() -> bool:
+    """Whether an attack was not contained in a tier that works here."""
+    return any([_tell_attacks(what, sandbox) for what, sandbox in _sandboxes()])
 
 
 def _sandboxes() -> Iterator[tuple[str, Sandbox]]:
     """Each tier that works here, of Landlock its first version too, and what it is called."""
-    user = "root" if os.geteuid() == 0 else "a user"
+    user = "root" if os.geteuid() == 0 else f"user {os.geteuid()}"
     for tier in Tier:
-        if why_not(tier):
+        if reason := why_not(tier):
+            print(f"attack: {tier}, as {user}: not tried: {reason}")
             continue
         here = f"Landlock {landlock.abi()} of Linux {platform.release()}" if tier is Tier.LANDLOCK else tier
         with Sandbox(2, tier) as sandbox:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,15 +27,33 @@ class Held:
     entries: int = 0
 
 
-def held(folders: Sequence[str | Path], most: Held) -> Held:
+def held(folders: Sequence[str | Path], most: Held, nameless_bytes: int = 0) -> Held:
     """What is below these folders. Raises Overfull if it is more than `most`, or nested too deeply.
 
-    Their owner gets access to each folder. What vanishes meanwhile counts as nothing.
+    Their owner gets access to each folder. What vanishes meanwhile counts as nothing. `nameless_bytes` count too.
     """
-    count = _Count(most)
+    count = _Count(most, nameless_bytes)
     for folder in folders:
         count.add(os.fspath(folder), None, 0)
     return Held(count.bytes, count.entries)
+
+
+def nameless(processes: Iterable[int], mapped_bytes: int) -> int:
+    """Bytes of the files without a name that processes have open or, each of at most `mapped_bytes`, only mapped.
+
+    Raises Overfull if a process hides its files.
+    """
+    opened: dict[int, int] = {}
+    mapped: set[int] = set()
+    for pid in processes:
+        try:
+            opened |= _opened(pid)
+            mapped |= _mapped(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+        except PermissionError:
+            raise Overfull(f"a process that hides its files ({pid})") from None
+    return sum(opened.values()) + mapped_bytes * len(mapped - opened.keys())
 
 
 def remove(folder: Path) -> None:
@@ -41,9 +61,27 @@ def remove(folder: Path) -> None:
     subprocess.run(["/bin/sh", "-c", _REMOVE, folder], env={}, stderr=subprocess.DEVNULL, check=False)
 
 
+def _opened(pid: int) -> dict[int, int]:
+    """Bytes by inode."""
+    found = {}
+    for descriptor in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):
+            file = os.stat(f"/proc/{pid}/fd/{descriptor}")
+            if stat.S_ISREG(file.st_mode) and not file.st_nlink:
+                found[file.st_ino] = file.st_blocks * 512
+    return found
+
+
+def _mapped(pid: int) -> set[int]:
+    """Inodes."""
+    lines = Path(f"/proc/{pid}/maps").read_bytes().splitlines()
+    return {int(line.split(None, 5)[4]) for line in lines if line.endswith(b" (deleted)")}
+
+
 class _Count:
-    def __init__(self, most: Held) -> None:
-        self.bytes, self.entries, self._most = 0, 0, most
+    def __init__(self, most: Held, nameless_bytes: int) -> None:
+        self.bytes, self.entries, self._most = nameless_bytes, 0, most
+        self._check()
 
     def add(self, name: str, parent: int | None, depth: int) -> None:
         if depth > _MAX_DEPTH:
@@ -64,12 +102,15 @@ class _Count:
             self.bytes += entry.stat(follow_symlinks=False).st_blocks * 512
         except FileNotFoundError:
             return
+        self._check()
+        if entry.is_dir(follow_symlinks=False):
+            self.add(entry.name, folder, depth + 1)
+
+    def _check(self) -> None:
         if self.bytes > self._most.bytes:
             raise Overfull(f"more than {self._most.bytes >> 20} MiB")
         if self.entries > self._most.entries:
             raise Overfull(f"more than {self._most.entries} files and folders")
-        if entry.is_dir(follow_symlinks=False):
-            self.add(entry.name, folder, depth + 1)
 
 
 def _entered(name: str, parent: int | None) -> int:

@@ -1,5 +1,6 @@
 """`cascade doctor`: the tier in use, and graders that prove themselves."""
 
+import os
 import re
 
 import pytest
@@ -16,13 +17,25 @@ def _one_attack(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.sandbox
-def test_tier_grades_and_attacks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tier_grades_and_attacks(capfd: pytest.CaptureFixture[str]) -> None:
     assert doctor.run() == 0
-    told = capsys.readouterr().out
+    told = capfd.readouterr().out
     assert f"sandbox: {probe()}: works\n" in told
     assert re.search(r"attack: Landlock \d+ of Linux .*, as .*: sockets: contained\n", told)
+    user = doctor.ANOTHER if os.geteuid() == 0 else os.geteuid()
+    assert re.search(rf"attack: .*as user {user}: (sockets: contained|not tried: .*)\n", told)
     assert "attack: Landlock 1, as of Linux 5.13, as " in told and "NOT CONTAINED" not in told
     assert "grading: golden patch: score 1, as expected; wrong patch: score 0, wrong: test_f.py::" in told
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user is tried only by root")
+@pytest.mark.parametrize(("found", "escaped"), [(True, True), (False, False)])
+def test_what_escapes_as_another_user_counts(
+    found: bool, escaped: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "_tell_tiers", lambda: print(f"as user {os.geteuid()}") or found)
+    assert doctor._tell_tiers_as_another() is escaped
+    assert re.search(rf"user {doctor.ANOTHER}(: not tried: .*)?\n", capfd.readouterr().out)
 
 
 @pytest.mark.sandbox

@@ -1,129 +1,86 @@
-"""What an instance's tests must show, while those that count stand among look-alikes.
+"""What an instance's tests must show, while the box cannot see what they expect.
 
-A paper has the tests that fail before the repair, and some others, in random order and under random names among their
-look-alikes (look_alikes.py). A patch that makes the tests' process report what it likes must guess which is which.
+The tests that fail before the repair are given to the box with their expected values sealed (seals.py). A patch that
+makes the tests' process report what it likes must report these values, which it does not know.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
 from itertools import groupby
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from cascade_rl.rl_stages.rewards.swe.look_alikes import Place, Variant, replaced, variants
+from cascade_rl.rl_stages.rewards.swe.seals import Expected, expected, own_name, sealed
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.rewards.swe.instance import Instance
     from cascade_rl.rl_stages.rewards.swe.repository import Files
 
-LOOK_ALIKES = 8  # of a test function that alone fails before the repair; several share them
-FEWEST = 3  # of each of several
-OTHERS, LOOK_ALIKES_OF_OTHERS = 2, 2  # tests that pass before the repair
-LOOK_ALIKE = "look-alike "  # begins the name of each
-
-_random = random.SystemRandom()
-
-
-@dataclass(frozen=True)
-class Question:
-    """A test function, as `path::Class::name`, in the place of which it and its look-alikes stand."""
-
-    function: str
-    place: Place
-    test: Variant
-    look_alikes: Mapping[str, Variant]
-
-    @property
-    def path(self) -> str:
-        return self.function.partition("::")[0]
-
-    def without(self, wrong: set[str]) -> Question | None:
-        """None if the test itself is among them, or no look-alike is left."""
-        left = {name: variant for name, variant in self.look_alikes.items() if name not in wrong}
-        spoilt = not left or self.function in map(function_of, wrong)
-        return None if spoilt else replace(self, look_alikes=left)
+Seals = Mapping[int, tuple[str, Expected]]
+"""By number, each with the path of its module."""
 
 
 @dataclass(frozen=True)
 class Paper:
-    """One arrangement of an exam.
-
-    tests        text by path; replaces files of the repository
-    names        by function of the repository, its name here
-    look_alikes  by function here, what `Exam` remembers it by
-    """
+    """What a box is given. `tests`: text by path; replaces files of the repository."""
 
     tests: Files
-    names: Mapping[str, str]
-    look_alikes: Mapping[str, str]
+    seals: Seals
 
-    def wrong(self, instance: Instance, outcomes: Mapping[str, str]) -> set[str]:
-        """Tests and look-alikes without the outcome that a repair gives them. `outcomes` are by pytest node id."""
-        found = {test for test in instance.must_pass if outcomes.get(self._here(test)) != "passed"}
-        found |= {test for test in instance.fail_to_fail if outcomes.get(self._here(test)) == "passed"}
-        failed = {function_of(test) for test, outcome in outcomes.items() if outcome != "passed"}
-        passed = {function_of(test) for test in outcomes} - failed
-        return found | {name for function, name in self.look_alikes.items() if function in passed}
+    def wrong(self, instance: Instance, outcomes: Mapping[str, str], seen: Mapping[int, Set[str]]) -> set[str]:
+        """Tests and values that are not what a repair makes of them.
 
-    def _here(self, test: str) -> str:
-        function = function_of(test)
-        return self.names.get(function, function) + test[len(function) :]
+        outcomes  by pytest node id
+        seen      by number of a seal, the forms of what was compared with it
+        """
+        parameters = {number: seal.parameter for number, (_, seal) in self.seals.items() if seal.parameter}
+        here = {own_name(test, parameters): outcome for test, outcome in outcomes.items()}
+        found = {test for test in instance.must_pass if here.get(test) != "passed"}
+        found |= {test for test in instance.fail_to_fail if here.get(test) == "passed"}
+        right = {number for number, (_, seal) in self.seals.items() if seen.get(number) == {seal.form}}
+        return found | {value_name(number, *self.seals[number]) for number in self.seals.keys() - right}
 
 
 class Exam:
-    """The questions of an instance, chosen once. `learned` is whether the golden patch has answered them."""
+    """The sealed values of an instance. `learned` is whether its golden patch has shown them."""
 
     def __init__(self, instance: Instance) -> None:
-        self.questions = list(_questions(instance))
+        self.seals: Seals = dict(enumerate(_seals(instance)))
         self.learned = False
         self.lock = Lock()
         self._unfair: set[str] = set()
 
     def learn(self, wrong: set[str]) -> None:
-        """Leaves out what the golden patch gets wrong: for instance a test that depends on its own name, or a
-        look-alike that passes."""
+        """Leaves open what the golden patch gets wrong, for instance a value of another type that only compares equal.
+
+        All values of a test that then does not pass stay open, since the seal of any may be why.
+        """
+        functions = {function_of(test) for test in wrong}
         self._unfair = wrong
-        self.questions = [fair for question in self.questions if (fair := question.without(wrong))]
+        self.seals = {
+            number: (path, seal)
+            for number, (path, seal) in self.seals.items()
+            if value_name(number, path, seal) not in wrong and f"{path}::{seal.function}" not in functions
+        }
         self.learned = True
 
     def give_up(self) -> None:
-        """Asks nothing any more, because the golden patch has no outcomes in this exam, for instance for its length."""
-        self.learn({name for question in self.questions for name in question.look_alikes})
+        """Seals nothing any more, because the golden patch has no outcomes in this exam."""
+        self.learn({value_name(number, *seal) for number, seal in self.seals.items()})
 
     def excuses(self, wrong: set[str]) -> bool:
         """Whether a patch that is wrong in these must be asked again without them."""
-        return not self.questions or wrong <= self._unfair
-
-    def right_all_the_same(self, wrong: set[str]) -> bool:
-        """Whether these are only look-alikes that the golden patch passes too."""
-        return all(name in self._unfair and name.startswith(LOOK_ALIKE) for name in wrong)
+        return not self.seals or wrong <= self._unfair
 
     def paper(self, tests: Files) -> Paper:
-        """The questions in a new arrangement. `tests` are those of the repository."""
-        names: dict[str, str] = {}
-        look_alikes: dict[str, str] = {}
-        texts: dict[str, str] = {}
-        for path, questions in groupby(self.questions, lambda question: question.path):
-            arranged = {question.place: _arranged(question, names, look_alikes) for question in questions}
-            texts[path] = replaced(tests[path], arranged)
-        return Paper(texts, names, look_alikes)
-
-
-def _arranged(question: Question, names: dict[str, str], look_alikes: dict[str, str]) -> list[str]:
-    """The texts of a test and its look-alikes. Their names are added to `names` and `look_alikes`."""
-    texts = []
-    for name, variant in {question.function: question.test, **question.look_alikes}.items():
-        function = f"{question.function}_{_random.getrandbits(32):08x}"
-        texts.append(variant.named(function.rpartition("::")[2]))
-        if name == question.function:
-            names[name] = function
-        else:
-            look_alikes[function] = name
-    _random.shuffle(texts)
-    return texts
+        """`tests` are those of the repository."""
+        seals = dict(self.seals)
+        texts = {}
+        for path, numbers in groupby(seals, lambda number: seals[number][0]):
+            texts[path] = sealed(tests[path], {number: seals[number][1] for number in numbers})
+        return Paper(texts, seals)
 
 
 def function_of(test: str) -> str:
@@ -131,23 +88,16 @@ def function_of(test: str) -> str:
     return test.partition("[")[0]
 
 
-def _questions(instance: Instance) -> Iterator[Question]:
+def value_name(number: int, path: str, seal: Expected) -> str:
+    return f"{path}::{seal.function}: value {number}"
+
+
+def _seals(instance: Instance) -> Iterator[tuple[str, Expected]]:
     """Sorted by path. Where it is unknown which tests fail before the repair, all that must pass are taken as such."""
-    functions = _functions(instance.fail_to_pass or instance.must_pass)
-    others = sorted(_functions(instance.must_pass) - functions)
-    counts = dict.fromkeys(functions, max(FEWEST, LOOK_ALIKES // max(1, len(functions))))
-    counts |= dict.fromkeys(_random.sample(others, min(OTHERS, len(others))), LOOK_ALIKES_OF_OTHERS)
-    for function, count in sorted(counts.items()):
-        path, *scope, name = function.split("::")
+    functions = sorted({function_of(test) for test in instance.fail_to_pass or instance.must_pass if "::" in test})
+    for path, found in groupby(functions, lambda function: function.partition("::")[0]):
         try:
-            found = variants(instance.repository.tests[path], scope, name, count, _random)
+            values = expected(instance.repository.tests[path], [test.partition("::")[2] for test in found])
         except (SyntaxError, ValueError, RecursionError):
             continue  # it does not parse, so it cannot pass either
-        if found:
-            place, test, others_like_it = found
-            named = {f"{LOOK_ALIKE}{index} of {function}": like for index, like in enumerate(others_like_it, start=1)}
-            yield Question(function, place, test, named)
-
-
-def _functions(tests: Iterable[str]) -> set[str]:
-    return {function_of(test) for test in tests if "::" in test}
+        yield from ((path, value) for value in values)

@@ -1,8 +1,8 @@
 """Grades a patch by tests: on a fresh checkout, in the sandbox, with a pytest that the patch cannot configure.
 
 Only a patch's changes to existing source files are applied. Its changes to test files and to the configuration of
-pytest and Python are not, nor are its new files. The tests that count stand among look-alikes that must fail (exam.py):
-a patch that reports outcomes from inside the tests' process cannot tell which is which.
+pytest and Python are not, nor are its new files. The values that the tests expect are not in the box (exam.py): a patch
+that reports outcomes from inside the tests' process would have to report these.
 
 Files with random names run first and last. Each has one test that must pass and one that must fail. If these have other
 outcomes, or there are no outcomes, the repository is also tested with its golden patch. A box in which that fails too
@@ -15,13 +15,14 @@ import ast
 import json
 import secrets
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from cascade_rl.rl_stages.core.verdict import Verdict
+from cascade_rl.rl_stages.rewards.swe import sealed_value
 from cascade_rl.rl_stages.rewards.swe.exam import Exam
 from cascade_rl.rl_stages.rewards.swe.other_copies import other_copies
 from cascade_rl.rl_stages.rewards.swe.repository import Files, Repository, can_be_patched
@@ -33,13 +34,19 @@ if TYPE_CHECKING:
     from cascade_rl.rl_stages.rewards.swe.instance import Instance
     from cascade_rl.rl_stages.sandbox import Sandbox
 
+Seen = Mapping[int, Set[str]]
 TEST_LIMITS = Limits(cpu_seconds=30.0)
 # No plugins of installed packages. The same hashes, and so the same order of sets, in every run.
 ENVIRONMENT = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 TEST_MACHINERY = frozenset(("pytest", "_pytest", "pluggy", "unittest", "gc"))
 PRINTED_CHARACTERS = 300  # at the end of what a box printed
 
-_RUNNER = Path(__file__).with_name("pytest_in_box.py").read_text()
+# The module that the runner imports, which the box cannot see, and the runner.
+_RUNNER = f"""
+import sys, types
+module = sys.modules[{sealed_value.__name__!r}] = types.ModuleType("sealed_value")
+exec({Path(sealed_value.__file__).read_text()!r}, module.__dict__)
+{Path(__file__).with_name("pytest_in_box.py").read_text()}"""
 
 
 class _Known:
@@ -69,13 +76,14 @@ class TestOutcome:
 @dataclass(frozen=True)
 class TestRun:
     """Outcomes by pytest node id, on `node`. `problem` says why they cannot be trusted or are missing. `printed` is
-    then the end of what the box printed."""
+    then the end of what the box printed. `seen`: see `Paper.wrong`."""
 
     outcomes: Mapping[str, TestOutcome]
     cpu_seconds: float
     node: Node
     problem: str = ""
     printed: str = ""
+    seen: Seen = field(default_factory=dict)
 
     @property
     def results(self) -> dict[str, str]:
@@ -119,30 +127,29 @@ def _examined(instance: Instance, patch: Files, sandbox: Sandbox) -> str:
     learned = exam.learned
     paper = exam.paper(instance.repository.tests)
     run = run_tests(instance.repository.changed(patch).with_other(paper.tests), sandbox)
-    wrong = {run.problem} if run.problem else paper.wrong(instance, run.results)
+    wrong = {run.problem} if run.problem else paper.wrong(instance, run.results, run.seen)
     if not wrong:
         return ""
     with exam.lock:
         if not exam.learned:
             _learn(exam, paper, instance, sandbox, run.node)
-    if exam.right_all_the_same(wrong):
-        return ""
     if not learned and exam.excuses(wrong):
         return _examined(instance, patch, sandbox)
     if run.problem:
         require_gradable(instance, sandbox, run.node)
         return run.problem
-    return f"wrong: {', '.join(sorted(wrong)[:3])}"
+    tests = sorted({name.partition(": value ")[0] for name in wrong})
+    return f"wrong: {', '.join(tests[:3])}"
 
 
 def _learn(exam: Exam, paper: Paper, instance: Instance, sandbox: Sandbox, node: Node) -> None:
-    """Has the golden patch answer the paper, after which the exam asks only what that patch can show."""
+    """Has the golden patch answer the paper, after which the exam seals only what that patch can show."""
     run = run_tests(instance.repository.changed(instance.repaired).with_other(paper.tests), sandbox, node=node)
     if run.problem:
         require_gradable(instance, sandbox, node)
         return exam.give_up()
     _known(instance, sandbox).hosts.add(node.host)
-    exam.learn(paper.wrong(instance, run.results))
+    exam.learn(paper.wrong(instance, run.results, run.seen))
 
 
 def applicable(before: Files, after: Files) -> dict[str, str]:
@@ -212,21 +219,22 @@ def _run_tests(repository: Repository, sandbox: Sandbox, limits: Limits, node: N
     with sandbox.folder(files, node, other_copies(repository)) as folder:
         run = sandbox.run_command(argv, folder, limits, json.dumps(request).encode(), ENVIRONMENT)
     if f"{nonce} ready\n" not in run.output:
-        found = run.output[-PRINTED_CHARACTERS:]
+        end = run.output[-PRINTED_CHARACTERS:]
         raise PytestUnavailable(
-            f"expected pytest to start in the sandbox of {folder.node.host}; found {found!r} ({run.status}). Make "
+            f"expected pytest to start in the sandbox of {folder.node.host}; found {end!r} ({run.status}). Make "
             f"{sys.executable} able to import pytest there"
         )
-    outcomes = _outcomes(run.output, nonce)
+    found = _report(run.output, nonce)
     printed = _printed(run.output, nonce)
-    if outcomes is None:
+    if found is None:
         problem = f"no outcomes: {run.status}, exit code {run.exit_code}"
         return TestRun({}, run.cpu_seconds, folder.node, problem, printed)
+    outcomes, seen = found
     if not all(canary.holds(path, outcomes) for canary, path in zip(canaries, (first, last), strict=True)):
         problem = "a test that must fail did not, or one that must pass did not"
         return TestRun({}, run.cpu_seconds, folder.node, problem, printed)
     own = {test: outcome for test, outcome in outcomes.items() if test.partition("::")[0] in tests}
-    return TestRun(own, run.cpu_seconds, folder.node)
+    return TestRun(own, run.cpu_seconds, folder.node, seen=seen)
 
 
 def _printed(output: str, nonce: str) -> str:
@@ -253,9 +261,15 @@ def is_module(path: str) -> bool:
     return name.endswith("_test.py") or (name.startswith("test_") and name.endswith(".py"))
 
 
-def _outcomes(output: str, nonce: str) -> dict[str, TestOutcome] | None:
-    """The outcomes; None unless exactly one line has them. A second one comes from code that copied the nonce."""
+def _report(output: str, nonce: str) -> tuple[dict[str, TestOutcome], Seen] | None:
+    """The outcomes, and what was seen; None unless exactly one line has them. A second one comes from code that copied
+    the nonce, and so does one that is malformed."""
     lines = [line.partition(" ")[2] for line in output.splitlines() if line.startswith(f"{nonce} {{")]
     if len(lines) != 1:
         return None
-    return {test: TestOutcome(*outcome) for test, outcome in json.loads(lines[0]).items()}
+    try:
+        report = json.loads(lines[0])
+        outcomes = {test: TestOutcome(*map(str, outcome)) for test, outcome in report["outcomes"].items()}
+        return outcomes, {int(number): set(map(str, forms)) for number, forms in report["seen"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 SEARCH, DIVIDER, REPLACE = "<<<<<<< SEARCH", "=======", ">>>>>>> REPLACE"
 
-_SOLUTION = re.compile(r"<solution>(.*?)</solution>", re.DOTALL)
+MAX_GROWTH = 100_000  # characters of a file; a few edits that each double some lines could fill the memory
 _FENCE = re.compile(r"```\w*")
 
 
@@ -62,20 +62,22 @@ def apply_edits(files: Mapping[str, str], edits: Sequence[Edit]) -> dict[str, st
     """`files` after the edits. Every occurrence at the start of a line is replaced, as in SWE-RL. The new lines end as
     those of the file do.
 
-    Raises PatchError if a file does not exist or does not contain the lines.
+    Raises PatchError if a file does not exist, does not contain the lines, or grows by more than MAX_GROWTH.
     """
     changed = dict(files)
     for edit in edits:
         if edit.path not in changed:
             raise PatchError(f"expected a path among {', '.join(sorted(files)[:5])}; found {edit.path!r}")
-        changed[edit.path] = _applied(changed[edit.path], edit)
+        changed[edit.path] = _applied(changed[edit.path], edit, len(files[edit.path]) + MAX_GROWTH)
     return changed
 
 
-def _applied(file: str, edit: Edit) -> str:
+def _applied(file: str, edit: Edit, longest: int) -> str:
     for end in ("\r\n", "\n") if "\r\n" in file else ("\n",):
         search, replace = ("\n" + lines.replace("\n", end) for lines in (edit.search, edit.replace))
-        if edit.search and search in "\n" + file:
+        if edit.search and (count := ("\n" + file).count(search)):
+            if len(file) + count * (len(replace) - len(search)) > longest:
+                raise PatchError(f"expected {edit.path} to grow by at most {MAX_GROWTH} characters; it grows by more")
             return ("\n" + file).replace(search, replace)[1:]
     raise PatchError(f"expected lines of {edit.path}; found {edit.search[:80]!r}, which is not in it")
 
@@ -90,10 +92,10 @@ def _solution(text: str) -> str:
     count = text.count("<solution>")
     if count == 0:
         return text
-    solutions = _SOLUTION.findall(text)
-    if count != 1 or len(solutions) != 1:
-        raise PatchError(f"expected one <solution>...</solution>; found {count} that open and {len(solutions)} whole")
-    return str(solutions[0])
+    solution, closed, _ = text.partition("<solution>")[2].partition("</solution>")
+    if count != 1 or not closed:
+        raise PatchError(f"expected one <solution>...</solution>; found {count} that open")
+    return solution
 
 
 def _until(marker: str, lines: Iterator[str]) -> str:

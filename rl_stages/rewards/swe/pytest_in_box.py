@@ -1,14 +1,18 @@
 """Runs in the box with `python -c`: pytest on the files that stdin names. Prints the outcomes after the nonce of stdin.
 
-The code under test shares this process. So no argument, environment variable or file tells it where the outcomes go.
-pytest is imported before the checkout can shadow a module.
+The code under test shares this process and can report what it likes. What it cannot report are the values that the
+tests expect: these are sealed. pytest is imported before the checkout can shadow a module.
 """
 
+import builtins
 import json
 import os
 import sys
+from collections import defaultdict
 
 import pytest
+
+from cascade_rl.rl_stages.rewards.swe.sealed_value import NAME, Sealed
 
 MESSAGE_CHARACTERS = 200
 
@@ -34,10 +38,13 @@ def main() -> None:
     os.write(channel, f"{request['nonce']} ready\n".encode())
     sys.path.insert(0, os.getcwd())
     outcomes = Outcomes()
+    seen: dict[int, set[str]] = defaultdict(set)
+    setattr(builtins, NAME, lambda number: Sealed(number, seen[number]))
     # Without confcutdir pytest also lists the folders above the checkout. A box without namespaces may not do that.
     options = ["--rootdir=.", "--confcutdir=.", "-c", os.devnull, "-p", "no:cacheprovider", "-p", "no:terminal"]
     pytest.main([*options, *request["files"]], plugins=[outcomes])
-    data = memoryview(f"\n{request['nonce']} {json.dumps(outcomes.of)}\n".encode())
+    report = {"outcomes": outcomes.of, "seen": {number: list(forms) for number, forms in seen.items()}}
+    data = memoryview(f"\n{request['nonce']} {json.dumps(report)}\n".encode())
     while data:
         data = data[os.write(channel, data) :]
     os._exit(0)  # skips the exit handlers that the code under test registered

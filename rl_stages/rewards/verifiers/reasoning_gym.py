@@ -47,7 +47,7 @@ TASKS = frozenset(
     )
 )
 
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_BEFORE, _AFTER = "<answer>", "</answer>"
 
 
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,8 +68,9 @@ def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def given_answer(text: str) -> str:
     r"""The last `<answer>`, else the last `\boxed{}`, else the whole text; NeMo-Gym's server takes the first ones."""
-    tagged = _TAGGED.findall(text)
-    return str(tagged[-1]).strip() if tagged else last_box(text) or text
+    *ended, _ = text.split(_AFTER)
+    tagged = next((part.partition(_BEFORE)[2] for part in reversed(ended) if _BEFORE in part), None)
+    return last_box(text) or text if tagged is None else tagged.strip()
 
 
 class ReasoningGymVerifier:

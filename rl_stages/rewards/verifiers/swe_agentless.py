@@ -19,7 +19,7 @@ from cascade_rl.rl_stages.rewards.swe import similarity
 from cascade_rl.rl_stages.rewards.swe.judgement import judge_messages, yes_probability
 from cascade_rl.rl_stages.rewards.swe.patch import PatchError, apply_edits, parse_edits
 from cascade_rl.rl_stages.rewards.swe.repository import Files, checked_files
-from cascade_rl.rl_stages.rewards.swe.unified_diff import DiffError, apply_unified_diff, unified_diff
+from cascade_rl.rl_stages.rewards.swe.unified_diff import DiffError, apply_unified_diff
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.core.task import Task
@@ -65,7 +65,7 @@ class SweAgentlessVerifier:
         self._judge = judge
         self._max_tokens = max_tokens
         self._lexical = lexical
-        self._similarity = DeadlineCheck(similarity.__name__, deadline_seconds)
+        self._worker = DeadlineCheck(similarity.__name__, deadline_seconds)
 
     def __call__(self, task: Task, text: str) -> Verdict:
         files: Files = task.metadata["files"]
@@ -77,14 +77,15 @@ class SweAgentlessVerifier:
         if patched in (files, repaired):
             return Verdict.scored(float(patched == repaired), detail="golden" if patched == repaired else "no change")
         if self._judge:
-            return self._judged(self._judge, task, unified_diff(files, patched))
+            diff = self._worker({"before": files, "answer": patched})
+            return self._judged(self._judge, task, diff.detail) if diff.score == similarity.DIFFERENT else diff
         if self._lexical == "exact":
             return Verdict.scored(0.0, detail="not the golden patch")
-        return self._similarity({"before": files, "expected": repaired, "answer": patched})
+        return self._worker({"before": files, "expected": repaired, "answer": patched})
 
     def close(self) -> None:
         """Ends the worker process and the judge, if there are any."""
-        self._similarity.close()
+        self._worker.close()
         if self._judge:
             self._judge.close()
 

@@ -9,7 +9,7 @@ import signal
 import time
 
 from cascade_rl.rl_stages.sandbox import process_tree
-from cascade_rl.rl_stages.sandbox.disk import Held, Overfull, held
+from cascade_rl.rl_stages.sandbox.disk import Held, Overfull, held, nameless
 from cascade_rl.rl_stages.sandbox.inside.box import Box
 from cascade_rl.rl_stages.sandbox.inside.frames import Frame
 from cascade_rl.rl_stages.sandbox.inside.watch import TICK_SECONDS, BeyondLimit, Watch
@@ -21,10 +21,12 @@ SIZE_SECONDS = 0.2
 
 
 class Disk:
-    """The folders that a command may fill. `first`: what the workspace held before its first command."""
+    """The folders that a command may fill, and files without a name. `first`: what the workspace held before its first
+    command."""
 
     def __init__(self, workspace: str, scratch: str | None, first: Held, limits: Limits) -> None:
         self._folders = [workspace, scratch] if scratch else [workspace]
+        self._file_bytes = limits.file_mib * MIB
         self._most = Held(
             first.bytes + WORKSPACE_FILES * limits.file_mib * MIB,
             first.entries + WORKSPACE_ENTRIES,
@@ -32,7 +34,8 @@ class Disk:
 
     def overfull(self) -> str | None:
         try:
-            held(self._folders, self._most)
+            without_name = nameless(process_tree.descendants(os.getpid()), self._file_bytes)
+            held(self._folders, self._most, without_name)
         except Overfull as overfull:
             return str(overfull)
         return None

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 
 from cascade_rl.rl_stages.sandbox import process_tree
+from cascade_rl.rl_stages.sandbox.inside.kernel_memory import kernel_memory
 from cascade_rl.rl_stages.sandbox.limits import MIB, Limits
 
 TICK_SECONDS = 0.05
@@ -57,7 +58,8 @@ class Watch:
             raise ClientGone
         self._now = process_tree.usages(os.getpid())
         self._seen |= self._now
-        if sum(usage.memory_bytes for usage in self._now.values()) > self._limits.memory_mib * MIB:
+        memory = sum(usage.memory_bytes for usage in self._now.values())
+        if memory + kernel_memory(self._now, self._limits.file_mib * MIB) > self._limits.memory_mib * MIB:
             raise BeyondLimit("memory limit", f"more than {self._limits.memory_mib} MiB")
         if self.cpu_seconds > self._limits.cpu_seconds + self._spare_seconds:
             raise BeyondLimit("time limit", f"more than {self._limits.cpu_seconds:g} s of processor time")

@@ -31,6 +31,7 @@ class Attack:
     on_victims: bool = False
     is_command: bool = False
     turns: int = 1  # of a command, in one folder
+    limits: Limits = LIMITS
 
     def tried(self, sandbox: Sandbox) -> str | None:
         """What is wrong with the outcome; None if the attack was contained."""
@@ -45,13 +46,13 @@ class Attack:
         """The status, and all output."""
         if self.is_command:
             return self._outcome_of_commands(sandbox, stdin)
-        test = sandbox.run_program(Program(language="python", source=self.source, limits=LIMITS), [stdin]).tests[0]
+        test = sandbox.run_program(Program(language="python", source=self.source, limits=self.limits), [stdin]).tests[0]
         return test.status, test.output.decode(errors="replace") + test.errors
 
     def _outcome_of_commands(self, sandbox: Sandbox, stdin: bytes) -> tuple[Status, str]:
         with sandbox.folder({}) as folder:
             for _ in range(self.turns):
-                run = sandbox.run_command([sys.executable, "-c", self.source], folder, LIMITS, stdin)
+                run = sandbox.run_command([sys.executable, "-c", self.source], folder, self.limits, stdin)
         left = "\nBREACH its folder is still there" if folder.path.exists() else ""
         return run.status, run.output + left
 
@@ -169,7 +170,89 @@ for hide in (memfd, lambda: mapped(-1), lambda: mapped(os.open("/dev/zero", os.O
     except (OSError, ValueError) as error:
         print(error)
 """
+_SMALL = replace(LIMITS, cpu_seconds=2.0, memory_mib=128)
+_SOCKETS = """
+import socket, time
+held = 0
+try:
+    server = socket.socket(socket.AF_UNIX); server.bind("\\0x"); server.listen(4096)
+    while held < 512 << 20:
+        client = socket.socket(socket.AF_UNIX); client.setblocking(False); client.connect("\\0x")
+        try:
+            while True: held += client.send(b"x" * 65536)
+        except BlockingIOError: pass
+        client.close()
+    print("BREACH", held, flush=True)
+except OSError as error:
+    print(error)
+"""
+_EMPTY = """
+import os
+try:
+    for number in range(200_000): os.close(os.open(f"/tmp/{number}", os.O_CREAT | os.O_WRONLY))
+    print("BREACH")
+except OSError as error:
+    print(error)
+"""
+_BUFFERS = """
+import ctypes, mmap, os, socket
+libc = ctypes.CDLL(None, use_errno=True)
+x86 = os.uname().machine == "x86_64"
+
+def large_buffer():
+    one, _ = socket.socketpair(); one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+
+def call(*arguments):
+    if libc.syscall(*arguments) < 0: raise OSError(ctypes.get_errno(), "call")
+
+def attribute(folder):
+    open(folder + "/f", "w").close(); os.setxattr(folder + "/f", "user.x", b"x" * 65536)
+
+tell = os.pipe()[1]
+page = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+vector = (ctypes.c_void_p * 2)(ctypes.addressof(ctypes.c_char.from_buffer(page)), 4096)
+private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+acts = {
+    "buffer": large_buffer,
+    "huge pages": lambda: mmap.mmap(-1, 2 << 20, private | 0x40000),
+    "swap": lambda: mmap.mmap(-1, 4096, private).madvise(21),
+    "gift": lambda: call(278 if x86 else 75, tell, vector, 1, 0),
+    "disk at once": lambda: call(285 if x86 else 47, os.open("f", os.O_CREAT | os.O_RDWR), 0, 0, 1 << 20),
+    "requests": lambda: call(206 if x86 else 0, 1000, ctypes.byref(ctypes.c_ulong(0))),
+    "watches": lambda: call(294 if x86 else 26, 0),
+    **{f"attributes in {folder}": lambda folder=folder: attribute(folder) for folder in (".", "/tmp", "/dev/shm")},
+}
+for name, act in acts.items():
+    try:
+        act(); print("BREACH", name)
+    except OSError as error:
+        print(name, error)
+"""
+_NAMELESS = """
+import ctypes, mmap, os, time
+if {hidden}: ctypes.CDLL(None).prctl(4, 0)
+kept = []
+for number in range(60):
+    file = os.open("f", os.O_CREAT | os.O_RDWR); os.unlink("f"); os.write(file, b"x" * (2 << 20))
+    kept.append(mmap.mmap(file, 4096) if {mapped} else file)
+    if {mapped}: os.close(file)
+time.sleep(0.6); print("BREACH")
+"""
+
+
+def _nameless(*, mapped: bool = False, hidden: bool = False) -> Attack:
+    return Attack(_NAMELESS.format(mapped=mapped, hidden=hidden), frozenset([OUTPUT]), is_command=True)
+
+
 ATTACKS = {
+    "take what nobody counts": Attack(_BUFFERS, frozenset([OK])),
+    "take what nobody counts, as a command": Attack(_BUFFERS, frozenset([OK]), is_command=True),
+    "hide memory in sockets": Attack(_SOCKETS, frozenset([OK, MEMORY]), limits=_SMALL),
+    "hide memory in sockets, as a command": Attack(_SOCKETS, frozenset([OK, MEMORY]), is_command=True, limits=_SMALL),
+    "hide memory in names": Attack(_EMPTY, frozenset([OK, MEMORY]), limits=_SMALL),
+    "fill the disk without a name": _nameless(),
+    "fill the disk without a name, only mapped": _nameless(mapped=True),
+    "fill the disk without a name, and hide it": _nameless(hidden=True),
     "hide memory": Attack(_HIDE, frozenset([OK])),
     "hide memory, as a command": Attack(_HIDE, frozenset([OK]), is_command=True),
     "nest folders": Attack(_DEEP, frozenset([OUTPUT]), is_command=True, turns=2),
@@ -399,6 +482,8 @@ import os
 for name, act in {
     "nice": lambda: os.nice(19), "idle": lambda: os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)),
     "one processor": lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
+    "group": lambda: open("/proc/self/autogroup", "w").write("19"),
+    "first to be killed": lambda: open("/proc/self/oom_score_adj", "w").write("1000"),
 }.items():
     try:
         act(); print("BREACH", name)

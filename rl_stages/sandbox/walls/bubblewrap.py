@@ -12,6 +12,7 @@ from cascade_rl.rl_stages.sandbox.limits import MIB, Limits
 from cascade_rl.rl_stages.sandbox.walls import confinement, interpreter
 
 HOME = "/workspace"
+OWN_FOLDERS = ("/tmp", "/dev/shm", HOME)  # in memory, but for a workspace
 _NAMESPACES = ("user", "pid", "net", "ipc", "uts", "cgroup-try")
 
 
@@ -46,7 +47,8 @@ def command_line(
         *(*sized, "/tmp"),  # first, because this Python or the workspace's parent may lie below it
         *(word for path in (*interpreter.prefixes(), *extra) for word in ("--ro-bind", path, path)),
         *(word for path in interpreter.at_each_root(hidden) for word in _covered(path)),
-        *(["--proc", "/proc"] if proc else []),
+        # Read-only, since a box may not make itself the last to get a processor (autogroup), or the first to be killed.
+        *(["--proc", "/proc", "--remount-ro", "/proc"] if proc else []),
         # --dev makes a tmpfs of half the memory. A program could fill it. What maps /dev/zero has memory that nobody
         # counts; /dev/full reads alike and cannot be mapped.
         *("--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero", *sized, "/dev/shm", "--remount-ro", "/dev"),

@@ -13,6 +13,7 @@ from cascade_rl.rl_stages.sandbox.limits import MIB, Limits
 from cascade_rl.rl_stages.sandbox.walls import landlock, seccomp
 
 STACK_MIB = 64  # each thread gets as much; 256 would leave room for only three in 1 GiB of address space
+PENDING_SIGNALS = 1024  # and timers, of the whole user
 COMPILER = Limits(cpu_seconds=30.0, memory_mib=2048, file_mib=64)
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 
@@ -33,6 +34,7 @@ def resource_limits(limits: Limits, stack_mib: int = STACK_MIB) -> dict[str, tup
         "fsize": limits.file_mib * MIB,
         "nofile": 256,
         "nproc": limits.processes,
+        "sigpending": PENDING_SIGNALS,
         "stack": stack_mib * MIB,
     }
     return {"cpu": (seconds, seconds + 1), **{name: (value, value) for name, value in equal.items()}}

@@ -80,7 +80,12 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "iopl": (172, None),
     "ioperm": (173, None),
     "modify_ldt": (154, None),
-    # What these hold is in no process's memory.
+    # Of these the machine, or the user of the run, has only a few.
+    "io_setup": (206, 0),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    # What these hold is in no process's memory. A page in a pipe keeps the huge page of which it is a part.
+    "vmsplice": (278, 75),
     "shmget": (29, 194),
     "shmat": (30, 196),
     "shmctl": (31, 195),
@@ -115,6 +120,7 @@ DENIED_WITHOUT_NAMESPACES: dict[str, tuple[int | None, int | None]] = {
     "fchown": (93, 55),
     "fchownat": (260, 54),
 }
+# Landlock restricts none of these either. In a box's own /tmp they are memory that nobody counts.
 ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
     "setxattr": (188, 5),
     "lsetxattr": (189, 6),
@@ -123,7 +129,9 @@ ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
     "lremovexattr": (198, 15),
     "fremovexattr": (199, 16),
 }
-# Nor these, but copying, patching and `touch` call them.
+# Disk that is taken before anybody has looked. libc writes instead.
+ALLOCATE: dict[str, tuple[int | None, int | None]] = {"fallocate": (285, 47)}
+# Landlock does not restrict these, but copying, patching and `touch` call them.
 MODES_AND_TIMES: dict[str, tuple[int | None, int | None]] = {
     "chmod": (90, None),
     "fchmod": (91, 52),
@@ -158,10 +166,14 @@ _FILTERED: dict[str, tuple[int | None, int | None]] = {
     "fcntl": (72, 25),
     "memfd_create": (319, 279),
     "mmap": (9, 222),
+    "madvise": (28, 233),
+    "setsockopt": (54, 208),
 }
 _O_TRUNC, _O_ACCMODE, _WRITABLE = 0o1000, 3, (1, 2)
 _TERMINAL, _GROUP = 0x5400, 0xFF00  # the group of ioctls that are of terminals and open files
-_MAP_SHARED_ANONYMOUS, _MAP_KIND = 0x21, 0x2F
+_MAP_SHARED_ANONYMOUS, _MAP_KIND, _MAP_HUGETLB = 0x21, 0x2F, 0x40000
+_MADV_PAGEOUT = 21
+_SO_SNDBUF, _SO_SNDBUFFORCE = 7, 32
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY = 8, 10, 15, 1024, 1026
 
 
@@ -283,6 +295,8 @@ def install(program: bytes) -> None:
 def _common(code: Assembler, pid: int = 0) -> None:
     """`pid`: the process itself, which it may name where it sets its limits; 0 if it has no name in the box."""
     code.deny(DENIED)
+    code.deny(ATTRIBUTES, errno.EOPNOTSUPP)  # as of a file system without them, with which `cp -p` can live
+    code.deny(ALLOCATE, errno.EOPNOTSUPP)
     code.deny_from(_UNKNOWN, errno.ENOSYS)
     # A filter cannot read the flags of clone3, which are passed by pointer. On ENOSYS libc falls back to clone.
     code.refuse("clone3", errno.ENOSYS)
@@ -292,16 +306,18 @@ def _common(code: Assembler, pid: int = 0) -> None:
 
 def _without_hidden_memory(code: Assembler) -> None:
     """No memory that a process may fill and then neither map nor have in its resident set, so that nobody counts it.
-    /dev/zero is another; no box has it."""
+    /dev/zero is another; no box has it. What waits in a socket is counted by the usual size of its buffer."""
     code.refuse("memfd_create", errno.EPERM)
     code.refuse_if("mmap", _EQUAL, [_MAP_SHARED_ANONYMOUS], errno.EPERM, argument=3, mask=_MAP_KIND)
+    code.refuse_if("mmap", _ANY_BIT, [_MAP_HUGETLB], errno.ENOMEM, argument=3)
+    code.refuse_if("madvise", _EQUAL, [_MADV_PAGEOUT], errno.EINVAL, argument=2)
+    code.refuse_if("setsockopt", _EQUAL, [_SO_SNDBUF, _SO_SNDBUFFORCE], errno.EPERM, argument=2)
 
 
 def _without_namespaces(code: Assembler, pid: int = 0) -> None:
     _common(code, pid)
     _without_hidden_memory(code)
     code.deny(DENIED_WITHOUT_NAMESPACES)
-    code.deny(ATTRIBUTES, errno.EOPNOTSUPP)  # as of a file system without them, with which `cp -p` can live
     for name in ("socket", "socketpair"):
         code.refuse(name, errno.EACCES)
     code.refuse("openat2", errno.ENOSYS)  # its flags are passed by pointer

@@ -23,32 +23,18 @@ from cascade_rl.rl_stages.rewards.swe.repository import Repository
 from cascade_rl.rl_stages.rewards.verifiers.math import MathVerifier
 from cascade_rl.rl_stages.sandbox import Limits, Program, Sandbox, Tier, process_tree
 from cascade_rl.rl_stages.sandbox.outside.attacks import ATTACKS, STRAY
+from cascade_rl.rl_stages.sandbox.outside.ordinary_user import become, reach
 from cascade_rl.rl_stages.sandbox.outside.probe import why_not
-from cascade_rl.rl_stages.sandbox.walls import interpreter
-from cascade_rl.rl_stages.sandbox.walls.host_view import HostView
 
 PR_SET_CHILD_SUBREAPER, PR_CAPBSET_DROP, CAP_SYS_ADMIN = 36, 24, 21
 USER = 61234
 STRAYS = f"import os, time\nos.fork() or os.execv('/bin/sleep', ['{STRAY}', '300'])\ntime.sleep(30)"
 
 
-def become(user: int) -> None:
-    """As setpriv does, with this Python in reach."""
-    open_prefixes(user)
-    os.setgroups([])
-    os.setgid(user)
-    os.setuid(user)
-
-
 def become_container() -> None:
     """Root whose workers may not mount, as in Docker's default."""
-    open_prefixes(USER)
+    reach(USER)
     ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0)
-
-
-def open_prefixes(user: int) -> None:
-    package = Path(interpreter.__file__).parents[3]
-    HostView(user, [*interpreter.prefixes(), str(package)])
 
 
 def attacks(tier: Tier, **lowered: int) -> None:

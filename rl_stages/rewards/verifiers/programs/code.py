@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
@@ -20,6 +21,7 @@ from cascade_rl.rl_stages.rewards.verifiers.sandboxed import SandboxedVerifier
 from cascade_rl.rl_stages.sandbox import Program, ProgramRun, SandboxFailure, Status, TestRun
 
 if TYPE_CHECKING:
+    from cascade_rl.engine.cluster.node import Node
     from cascade_rl.rl_stages.core.task import Task
 
 _FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]+(?:\([^)]{0,500}\)|[^\n(]*)", re.MULTILINE)
@@ -28,7 +30,7 @@ TRACEBACK = "Traceback (most recent call last)"
 
 
 class JudgeFailed(RuntimeError):
-    """A row's special judge neither accepted nor refused."""
+    """A row's special judge has had no verdict yet, and has none on an accepted answer."""
 
 
 class CodeVerifier(SandboxedVerifier):
@@ -37,6 +39,10 @@ class CodeVerifier(SandboxedVerifier):
     The run ends at the first test that fails; `parts["tests_passed"]` is the share that passed before it. Equal
     programs for one problem run once. Raises CompilerUnavailable for C++ without a compiler.
     """
+
+    def __init__(self, slots: int | None = None, others: Sequence[Node] = ()) -> None:
+        super().__init__(slots, others)
+        self._sound: set[SpecialJudge] = set()  # those that have had a verdict: outputs at which they fail are wrong
 
     def __call__(self, task: Task, text: str) -> Verdict:
         problem: Problem = task.metadata["problem"]
@@ -71,28 +77,40 @@ class CodeVerifier(SandboxedVerifier):
         return Verdict.scored(float(passed == total), {"tests_passed": passed / total}, why)
 
     def _accepted(self, problem: Problem, judge: SpecialJudge, run: ProgramRun) -> int:
-        """How many tests come before the first that the special judge refuses. It has one sandbox for all tests."""
+        """How many tests come before the first that the special judge refuses, or fails at. Raises JudgeFailed."""
+        *_, last = judged = self._judged_by(judge, problem, 0, [test.output for test in run.tests])
+        if any(map(_has_verdict, judged)):
+            self._sound.add(judge)
+        elif judge not in self._sound:
+            (on_answer,) = self._judged_by(judge, problem, 0, [problem.accepted[0][0].encode()])
+            if not _has_verdict(on_answer):
+                found = f"{last.exit_code} ({last.status}) {last.errors.strip()[-160:]}"
+                raise JudgeFailed(f"expected the special judge to exit with 0, 1 or 2; found {found}")
+            self._sound.add(judge)
+        return len(judged) - (last.exit_code != ACCEPTED or last.status is not Status.OK)
+
+    def _judged_by(
+        self, judge: SpecialJudge, problem: Problem, first: int, outputs: Sequence[bytes]
+    ) -> tuple[TestRun, ...]:
+        """The judge's runs on outputs of the tests from `first` on, in one sandbox, until it does not accept one."""
         questions = [
-            _question(given, test.output, accepted[0])
-            for given, test, accepted in zip(problem.inputs, run.tests, problem.accepted, strict=True)
+            _question(given, output, accepted[0])
+            for given, accepted, output in zip(problem.inputs[first:], problem.accepted[first:], outputs, strict=False)
         ]
-        judging = self._sandbox.run_program(
+        run = self._sandbox.run_program(
             Program(language=judge.language, source=judge.source, limits=problem.limits),
             questions,
             stop_on=lambda _, test: test.exit_code != ACCEPTED or test.status is not Status.OK,
         )
-        if judging.compile_error is not None or not judging.tests:
-            raise JudgeFailed(f"expected the special judge to run; found {judging.compile_error}")
-        return sum(map(_accepts, judging.tests))
+        if run.compile_error is not None or not run.tests:
+            raise JudgeFailed(f"expected the special judge to run; found {run.compile_error}")
+        return run.tests
 
 
-def _accepts(test: TestRun) -> bool:
-    """Raises JudgeFailed on anything but testlib's exit codes, and if Python exits with 1 after an exception."""
+def _has_verdict(test: TestRun) -> bool:
+    """Whether the exit code is one of testlib's. Python exits with 1 after an exception, too."""
     ended = test.status in (Status.OK, Status.RUNTIME_ERROR) and TRACEBACK not in test.errors
-    if not ended or test.exit_code not in (ACCEPTED, *REFUSED):
-        found = f"{test.exit_code} ({test.status}) {test.errors.strip()[-160:]}"
-        raise JudgeFailed(f"expected the special judge to exit with 0, 1 or 2; found {found}")
-    return test.exit_code == ACCEPTED
+    return ended and test.exit_code in (ACCEPTED, *REFUSED)
 
 
 def program(problem: Problem, source: str) -> Program:

@@ -3,6 +3,7 @@ import time
 import pytest
 
 from cascade_rl.rl_stages.rewards.swe.patch import Edit, PatchError, apply_edits, edit_text, parse_edits
+from tests.rl_stages.rewards.verifiers.growth import superlinear
 
 FILES = {"a.py": "one\n  two\none\nthree\n", "b/c.py": "x = 1\n"}
 EDIT = Edit("a.py", "  two\none", "  2")
@@ -83,3 +84,18 @@ def test_a_long_malformed_answer_is_read_in_one_pass():
     with pytest.raises(PatchError):
         parse_edits("### a.py\n<<<<<<< SEARCH\n" * 100_000)
     assert time.perf_counter() - start < 20
+
+
+def test_edits_that_double_a_line_do_not_fill_the_memory():
+    doubled = [Edit("a.py", "x", "x\nx")] * 60
+    with pytest.raises(PatchError, match="to grow by at most 100000 characters"):
+        apply_edits({"a.py": "x\n"}, doubled)
+    assert apply_edits({"a.py": "x\n"}, doubled[:10]) == {"a.py": "x\n" * 1024}
+
+
+def test_solutions_that_only_open_are_counted_at_once():
+    def refuse(text: str) -> None:
+        with pytest.raises(PatchError):
+            parse_edits(text)
+
+    assert not superlinear(refuse, "<solution>", short_length=10_000)

@@ -9,6 +9,7 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rewards.verifiers.reasoning_gym import TASKS, ReasoningGymVerifier, given_answer, parse_row
+from tests.rl_stages.rewards.verifiers.growth import superlinear
 
 STAND_IN = """
 import time
@@ -63,6 +64,10 @@ def test_only_full_marks_count_and_a_scorer_that_raises_or_hangs_is_a_wrong_answ
 )
 def test_the_last_tagged_answer_counts(text, answer):
     assert given_answer(text) == answer
+
+
+def test_tags_are_found_in_a_time_linear_in_the_answer():
+    assert not superlinear(given_answer, "<answer>", short_length=4000)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ class FakeJudge:
         self.closed = True
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("text", "outcome", "score"),
     [
@@ -59,6 +60,7 @@ def test_unparsable_no_op_golden_and_other_patches(text, outcome, score, judge):
     assert verdict.outcome is outcome and verdict.score == pytest.approx(score, abs=1e-6)
 
 
+@pytest.mark.process
 def test_the_judge_is_asked_only_about_what_is_not_golden_and_gives_its_probability():
     judge = FakeJudge(0.8)
     with closing(SweAgentlessVerifier(judge, max_tokens=99)) as verifier:
@@ -73,6 +75,7 @@ def test_the_judge_is_asked_only_about_what_is_not_golden_and_gives_its_probabil
         assert part in question
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("judge", [FakeJudge(None), FakeJudge(0.3, neither=0.6)])
 def test_a_judge_that_fails_or_says_neither_is_an_infrastructure_failure(judge):
     with closing(SweAgentlessVerifier(judge)) as verifier:

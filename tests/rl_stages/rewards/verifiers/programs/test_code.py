@@ -357,6 +357,19 @@ def test_a_special_judge_that_fails_masks_the_sample(verifier, source):
     assert "special judge" in verdict.detail
 
 
+@pytest.mark.parametrize("output", ["'x'", "'9' * 5000", "'1 ' * 9", "chr(0xd7ff)"])
+def test_an_output_at_which_a_special_judge_fails_is_wrong(verifier, output):
+    options = {"checker": {"kind": "judge", "source": JUDGE}}
+    assert judged(verifier, SPLIT, "print(0, 0)", **options).score == 0.0  # the judge can judge
+    verdict = judged(verifier, SPLIT, f"print({output})", **options)
+    assert (verdict.score, verdict.parts) == (0.0, {"tests_passed": 0.0})
+
+
+def test_so_it_is_where_the_judge_has_a_verdict_on_the_accepted_answer(verifier):
+    options = {"checker": {"kind": "judge", "source": JUDGE.replace("any", "1 4")}}
+    assert judged(verifier, {"inputs": ["5"], "outputs": ["1 4"]}, "print('x')", **options).score == 0.0
+
+
 # Of HumanEval's form, ours: its own 164 are checked by hand (see the report of issue 5).
 HUMAN_EVAL = [
     {

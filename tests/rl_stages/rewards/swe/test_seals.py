@@ -1,0 +1,54 @@
+import pytest
+
+from cascade_rl.rl_stages.rewards.swe.seals import expected, own_name, sealed
+
+HEAD = '@pytest.mark.parametrize(("x", "y"), [(1, 10), pytest.param(2, "é", id="two"), (3, [4])])\n'
+CASES = {
+    "the value": ("assert f(7) == 3", "assert f(7) == S", ["3"]),
+    "on the left": ("assert -3 == f(7)", "assert S == f(7)", ["-3"]),
+    "a whole list": ("assert f() == [1, {'a': (2.0,)}]", "assert f() == S", ["[1, {'a': (2)}]"]),
+    "two": ("assert f() == 1 and g(x) == 'é'", "assert f() == S and g(x) == S", ["1", "'é'"]),
+    "unittest": ("self.assertEqual(f(x), 5)", "self.assertEqual(f(x), S)", ["5"]),
+    "a truth value": ("assert f({}) > 1, 'why'", "assert S == bool((f({}) > 1)), 'why'", ["1"]),
+    "in brackets": ("assert (f(x) and\n    y)", "assert (S == bool((f(x) and\n    y)))", ["1"]),
+    "no literal": ("assert f(x) == g(x)", "assert S == bool((f(x) == g(x)))", ["1"]),
+    "nothing": ("f(3)", "f(3)", []),
+}
+
+
+def seal(source: str, name: str = "test_a") -> tuple[str, list[str]]:
+    found = expected(source, [name])
+    text = sealed(source, dict(enumerate(found)))
+    for number in range(len(found)):
+        text = text.replace(f"sealed_value({number})", "S")
+    return text, [each.form for each in found]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_an_assertion_expects_is_sealed_and_nothing_else(case):
+    body, changed, forms = CASES[case]
+    text, found = seal(f"import x\ndef test_a(self):\n    {body}\n\ndef test_b():\n    assert f() == 3\n")
+    assert text == f"import x\ndef test_a(self):\n    {changed}\n\ndef test_b():\n    assert f() == 3\n"
+    assert sorted(found) == sorted(forms)
+
+
+def test_what_a_row_expects_is_sealed_where_pytest_names_the_test_by_it():
+    text, forms = seal(f"{HEAD}def test_a(x, y):\n    assert f(x) == y\n")
+    assert '[(1, S), pytest.param(2, S, id="two"), (3, [4])]' in text and forms == ["10", "'é'"]
+    one, _ = seal("@mark.parametrize('y', (1, 'b'))\ndef test_a(y):\n    assert y == f()\n")
+    assert "('y', (S, S))" in one
+
+
+def test_a_test_gets_its_own_name_back():
+    found = dict(enumerate(expected(f"{HEAD}def test_a(x, y):\n    assert f(x) == y\n", ["test_a"])))
+    parameters = {number: each.parameter for number, each in found.items()}
+    assert own_name("t.py::test_a[1-sealed-0.]", parameters) == "t.py::test_a[1-10]"
+    assert own_name("t.py::test_a[2-sealed-1.]", parameters) == r"t.py::test_a[2-\xe9]"
+    assert own_name("t.py::test_a[sealed-7.]", parameters) == "t.py::test_a[sealed-7.]"
+
+
+def test_a_method_and_the_last_definition():
+    source = "x = '\x0c'\nclass TestA:\n    def test_a(self): assert x == 1\n    def test_a(self): assert 'é' == x\n"
+    text, forms = seal(source, "TestA::test_a")
+    assert text == source.replace("'é' == x", "S == x") and forms == ["'é'"]
+    assert seal(source, "test_a") == (source, [])
