@@ -42,6 +42,7 @@ GRADING_MODES = (BOXED, BOXED_TEXT, *COLON)
 MATCH_SECONDS = 2.0  # of this process's processor time. `regex` lets other threads run meanwhile.
 
 _ANSWER = re.compile(r"(?<![A-Za-z])answer[*_]*+\s*+[:\uff1a][*_\s]*+", re.IGNORECASE)
+_GOES_ON = re.compile(r"['\u2019-]?\w")  # "B-cells"
 _BETWEEN_BOXES = re.compile(
     r"[\s$.,;/|&+()*]*+(?:(?:or|and)\b)?+[\s$(*]*+"
     r"|[ $,;/|&+()*]*+(?:(?:or|and)\b)?+(?![^:=]*\b(?:no|not|wrong|wait|actually|correct\w*|final\w*|answer)\b)"
@@ -64,7 +65,7 @@ def last_match(pattern: str, text: str, options: Mapping[str, str]) -> str | Non
     if len(letter) != 1 or letter not in string.ascii_letters:
         return option_named(said, options)
     rest = text[start + said.index(letter) :].partition("\n")[0]
-    return None if rest[1:2].isalnum() else only(options_after(rest, (0, 1), options))
+    return None if _GOES_ON.match(rest, 1) else only(options_after(rest, (0, 1), options))
 
 
 def last_answer(text: str, options: Mapping[str, str], prefix: str = "") -> set[str]:

@@ -17,21 +17,28 @@ from collections.abc import Mapping
 
 LAYERS = 6  # of brackets, markdown and commands around an answer
 
-_COMMAND = re.compile(r"\\(?:boxed|text|textbf|textit|textrm|mathrm|mathbf|mathbb|mathsf)\s*+\{([^{}]*+)\}")
+_COMMAND = re.compile(r"\\(?:boxed|fbox|emph|[mh]box|(?:text|math)[a-z]*+)\s*+\{([^{}]*+)\}")
+_STYLE = re.compile(r"\\(?:(?:bf|rm|it|sf|tt|em|displaystyle|small|normalsize|[Ll]arge|[Hh]uge)(?![A-Za-z])|(?=[{}]))")
 _BRACKETS = {
     "(": ")",
     "[": "]",
     "{": "}",
     "<": ">",
     '"': '"',
+    "'": "'",
+    "\u2018": "\u2019",
     "\u201c": "\u201d",
     "\uff08": "\uff09",
     "\u3010": "\u3011",
 }
-_SPACING = re.compile(r"\\[ ,;:!]")
+_SPACING = re.compile(r"\\[ ,;:!]|~|\\q?quad(?![A-Za-z])")
 _AROUND = " \t\r\n$*_`.,:;!?\u3002\uff0c\uff0e\uff1a\uff1b\uff01\uff1f"
 _SCRIPTS = str.maketrans("أبجدঅবডঢＡＢＣＤ", "ABCD" * 3)  # the letters of Gym's Arabic, Bengali and full-width prompts
-_CALLED = re.compile(r"(?:(?:correct|final)\s+)?(?:option|choice|answer)(?:\s+is)?(?:\s*:\s*|\s+)", re.IGNORECASE)
+_CALLED = re.compile(
+    r"(?:(?:the\s+)?(?:(?:correct|final|best|right)\s+)?(?:option|choice|answer|letter)(?:\s+(?:is|(?:must|should)\s+be))?"
+    r"|it\s+(?:is|(?:must|should)\s+be)|i\s+(?:choose|pick|select))(?:\s*:\s*|\s+)",
+    re.IGNORECASE,
+)
 
 # A letter by itself. "A" and "I" before another word are words, unless that word continues "the answer is A".
 _NO_WORD = r"(?!['\u2019-]?\w)"
@@ -42,18 +49,19 @@ _LABEL = re.compile(
     r"[(\[{<*_]*+([A-Za-z])(?:[*_\s]*+[:)\]}>]|[*_]*+\.(?!\w)|[*_\s]*+[-\u2013\u2014](?!\w)|[*_]++(?!\w))"
 )
 _NEXT = re.compile(
-    r"[\s)\]}>*_`$\"'\u201d.:]*+(?:(?P<list>[/|&+]|,?\s*+(?:or|and|to|through|vs)\b)|[,;\u2013\u2014-])?+"
+    r"[\s)\]}>*_`$\"'\u201d.:?]*+(?:(?P<list>[/|&+\u2192]|->|,?\s*+(?:or|and|to|through|vs)\b)|[,;\u2013\u2014-])?+"
     rf"[\s(\[{{<*_`$\"'\u201c]*+(?P<letter>[A-Za-z]){_NO_WORD}(?P<clause>\s++(?!(?:or|and|are|were|both|all)\b)[a-z])?+"
 )
 _DENIED = re.compile(
-    r"\b(?:not|no|none|nor|neither|never|cannot|except|wrong|incorrect)\b|n['\u2019]t\b", re.IGNORECASE
+    r"\b(?:not|no|none|nor|neither|never|cannot|except|anything|wrong|incorrect)\b|n['\u2019]t\b", re.IGNORECASE
 )
 _DENIES_IT = re.compile(r"\W*+(?:is|was)(?:n['\u2019]t\b|\s++(?:not|wrong|incorrect)\b)", re.IGNORECASE)
 _OR_MAYBE = re.compile(
     r"(?:\A\W*+or|\b(?i:maybe|perhaps|possibly|alternatively|(?:might|may|could)\s++(?:also\s++)?be))\b"
     rf"(?:\W++\w++){{0,2}}?\W++([A-Z]){_NO_WORD}{_NO_ARTICLE}"
 )
-_OTHER_LABEL = re.compile(r"[.,;/|&+\n][ \t]*+(?:(?:or|and)[ \t]++)?+[(\[{*_]*+([A-Z])[*_\s]*+[:)\]]")
+_OTHERWISE = re.compile(r"\b(?i:otherwise|else|then)\W++([A-Z])(?=\W*+\Z)")
+_OTHER_LABEL = re.compile(r"(?:[.,;/|&+\n][ \t]*+(?:(?:or|and)[ \t]++)?+|\bor[ \t]++)[(\[{*_]*+([A-Z])[*_\s]*+[:)\]]")
 _NEW_SENTENCE = re.compile(r"[)\]*_]*+[.!]\s++[A-Z]\b[^.]*?\b(?!and\b)[a-z]{3,}")  # "B. C and D are wrong"
 _ASIDE = re.compile(r"\([^()]{2,}+\)")
 _LETTER_FIRST = re.compile(r"[(\[{<*_]*+([A-Za-z])(?!\w)[)\]}>*_\s.,:;\u2013\u2014-]*+")
@@ -66,7 +74,7 @@ def folded(text: str) -> str:
 def unwrapped(text: str) -> str:
     r"""`text` without what surrounds a bare answer: `\text{}`, markdown, dollars, brackets, stops and "Option"."""
     for _ in range(LAYERS):
-        inner = _COMMAND.sub(r"\1", _SPACING.sub(" ", text).strip(_AROUND))
+        inner = _COMMAND.sub(r"\1", _STYLE.sub("", _SPACING.sub(" ", text)).strip(_AROUND))
         if len(inner) > 1 and _BRACKETS.get(inner[0]) == inner[-1]:
             inner = inner[1:-1]
         if called := _CALLED.match(inner):
@@ -142,7 +150,8 @@ def options_after(text: str, letter: tuple[int, int], options: Mapping[str, str]
         return set()
     first = _LETTER_FIRST.match(text, letter[0])
     beside = option_texts(text[first.end() :], options) if first else set()
-    others = {match[1] for match in (*_OR_MAYBE.finditer(rest), *_OTHER_LABEL.finditer(_ASIDE.sub("", rest)))}
+    hedges = (*_OR_MAYBE.finditer(rest), *_OTHERWISE.finditer(rest), *_OTHER_LABEL.finditer(_ASIDE.sub("", rest)))
+    others = {hedge[1] for hedge in hedges}
     return (
         {named} | listed_letters(text, letter, options) | others & set(options) | (set() if named in beside else beside)
     )

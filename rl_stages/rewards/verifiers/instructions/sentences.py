@@ -30,8 +30,15 @@ _INITIALS = re.compile(r"[^\W\d_](?:\.[^\W\d_])+")  # e.g., U.S, p.m
 _TITLES = frozenset(listed("capt cf col dr e.g gen gov hon i.e lt messrs mr mrs ms mt mx pres prof rep rev sen sgt vs"))
 _ABBREVIATIONS = frozenset(
     listed(
-        "approx apr aug ave blvd bros co corp dec dept eq etc feb fig figs inc jan jr jul jun ltd nov oct ph.d pp rd "
+        "approx apr aug ave blvd bros co corp dec dept eq feb fig figs inc jan jr jul jun ltd nov oct ph.d pp rd "
         "sep sept sr st thu thurs tue tues vol"
+    )
+)
+# Before what they measure or number, but also at an end if a capital follows.
+_SHORT_FORMS = frozenset(
+    listed(
+        "al avg ca ch cu deg est etc excl ext ft hr hrs incl lb lbs max min mins misc nos oz pt qt qty sec secs sq "
+        "tbsp tel tsp viz"
     )
 )
 # Words that often begin a sentence and are seldom part of a name.
@@ -80,13 +87,15 @@ def ends_sentence(text: str, stop: int, following: int) -> bool:
     low = last.lower()
     if low in _TITLES:
         return False
+    if low == "no":
+        return not text[following : following + 1].isdigit()
     letter = len(last) == 1 and last.isalpha()
-    if not letter and low not in _ABBREVIATIONS and not ("." in low and _INITIALS.fullmatch(low)):
+    if not letter and low not in _ABBREVIATIONS | _SHORT_FORMS and not ("." in low and _INITIALS.fullmatch(low)):
         return True  # most stops; the word behind them does not count
     first = _first_word(text, following)
     if first.lower() in FIRST_WORDS or not first[:1].isupper():
         return first[:1].isupper()
-    return len(first) > 1 and _is_label(last, before[-2:-1]) if letter else low == "etc"
+    return len(first) > 1 and _is_label(last, before[-2:-1]) if letter else low in _SHORT_FORMS
 
 
 def _first_word(text: str, start: int) -> str:

@@ -9,7 +9,7 @@ _SIMPLE = re.compile(r"\\boxed\{([^{}\\]*)\}")  # most boxes
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE = re.compile(r"\\[A-Za-z]+|-?[\d.,]*\d|[A-Za-z]")
 _JOINS = re.compile(r"[,;]|\b(?:and|or)\b")
-_NO_WORDS = re.compile(r"(?:[\s$.,;()\[\]]|\\[()\[\],;!])*")
+_NO_WORDS = re.compile(r"(?:[\s$.,;()\[\]]|\\[()\[\],;!]|\\q?quad(?![A-Za-z])|(?<=\n)[ \t]*(?:[-*•]|\d[.)])[ \t])*")
 _PARTS = re.compile(
     r"[.!?:]\s|\n\s*\n|\b(?:no|not|wait|hmm|but|actually|sorry|rather|instead|correct\w*|mistake\w*|wrong|so|thus|hence|then"
     r"|therefore|because|since|final\w*|check\w*|answer)\b",

@@ -9,11 +9,18 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from cascade_rl.rl_stages.rewards.verifiers.maths.forms import other_statement, unevaluated
-from cascade_rl.rl_stages.rewards.verifiers.maths.inequalities import same_sets
-from cascade_rl.rl_stages.rewards.verifiers.maths.names import approximations, has_variable, is_name, name_of, sides
+from cascade_rl.rl_stages.rewards.verifiers.maths.inequalities import condition, same_sets
+from cascade_rl.rl_stages.rewards.verifiers.maths.names import (
+    approximations,
+    has_variable,
+    is_name,
+    name_of,
+    sides,
+    without_domain,
+)
 from cascade_rl.rl_stages.rewards.verifiers.maths.notation import one_notation
 from cascade_rl.rl_stages.rewards.verifiers.maths.numerals import same_decimal, with_decimal_point, without_thousands
-from cascade_rl.rl_stages.rewards.verifiers.maths.parts import tuple_elements, values
+from cascade_rl.rl_stages.rewards.verifiers.maths.parts import set_of, tuple_elements, values
 from cascade_rl.rl_stages.rewards.verifiers.maths.quantities import (
     other_unit,
     read_quantity,
@@ -21,7 +28,7 @@ from cascade_rl.rl_stages.rewards.verifiers.maths.quantities import (
     same_time,
 )
 from cascade_rl.rl_stages.rewards.verifiers.maths.residues import residue, same_in_base, same_residue
-from cascade_rl.rl_stages.rewards.verifiers.maths.words import same_words
+from cascade_rl.rl_stages.rewards.verifiers.maths.words import listed_words, same_words
 
 _SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")  # `5 6` is not 56
 FEWEST_PLACES = 4  # of a decimal that may be a rounded closed form
@@ -39,15 +46,21 @@ class Symbolic(Protocol):
 
 def right(answer: str, expected: str, symbolic: Symbolic) -> bool:
     """Whether `answer` says what `expected` does. A comma may separate thousands, decimals or values."""
-    wanted, text = one_notation(expected), one_notation(answer)
+    wanted, text = _read(expected), _read(answer)
     if text == wanted or same_decimal(wanted, text):
         return True
     text, wanted = same_sets(text, wanted), same_sets(wanted, text)
     if other_statement(text, wanted):
         return False
     golds, plain = values(without_thousands(wanted)), without_thousands(text)
+    if tuple_elements(wanted) and (given := set_of(text)) and len(values(given)) > 1:
+        return False
     readings = (plain, text) if len(golds) > 1 else (plain, with_decimal_point(plain))
     return any(_same_values(golds, values(reading), symbolic) for reading in dict.fromkeys(readings))
+
+
+def _read(text: str) -> str:
+    return listed_words(condition(without_domain(one_notation(text))))
 
 
 def _same_values(golds: Sequence[str], given: Sequence[str], symbolic: Symbolic) -> bool:

@@ -36,9 +36,10 @@ _RELATIONS = {
     "arrow": r"\\(?:to|rightarrow|mapsto|implies|Rightarrow|iff|Leftrightarrow)(?![A-Za-z])",
     "proportion": r"\\propto",
     "bound": r"(?<![A-Za-z])(?:less|more|greater|fewer|least|most|between|exceeds|up to)(?![A-Za-z])",
-    "base": r"(?<=\d)\s*_\s*\{?\s*\d|_\{?\s*\\text|(?<![A-Za-z])base(?![A-Za-z])",
+    "base": r"(?<=\d)\s*_\s*\{?\s*(?:\d|\\text)|(?<![A-Za-z])base(?![A-Za-z])",
 }
 _RELATION = {name: re.compile(pattern) for name, pattern in _RELATIONS.items()}
+_APPROACHED = re.compile(r"\\lim\s*_\s*\{[^{}]*\}")
 _SETS = re.compile(
     r"\\(?:cup|cap|in|mathbb|setminus|emptyset|infty|forall|neq?|leq?|geq?|lt|gt)(?![A-Za-z])|[<>\[\]]|^\s*\("
 )
@@ -55,6 +56,7 @@ def unevaluated(given: str, expected: str) -> str | None:
 
 def other_statement(given: str, expected: str) -> str | None:
     """The relation around the value in `given` that `expected` does not have, or None."""
+    given = _APPROACHED.sub("", given)
     for name, pattern in _RELATION.items():
         if pattern.search(given) and not pattern.search(expected):
             if name in ("inequality", "negation") and _SETS.search(expected):

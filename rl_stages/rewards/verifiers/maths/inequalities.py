@@ -6,7 +6,16 @@ _OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\(?:lor|vee)(?![A-Za-z])|\bor\b")
 _RELATION = re.compile(r"(<=|>=|<|>|\\(?:leq?|geq?)(?:slant|q)?(?![A-Za-z])|\\[lg]t(?![A-Za-z]))")
 _INTERVAL = re.compile(r"[(\[].*,.*[)\]]", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Za-z]|\\(?:theta|alpha|beta|lambda|mu)")
+_BUILDER = re.compile(
+    r"\\\{\s*([a-z])\s*(?:\\in\s*\\mathbb\s*\{R\}\s*)?(?:\||\\mid|:)\s*((?=.*\1).*?)\s*\\\}", re.DOTALL
+)
 LEAST, GREATEST = "(-\\infty", "\\infty)"
+
+
+def condition(text: str) -> str:
+    r"""`x > 0` of \{x \mid x > 0\}; `text` alone if it is no such set."""
+    builder = _BUILDER.fullmatch(text)
+    return builder[2] if builder else text
 
 
 def same_sets(text: str, other: str) -> str:

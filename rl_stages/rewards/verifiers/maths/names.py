@@ -12,18 +12,32 @@ _ATOM = (
     r"(?:\\(?:overline|vec|hat|bar|tilde|text|mathcal|mathbb|widehat|overrightarrow)\s*\{[^{}]*\}"
     rf"|\\(?!{_NO_NAME})[A-Za-z]+|[A-Za-z]+)"
 )
-_INDEX = r"(?:\s*_\s*(?:\w|\{[^{}]*\})|'+|\s*\^\s*\{\s*-1\s*\}|\s*\^\s*\{?\\(?:prime|circ)\}?)"
+_INDEX = r"(?:\s*_\s*(?:\w|\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})|'+|\s*\^\s*\{\s*-1\s*\}|\s*\^\s*\{?\\(?:prime|circ)\}?)"
 _NAME = re.compile(
     rf"\|?\s*(?:{_ATOM}{_INDEX}*\s*){{1,8}}(?:\([^()=]*\))?\s*\|?|[(\[]\s*[A-Za-z]\w*(?:\s*,\s*[A-Za-z]\w*)*\s*[)\]]"
+)
+_EVERYWHERE = re.compile(
+    r"(.*?)\s*,?\s*(?:\\text\s*\{[\s,]*for (?:all|any|every|each)[A-Za-z ]*\}|\\forall(?![A-Za-z])"
+    r"|,(?=\s*[a-z]\s*\\in))"
+    r"\s*[a-z]?\s*(?:\\in\s*\\mathbb\s*\{R\})?",
+    re.DOTALL,
 )
 _TEXT_OR_COMMAND = re.compile(r"\\text\s*\{[^{}]*\}|\\[A-Za-z]+")
 
 
 def sides(text: str) -> list[str]:
-    """The sides of an equation, without empty ones; `text` alone if it is none."""
+    """The sides of an equation, without empty ones, a name of the last one first; `text` alone if it is none."""
     if _DIGRAPHS.search(text):
         return [text]
-    return split_outside(text, _EQUALS) or [text]
+    found = split_outside(text, _EQUALS) or [text]
+    return found[::-1] if len(found) == 2 and is_name(found[1]) and not is_name(found[0]) else found
+
+
+def without_domain(text: str) -> str:
+    """`f(x) = 2x` of "f(x) = 2x for all real x"; `text` alone if it is no equation that holds for every number."""
+    name, equals, value = text.partition("=")
+    formula = _EVERYWHERE.fullmatch(value)
+    return f"{name}={formula[1]}" if equals and formula else text
 
 
 def approximations(text: str) -> list[str]:

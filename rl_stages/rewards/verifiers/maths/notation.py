@@ -13,16 +13,22 @@ _SIGNS = {
     "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "λ": r"\lambda ", "μ": r"\mu ", "φ": r"\phi ",
     "ω": r"\omega ", "Δ": r"\Delta ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "∑": r"\sum ",
     "∫": r"\int ", "∏": r"\prod ", "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}",
-    "¾": r"\frac{3}{4}", "²": "^2", "³": "^3", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "⟨": "(", "⟩": ")",
-    "€": "$", "£": "$", "¥": "$", "₹": "$", "¢": r"\text{cents}", "％": "%", "，": ",", "；": ";", "。": ".",
+    "¾": r"\frac{3}{4}", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "⟨": "(", "⟩": ")",
+    "€": "$", "£": "$", "¥": "$", "₹": "$", "₫": "$", "₩": "$", "₽": "$", "¢": r"\text{cents}",
+    "％": "%", "，": ",", "；": ";", "。": ".",
 }  # fmt: skip
 _UNICODE = str.maketrans(_SIGNS)
-_ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+|[A-Za-z]))")
+_RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ", "₀₁₂₃₄₅₆₇₈₉₋ₙ"
+_FULL_SIZE = str.maketrans(_RAISED + _LOWERED, "0123456789-n" * 2)
+_SMALL = re.compile(f"([{_RAISED}]+)|([{_LOWERED}]+)")
+_ROOT = re.compile(r"([√∛])\s*(?:\(([^()]*)\)|(\d+|[A-Za-z]))")
 _DROPPED = re.compile(
     r"\\(?:left|right|[bB]ig+[lrm]?|middle)(?![A-Za-z])\.?|\\(?:display|text|script)style(?![A-Za-z])"
-    r"|\\(?:mathbf|mathit|mathsf|mathtt|mathnormal|bm|boldsymbol|pmb|bf|rm|it|large|Large|huge|underline|ensuremath|limits|boxed|fbox"
-    r"|math(?:open|close|rel|bin|ord|op))(?![A-Za-z])"
-    r"|\\(?:text)?color\s*\{[\w!]*\}|(?<!\\)\\(?:!\s*|[()\[\]])"
+    r"|\\(?:mathbf|mathit|mathsf|mathtt|mathnormal|bm|boldsymbol|pmb|bf|rm|it|tt|sf|sl|em|tiny|scriptsize|footnotesize"
+    r"|small|normalsize|large|Large|LARGE|huge|Huge|underline|underbrace|ensuremath|limits|boxed|fbox|smash|[rl]lap"
+    r"|math(?:open|close|rel|bin|ord|op|strut)|strut|hfill|noindent|centering|newline|therefore|checkmark|blacksquare|qed)"
+    r"(?![A-Za-z])|\\(?:[vh]?phantom|[hv]space\*?|tag\*?|label|(?:text)?color|colorbox)\s*\{[^{}]*\}"
+    r"|^\s*\\(?:implies|Rightarrow|Longrightarrow|rightarrow|to)(?![A-Za-z])|[✓✔∎■]|(?<!\\)\\(?:!\s*|[()\[\]])"
 )
 _TEXT = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal|up|sl|sc)|mathrm|[mh]box|emph|operatorname)(?![A-Za-z])\s*(?=\{)"
@@ -38,13 +44,28 @@ _NUMBER_IN_TEXT = re.compile(r"\\text\s*\{([^{}]*\d[^{}]*)\}")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{(?:aligned|align|gathered|gather|split|equation|cases|eqnarray)\*?\}")
 _DOUBLED = re.compile(r"\\(?=\\[A-Za-z])")  # rows that were escaped twice
 _ROWS = re.compile(r"\\\\(?:\[\w*\])?")
-_MARKUP = re.compile(r"\*\*(.*)\*\*|__(.*)__|`(.*)`|\"(.*)\"", re.DOTALL)
+_MARKUP = re.compile(r"\*\*(.*)\*\*|__(.*)__|\*(.*)\*|`(.*)`|\"(.*)\"|“(.*)”|'(.*)'", re.DOTALL)
 _SAME = (
-    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"\\(?:[dtcs]|nice)frac(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"\{\s*([^{}]+)\\over(?![A-Za-z])\s*([^{}]+)\}"), r"\\frac{\1}{\2}"),
+    (re.compile(r"\\frac\s+([A-Za-z\d])\s*([A-Za-z\d])(?![A-Za-z\d])"), r"\\frac{\1}{\2}"),
+    (re.compile(r":=|\\(?:coloneqq|triangleq)(?![A-Za-z])"), "="),
+    (re.compile(r"(?<=[\w)}])\s*\*\*\s*(?=[\w({-])"), "^"),
+    (re.compile(r"^(\d+)\s*_\s*\{?\s*10\s*\}?$"), r"\1"),
+    (re.compile(r"(?<!\\)\bsqrt\s*(?=\{)"), r"\\sqrt"),
+    (re.compile(r"\\R(?![A-Za-z])"), r"\\mathbb{R}"),
+    (re.compile(r"\\(?:smallsetminus|backslash)(?![A-Za-z])|(?<=\\mathbb\{R\})\s*-\s*(?=\\\{)"), r"\\setminus "),
+    (re.compile(r"\{\.\}|\\text\s*\{\.\}"), "."),
+    (re.compile(r"\\num\s*\{([^{}]*)\}"), r"\1"),
+    (re.compile(r"\\(?:SI|qty)\s*\{([^{}]*)\}\s*\{\\?([^{}\\]*)\}"), r"\1\\text{ \2}"),
     (re.compile(r"\\(?:ne|not\s*=)(?![A-Za-z])|!=|\\not\s*="), r"\\neq "),
     (re.compile(r"\\(?:pounds|euro)(?![A-Za-z])"), "$"),
-    (re.compile(r"\\varnothing|\\O(?![A-Za-z])"), r"\\emptyset"),
-    (re.compile(r"\{\s*,\s*\}"), ","),
+    (
+        re.compile(r"\\varnothing|\\O(?![A-Za-z])|\\\{\s*\\\}|^\s*(?:\\text\s*\{)?\s*[Nn]o solutions?\s*\.?\s*\}?\s*$"),
+        r"\\emptyset",
+    ),
+    (re.compile(r"^\s*(?:\\text\s*\{)?\s*[Aa]ll real(?: number)?s\s*\}?\s*$"), r"\\mathbb{R}"),
+    (re.compile(r"(?<!\\text)\{\s*,\s*\}"), ","),
     (re.compile(r"\\lbrace(?![A-Za-z])"), r"\\{"),
     (re.compile(r"\\rbrace(?![A-Za-z])"), r"\\}"),
     (re.compile(r"\\langle(?![A-Za-z])"), "("),
@@ -56,7 +77,7 @@ _SAME = (
 
 def one_notation(text: str) -> str:
     """`text` in the notation that the other files here read."""
-    text = _ROOT.sub(lambda root: f"\\sqrt{{{root[1] or root[2]}}}", text).translate(_UNICODE)
+    text = _SMALL.sub(_full_size, _ROOT.sub(_root, text)).translate(_UNICODE)
     text = _LISTED.sub(",", text) if "quad" in text else text
     if _ENVIRONMENT.search(text):
         text = _ROWS.sub(",", _ENVIRONMENT.sub("", text).replace("&", ""))
@@ -67,6 +88,14 @@ def one_notation(text: str) -> str:
     for pattern, replacement in _SAME:
         text = pattern.sub(replacement, text)
     return _bare(_NUMBER_IN_TEXT.sub(r" \1 ", text))
+
+
+def _root(root: re.Match[str]) -> str:
+    return f"\\sqrt{'[3]' if root[1] == '∛' else ''}{{{root[2] or root[3]}}}"
+
+
+def _full_size(digits: re.Match[str]) -> str:
+    return f"{'^' if digits[1] else '_'}{{{digits[0].translate(_FULL_SIZE)}}}"
 
 
 def _bare(text: str) -> str:

@@ -4,14 +4,15 @@ import re
 
 _WORD = r"(?:and|or)"
 _TOKEN = re.compile(
-    rf"\\text\s*\{{[\s,;]*{_WORD}[\s,;]*\}}|\\(?:lor|vee|land|wedge)(?![A-Za-z])|\\(?:begin|end)(?![A-Za-z])"
+    rf"\\text\s*\{{[\s,;]*(?:{_WORD}[\s,;]*|[,;]\s*)\}}|\\(?:lor|vee|land|wedge)(?![A-Za-z])|\\(?:begin|end)(?![A-Za-z])"
     r"|\\approx(?![A-Za-z])|\\sim(?:eq)?(?![A-Za-z])|\\.|[A-Za-z]+|.",
     re.DOTALL,
 )
 _OPEN, _CLOSE = {"{", "(", "[", "\\{", "\\begin"}, {"}", ")", "]", "\\}", "\\end"}
-_SEPARATOR = re.compile(rf"\\text\s*\{{.*|\\(?:lor|vee|land|wedge)|[,;]|{_WORD}", re.DOTALL)
+_SEPARATOR = re.compile(rf"\\text\s*\{{.*|\\(?:lor|vee|land|wedge|&|\\)|[,;]|{_WORD}", re.DOTALL)
 _LIST_WORD = re.compile(r"^\s*(?:\\text\s*\{\s*)?(?:either|both)\b\s*\}?")
-_MEMBER = re.compile(r"^[^=<>(\[{]{1,20}\\in(?![A-Za-z])\s*(?=\\\{|\(|\[|\{)")
+_MEMBER = re.compile(r"^(?:[^=<>(\[{]{1,20}|\([\w\s,]{1,20}\)\s*)\\in(?![A-Za-z])\s*(?=\\\{|\(|\[|\{)")
+_NAMED_SET = re.compile(r"^\s*[A-Za-z]\w?\s*=\s*(?=\\\{)")
 _CONDITION = re.compile(r"\||\\mid|:")
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 
@@ -42,13 +43,20 @@ def split_outside(text: str, separator: re.Pattern[str]) -> list[str]:
 
 def values(text: str) -> list[str]:
     r"""The elements of a list or a set, with two for each `\pm`."""
-    pieces = split_outside(_LIST_WORD.sub("", _MEMBER.sub("", text)), _SEPARATOR)
+    pieces = split_outside(_LIST_WORD.sub("", _MEMBER.sub("", set_of(text) or text)), _SEPARATOR)
     return [value for piece in pieces for value in _elements(piece)]
+
+
+def set_of(text: str) -> str | None:
+    r"""The set that is all of `text`, or that `S =` or `x \in` gives; None if it is no set in braces."""
+    found = _NAMED_SET.sub("", _MEMBER.sub("", text.strip()))
+    whole = bracketed(found)
+    return found if whole and whole[0] == "\\{" else None
 
 
 def _elements(piece: str) -> list[str]:
     whole = bracketed(_MEMBER.sub("", piece))
-    if whole and whole[0] in ("{", "\\{") and not _CONDITION.search(whole[1]):
+    if whole and whole[0] in ("{", "\\{") and not _CONDITION.search(whole[1]) and "\\emptyset" not in whole[1]:
         return values(whole[1])
     if not _PLUS_MINUS.search(piece):
         return [piece.removeprefix("+").strip()]

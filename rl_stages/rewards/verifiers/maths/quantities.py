@@ -9,7 +9,7 @@ What stands around a number counts. `5 million` is 5,000,000; `5 cm` is not `5 m
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from cascade_rl.rl_stages.rewards.verifiers.maths.numerals import read_numeral
@@ -19,13 +19,18 @@ from cascade_rl.rl_stages.rewards.verifiers.maths.words import read_number_words
 _SCALES = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
 _SCALE = re.compile(rf"\s*({'|'.join(_SCALES)}|dozen)s?\b\s*(?:of\b)?", re.IGNORECASE)
 _PERCENT = re.compile(r"\s*(?:\\?%|(?:percent|per cent|percentage|pct)\b)")
-_CURRENCY = re.compile(r"\s*(?:US)?(?:\$|D\b)\s*")
-_MINUS = re.compile(r"-(?=\s*\$)")
+_CURRENCY = re.compile(r"\s*(?:(?:US|[ACS]|HK)?\$|(?:USD|EUR|GBP|INR|CNY|JPY)\b|Rs\b\.?)\s*")
+_MINUS = re.compile(r"-\s*(?=[$(])|(?:minus|negative)\s+", re.IGNORECASE)
 _LEAD = re.compile(
-    r"\s*(?:(?:[A-Za-z]+ ){0,4}[A-Za-z]+:\s|(?:the )?(?:final )?answer(?: is)?\b|approximately|about|roughly|exactly)?"
-    r"\s*",
+    r"\s*(?:(?:[A-Za-z]+ ){0,4}[A-Za-z]+:\s|(?:the )?(?:final )?answer(?: is)?\b"
+    r"|approximately|about|roughly|exactly|only)?\s*",
     re.IGNORECASE,
 )
+_OVER = re.compile(
+    r"(?<=[\d }])\s*\\frac\s*\{\s*([A-Za-z]+)\s*\}\s*\{\s*([A-Za-z]+(?:\s*\^\s*\{?\s*\d\s*\}?)?)\s*\}\s*$"
+)
+_MICRO = re.compile(r"(?<=[\d }])\\mu(?![A-Za-z])\s*(?=[A-Za-z])")
+_BETWEEN_UNITS = re.compile(r"(?<=[A-Za-z])\s*\\cdot\s+(?=[A-Za-z])")
 _TIME = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?\s*(?:(a|p)\.?\s*m\.?)?", re.IGNORECASE)
 _DEGREE = re.compile(r"^\s*\^\\circ\s*([CF]\b)?")
 _ORDINAL = re.compile(r"^\s*\^?\{?\s*(?:st|nd|rd|th)\b\s*\}?")
@@ -50,20 +55,28 @@ class Quantity:
 
 def read_quantity(text: str) -> Quantity | None:
     """The number that `text` says, in the form of `one_notation`; None if it says something else or more."""
-    words = re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text).strip()
+    words = _unit_words(re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text)).strip()
     start = _LEAD.match(words).end()  # type: ignore[union-attr]
-    sign = -1 if (minus := _MINUS.match(words, start)) else 1
-    currency = _CURRENCY.match(words, minus.end() if minus else start)
-    rest = words[currency.end() if currency else start :]
+    if minus := _MINUS.match(words, start):
+        start = minus.end()
+    currency = _CURRENCY.match(words, start)
+    rest, sign = words[currency.end() if currency else start :], -1 if minus else 1
     if not currency and (inner := _in_brackets(rest)) is not None:
-        return read_quantity(inner)
+        found = read_quantity(inner)
+        return found and replace(found, value=sign * found.value)
     if (numeral := read_numeral(rest) or read_number_words(rest)) is None:
         return None
     return _with_surroundings(sign * numeral[0], numeral[1], "$" if currency else "")
 
 
+def _unit_words(text: str) -> str:
+    r"""Units of mathematical signs in words: `5 \frac{m}{s}` as 5 m/s, `N \cdot m` as N m, `\Omega` as ohm."""
+    text = _OVER.sub(r" \1/\2 ", text).replace("\\Omega", " ohm ")
+    return _BETWEEN_UNITS.sub(" ", _MICRO.sub(" micro", text))
+
+
 def _in_brackets(text: str) -> str | None:
-    inner = re.fullmatch(r"\(([^()]*)\)|\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}", text.strip())
+    inner = re.fullmatch(r"\(([^(),]*)\)|\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}", text.strip())
     return inner and (inner[1] or inner[2])
 
 
@@ -101,6 +114,8 @@ def other_unit(expected: str, given: str) -> bool:
 
 
 def same_quantity(expected: Quantity, given: Quantity) -> bool:
+    if {expected.unit, given.unit} == {"degC", "degF"}:
+        return False
     one, other = (measure(quantity.unit) if quantity.unit else None for quantity in (expected, given))
     if one and other:
         return one[0] == other[0] and expected.value * one[1] == given.value * other[1]

@@ -7,6 +7,8 @@ import re
 from fractions import Fraction
 
 _WORDS = re.compile(r"\(?\s*((?:\\text\s*\{[^{}\d\\$]*\}|[A-Za-z' -])+)\s*\)?")
+_LIST = re.compile(r"\\text\s*\{(?=[^{}]*[A-Za-z][^{}]*(?:,|\b(?:and|or)\b)[^{}]*[A-Za-z])([^{}]*)\}")
+_BETWEEN = re.compile(r"\s*(?:,\s*(?:(?:and|or)\b)?|\b(?:and|or)\b)\s*")
 LONGEST_PRODUCT = 3  # letters that may be a product of variables, such as abc
 
 _ONES = re.findall(
@@ -24,6 +26,11 @@ _GROUP = re.compile(
     rf"(?:\s+(?P<scale>{'|'.join(_SCALES)})(?![A-Za-z]))?",
     re.IGNORECASE,
 )
+
+
+def listed_words(text: str) -> str:
+    r"""`\text{red and blue}` as the list \text{red}, \text{blue}."""
+    return _LIST.sub(lambda words: f"\\text{{{_BETWEEN.sub('}, \\\\text{', words[1])}}}", text)
 
 
 def same_words(expected: str, given: str) -> bool | None:

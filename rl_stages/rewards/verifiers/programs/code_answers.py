@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from cascade_rl.rl_stages.rewards.verifiers.programs.code_rows import Problem, definition
 
-# A line with one run of backticks: what stands before it, the run, and what follows.
-_FENCE = re.compile(r"^([^`\n]*)(`{3,})([^`\n]*)$\n?", re.MULTILINE)
+# A line with one run of backticks or tildes: what stands before it, the run, and what follows.
+_FENCE = re.compile(r"^([^`~\n]*)(`{3,}|~{3,})([^`~\n]*)$\n?", re.MULTILINE)
 _NAME = re.compile(r"[\w+#]+")
 _NAMES = {"python": ("python", "python3", "py", "py3"), "cpp": ("cpp", "c++", "cc", "cxx", "c", "cpp17", "cpp20")}
 _ALL_NAMES = {name for names in _NAMES.values() for name in names}
@@ -60,7 +60,7 @@ def _blocks(answer: str) -> Iterator[_Block]:
         before, run, name = mark.groups()
         if opening is None:
             opening = mark if not before.strip() or _language(mark) in _ALL_NAMES else None
-        elif len(run) < len(opening[2]) or (not before.strip() and len(before) > _indent(opening) + 3):
+        elif not run.startswith(opening[2]) or (not before.strip() and len(before) > _indent(opening) + 3):
             continue  # it belongs to the block
         elif not name.strip():
             yield _block(answer, opening, mark.start() + len(before), closed=True)

@@ -17,6 +17,7 @@ from referencing.jsonschema import DRAFT202012
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.rewards.verifiers.structured.circles import refuse_circles
+from cascade_rl.rl_stages.rewards.verifiers.structured.ecma_pattern import python_pattern
 
 # Keywords whose schemas are for the same place, and those for other places.
 LISTS = ("allOf", "anyOf", "oneOf")
@@ -40,7 +41,8 @@ class Mode(Enum):
 
 
 def strict_schema(schema: Any) -> Any:
-    """`schema` made strict, with `nullable` as a type, and with every reference to a `$defs` entry of the result.
+    """`schema` made strict, with `nullable` as a type, with expressions of Python's `re`, and with every reference to a
+    `$defs` entry of the result.
 
     A place whose schema has `properties` or `items` and no `type` holds an object or a list; the standard lets it hold
     anything else. Two kinds of property are not required, since no document could have them: one that would hold the
@@ -74,6 +76,8 @@ class _Strict:
         strict = {
             name: value for name, value in schema.items() if name not in (*LEFT_OUT, *(REST if described else ()))
         }
+        if isinstance(strict.get("pattern"), str):
+            strict["pattern"] = python_pattern(strict["pattern"])
         self._other_places(strict, mode, inside)
         self._same_place(strict, mode, closed, inside)
         if "properties" in described:
@@ -88,7 +92,8 @@ class _Strict:
         inner = Mode.PLAIN if mode is Mode.PLAIN else Mode.CLOSED
         for name in MAPS_OF_PLACES:
             if isinstance(strict.get(name), dict):
-                strict[name] = {key: self._strict(value, inner, inside) for key, value in strict[name].items()}
+                key_of = python_pattern if name == "patternProperties" else str
+                strict[name] = {key_of(key): self._strict(value, inner, inside) for key, value in strict[name].items()}
         for name in (*REST, *ITEMS):
             if name in strict:
                 strict[name] = self._strict(strict[name], inner)

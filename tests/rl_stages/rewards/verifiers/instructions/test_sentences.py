@@ -16,6 +16,10 @@ The U.S. Army is big.|U.S. law is hard.
 He met Dr. Lee at 5 p.m. on Monday.
 It was 5 p.m.|They left.
 In Jan. we met.|In Feb. we parted.
+Smith et al. wrote it.|No. 5 is that.|We said no.|Five left.
+Add 5 oz. of milk and 2 tbsp. of sugar.|Add 5 oz.|Stir.
+He is 6 ft. tall and runs 5 mi.|Stop.
+Est. 1990.|Ch. 2 has max. 5 pages.|That is the max.|Dogs bark.
 He works at Acme Inc.|He likes it.
 Acme Inc. shares rose.|Mr. Brown vs. Mrs. White.
 He lives in Main St.|They like St. Louis.

@@ -29,6 +29,9 @@ def test_other_spellings_of_a_box(text):
         (r"$\boxed{1}$, $\boxed{2}$, and $\boxed{3}$", ["1", "2", "3"]),
         (r"\boxed{(3,3)} \text{ for part (a) and } \boxed{(1,1)}", ["(3,3)", "(1,1)"]),
         (r"\boxed{4}\boxed{5}", ["4", "5"]),
+        (r"\boxed{4}\quad\boxed{5}", ["4", "5"]),
+        ("- \\boxed{4}\n- \\boxed{5}", ["4", "5"]),
+        ("1. $\\boxed{4}$\n2. $\\boxed{5}$", ["4", "5"]),
         ("\\boxed{4}\n\n\\boxed{5}", ["4", "5"]),
         (r"\boxed{4} or maybe \boxed{5}", ["4", "5"]),
         # corrections and conclusions

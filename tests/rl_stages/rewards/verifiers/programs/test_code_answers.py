@@ -27,6 +27,8 @@ def block(text, name="python", fence="```"):
         ("```\nprint(1)\n```\nit prints `x` and ```y``` too", "print(1)\n"),
         ("  ```python\n  print(1)\n  ```", "print(1)\n"),
         ("1. So:\n   ```python\n   if a:\n       b\n   ```", "if a:\n    b\n"),
+        ("~~~python\nprint('```')\n~~~", "print('```')\n"),
+        ("````python\nprint(1)\n~~~~\n````", "print(1)\n~~~~\n"),
         ("Code: ```python\nprint(1)\n```", "print(1)\n"),
         ("Put it in ``` please.\n```python\nprint(1)\n```", "print(1)\n"),
         ("```python\nprint(1)```", "print(1)"),

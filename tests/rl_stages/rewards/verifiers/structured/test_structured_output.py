@@ -175,3 +175,15 @@ def test_bad_rows_are_refused(fields, message):
 def test_a_broken_required_list_is_repaired_by_strictness():
     row = {"schema_str": json.dumps(FLAT | {"required": {"item": ["name"]}, "additionalProperties": "false"})}
     assert parse_row(row)["schema"]["required"] == ["name", "age"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "document"),
+    [
+        ({"properties": {"code": {"pattern": r"^\d+$"}}}, '{"code": "\u0663"}'),
+        ({"properties": {"code": {"pattern": "^a$"}}}, r'{"code": "a\n"}'),
+        ({"patternProperties": {r"^\d+$": True}, "unevaluatedProperties": False}, '{"\u0663": 1}'),
+    ],
+)
+def test_expressions_are_those_of_ecma_262(schema, document):
+    assert outcome("json", document, schema) == 0
