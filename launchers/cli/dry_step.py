@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 STATE = ("weights", "gradients", "optimizer")
 FORWARD = ("activations", "head", "batch")
-"""Terms of the plan. Its head has in addition what the head's backward allocates."""
+PEAK = (*FORWARD, "backward")
+"""Terms of the plan. Its head has what the head's backward allocates, so that a forward pass holds less."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +107,8 @@ def _rows(found: "DryStep", rank: TrainerRank) -> Iterator[tuple[str, ...]]:
     held, training = rank.resident(), rank.training()
     for name in STATE:
         yield _row(name, getattr(found, name), held[name])
-    yield _row("forward pass", found.forward, sum(training[name] for name in FORWARD))
+    for name, size, terms in (("forward pass", found.forward, FORWARD), ("peak of the step", found.peak, PEAK)):
+        yield _row(name, size, sum(training[term] for term in terms))
 
 
 def _row(name: str, found: float, planned: float) -> tuple[str, ...]:
