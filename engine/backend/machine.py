@@ -11,6 +11,7 @@ import torch
 
 from cascade_rl.engine.backend import cpu_shim
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.precisions import ON_CPU, ON_GPU, check_gpu_precision
 from cascade_rl.engine.core.settings import Precision
 
 # Who reads them: PyTorch, Triton, FlashInfer, and vLLM, which keeps DeepGEMM's below its own.
@@ -39,12 +40,7 @@ class Backend:
 
     def check_precision(self, precision: Precision) -> None:
         """Raises UserError for a precision in which this machine cannot train."""
-        if precision not in self.precisions:
-            raise UserError(
-                f"parallel.precision: expected {' or '.join(self.precisions)} on this machine, found {precision}. "
-                "In float32 Transformer Engine has no attention under context parallelism, and without it only one "
-                "that holds [sequences, heads, longest, longest] scores: set parallel.precision=bfloat16"
-            )
+        raise NotImplementedError
 
     def spec_provider(self) -> Any:
         raise NotImplementedError
@@ -67,6 +63,9 @@ class Backend:
 
 
 class CudaBackend(Backend):
+    def check_precision(self, precision: Precision) -> None:
+        check_gpu_precision(precision)
+
     def spec_provider(self) -> Any:
         from megatron.core.extensions.transformer_engine_spec_provider import TESpecProvider
 
@@ -86,6 +85,8 @@ class CudaBackend(Backend):
 
 
 class CpuBackend(Backend):
+    def check_precision(self, precision: Precision) -> None: ...
+
     def spec_provider(self) -> Any:
         from cascade_rl.engine.backend.torch_layers import TorchSpecProvider
 
@@ -119,7 +120,7 @@ def backend() -> Backend:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
         fusions = {"moe_permute_fusion": True, "gradient_accumulation_fusion": False}
-        return CudaBackend(device, "nccl", fusions, ("alltoall", "allgather", *_flex()), ("bfloat16",))
+        return CudaBackend(device, "nccl", fusions, ("alltoall", "allgather", *_flex()), ON_GPU)
     cpu_shim.install()
     return CpuBackend(
         torch.device("cpu"),
@@ -133,5 +134,5 @@ def backend() -> Backend:
             "moe_router_fusion": False,
         },
         ("alltoall", "allgather"),
-        ("float32", "bfloat16"),
+        ON_CPU,
     )

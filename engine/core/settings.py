@@ -175,6 +175,12 @@ class RolloutConfig:
                 raise UserError(f"rollout.{name}: expected more than 0, found {getattr(self, name)}.")
 
 
+    def keeps_prefixes(self, moe: bool) -> bool:
+        """Whether an engine that can, keeps prefixes of its requests for later ones. On CUDA vLLM keeps the experts of
+        each cached block, and returns experts only if it keeps prefixes."""
+        return (self.replay_routes and moe) or not self.deterministic
+
+
 Check = Literal["none", "sums", "digests"]
 """What both sides of a refit compare for each slice."""
 

@@ -31,6 +31,10 @@ class Bounds:
     exact: bool = True
 
 
+ROUNDED = Bounds(logprob=0.5, tme=1.05, layer=0.1, mean=0.1, exact=False)
+"""Where a side computes in bfloat16, as the recipes bound the probes of their stages. Not measured on a GPU."""
+
+
 @dataclass(frozen=True)
 class WorstToken:
     """One of the tokens with the largest gaps: its pair, its text, the text before it, its log-prob on both sides."""

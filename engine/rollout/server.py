@@ -214,8 +214,7 @@ def _engine_arguments(settings: Settings) -> dict[str, Any]:
     }
     model = EngineArgs(**arguments).create_model_config()
     routes = config.replay_routes and model.is_moe
-    # On CUDA vLLM keeps the experts of each cached block, and returns experts only if it caches prefixes.
-    cached = (routes or not config.deterministic) and vllm_cpu_patches.caches_prefixes(model.is_hybrid, routes)
+    cached = config.keeps_prefixes(model.is_moe) and vllm_cpu_patches.caches_prefixes(model.is_hybrid, routes)
     passed = config.vllm.given if config.vllm else {}
     return arguments | passed | {"enable_return_routed_experts": routes, "enable_prefix_caching": cached}
 

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from cascade_rl.engine.backend.ranks import from_rank0
 from cascade_rl.engine.core.rollouts import Request, Rollout
+from cascade_rl.engine.core.routes import narrowed
 from cascade_rl.engine.rollout.engine import Engine, Follow, single_turn
 from cascade_rl.engine.rollout.server_process import EngineDied
 from cascade_rl.engine.sync.weight_sync import Refit
@@ -86,8 +85,4 @@ def sample(batch: Batch | None, refit: Refit) -> list[Rollout]:
 
 
 def _narrow(rollout: Rollout) -> Rollout:
-    """With routes, which are most of a batch, in the smallest dtype."""
-    routes = rollout.routes
-    if routes is None or not routes.size or routes.max() > np.iinfo(np.uint8).max:
-        return rollout
-    return replace(rollout, routes=routes.astype(np.uint8))
+    return rollout if rollout.routes is None else replace(rollout, routes=narrowed(rollout.routes))

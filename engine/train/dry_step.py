@@ -1,16 +1,13 @@
 """A training step of any rank of a layout of any size, on one CPU without its memory.
 
 Everything of the step is the product's and Megatron's own, but for the fused kernels (fake_kernels.py) and the tensors,
-which are fake and claim to be on a card (fake_card.py): the model, its DDP buffers, the forward pass over each
-micro-batch, the collectives with ranks that are not there, the optimizer's step. A tensor of the host among those of
-the card, or two shapes that do not fit, are errors as on a GPU.
-
-It ends before the backward pass: torch's autograd engine asks the CUDA driver for the context of the device, of which
-there is none. So the memory of a step is read after a forward pass, where it is largest but for what backward adds.
+which are fake and claim to be on a card (fake_card.py): the model, its DDP buffers, forward and backward of each
+micro-batch, the collectives with ranks that are not there, the optimizer's step. torch's nodes of the backward pass
+are called by python_autograd.py. A tensor of the host among those of the card, or two shapes that do not fit, are
+errors as on a GPU.
 """
 
-import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -33,21 +30,26 @@ from cascade_rl.engine.train.fake_card import CARD, FakeCard, HostReads
 from cascade_rl.engine.train.fake_kernels import fake_kernels
 from cascade_rl.engine.train.losses import Loss, StatesLoss
 from cascade_rl.engine.train.packing import MicroBatch
+from cascade_rl.engine.train.python_autograd import PythonAutograd
 from cascade_rl.engine.train.trainer import Trainer
 
 
 @dataclass(frozen=True)
 class DryStep:
-    """Bytes on the card of one rank.
+    """One rank of a step: bytes on its card, and what backward left out.
 
     weights, gradients, optimizer  as in `StateBytes`
     forward                        what the forward pass that holds most has added when it ends
+    peak                           the most that the step holds beside the three
+    without_gradient               names of the trained parameters that backward did not reach
     """
 
     weights: int
     gradients: int
     optimizer: int
     forward: int
+    peak: int
+    without_gradient: tuple[str, ...]
 
 
 class _DryTrainer(Trainer):
@@ -79,18 +81,19 @@ def dry_step(
     `architecture`: a GPU of kernels/runtime/configs.py, such as sm90.
     """
     after_forward: list[int] = []
-    with imagined_rank(rank, world, parallel), imagined_card(architecture) as card:
+    with ExitStack() as stack:
+        stack.enter_context(imagined_rank(rank, world, parallel))
+        card = stack.enter_context(imagined_card(architecture))
+        autograd = PythonAutograd(lambda: after_forward.append(card.memory.held))
+        stack.enter_context(autograd.installed())
         settings: dict[str, Any] = {"total_steps": 1, "token_budget": token_budget, "seed": 0, "router": router}
         with torch.device(CARD):
             trainer = _DryTrainer(hf, parallel, OptimizerConfig(), **settings)
 
-        def instead_of_backward(*_: Any, **__: Any) -> None:
-            after_forward.append(_held(card))
-
-        before = _held(card)
-        with mock.patch.object(torch.autograd, "backward", instead_of_backward):
-            trainer.update(sequences, loss, step=0)
-        return DryStep(*_state_bytes(trainer), max(after_forward) - before)
+        before = card.memory.peak = card.memory.held
+        trainer.update(sequences, loss, step=0)
+        without = tuple(_without_gradient(trainer.module, autograd))
+        return DryStep(*_state_bytes(trainer), max(after_forward) - before, card.memory.peak - before, without)
 
 
 @contextmanager
@@ -113,6 +116,7 @@ def imagined_card(architecture: str) -> Iterator[FakeCard]:
             (trainer_module, "_sum_over_batch", lambda _: {}),  # other ranks report the metrics
             # Megatron has built the model on the card; a move there would lose what marks its parameters.
             (HybridModel, "to", lambda module, _: module),
+            (torch.UntypedStorage, "resize_", _counted_resize(card)),
         ):
             stack.enter_context(mock.patch.object(owner, name, stand_in))
         for mode in (fake_kernels(architecture), FakeTensorMode(allow_non_fake_inputs=True), card, HostReads(card)):
@@ -120,14 +124,25 @@ def imagined_card(architecture: str) -> Iterator[FakeCard]:
         yield card
 
 
+def _counted_resize(card: FakeCard) -> Callable:
+    resize = torch.UntypedStorage.resize_
+
+    def counted(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        card.memory.resize(storage, size)
+        return resize(storage, size)
+
+    return counted
+
+
 def _set(machine: Any, device: torch.device, overrides: dict[str, Any]) -> None:
     object.__setattr__(machine, "device", device)
     object.__setattr__(machine, "config_overrides", overrides)
 
 
-def _held(card: FakeCard) -> int:
-    gc.collect()  # a graph without a backward pass has cycles
-    return card.memory.held
+def _without_gradient(module: torch.nn.Module, autograd: PythonAutograd) -> Iterator[str]:
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and id(parameter) not in autograd.reached:
+            yield name
 
 
 def _gathered_alike(gathered: list[Any], mine: Any, group: Any = None) -> None:

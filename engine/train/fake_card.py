@@ -4,8 +4,8 @@ Fake tensors have shape, dtype and device, and an op on tensors of two devices i
 things are added, so that a training step of a mixture of experts runs on them:
 
     known numbers  what is made of known numbers, such as lengths and routes, is computed for real
-    rules          a top-k of unknown scores chooses evenly, other ranks have the same numbers, and an unknown number
-                   that the host reads is 1
+    rules          a top-k of unknown scores chooses evenly, other ranks have the same numbers, an unknown number that
+                   the host reads is 1, and none is 0
     memory         the bytes of all storages of the card that are alive
 """
 
@@ -36,22 +36,29 @@ GATHER_ALL, SCATTER_ALL = c10d.allgather_into_tensor_coalesced_.default, c10d.re
 
 
 class Memory:
-    """Bytes of the storages of the card."""
+    """Bytes of the storages of the card: those that are alive, and the most that were at once."""
 
     def __init__(self) -> None:
-        self._alive: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self.held = 0
+        self._alive: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
+        self.held = self.peak = 0
 
     def note(self, tensor: Tensor) -> None:
         """Counts the tensor's storage until it is gone."""
         storage = tensor.untyped_storage()
         if storage not in self._alive:
-            self._alive[storage] = size = -(-storage.nbytes() // ALLOCATED) * ALLOCATED
-            self.held += size
-            weakref.finalize(storage, self._free, size)
+            self._alive[storage] = size = [0]
+            self.resize(storage, storage.nbytes())
+            weakref.finalize(storage, self._change, size, 0)
 
-    def _free(self, size: int) -> None:
-        self.held -= size
+    def resize(self, storage: torch.UntypedStorage, size: int) -> None:
+        """Counts the storage as one of `size` bytes."""
+        if storage in self._alive:
+            self._change(self._alive[storage], -(-size // ALLOCATED) * ALLOCATED)
+
+    def _change(self, size: list[int], to: int) -> None:
+        self.held += to - size[0]
+        self.peak = max(self.peak, self.held)
+        size[0] = to
 
 
 class Known:
@@ -159,6 +166,8 @@ def _numbers(func: Any, args: tuple, kwargs: dict, known: list[Tensor | None]) -
     """The real numbers of what an op gives; None if they are unknown."""
     if func is aten.topk.default and known[0] is None:
         return _real(_even_choice, *args[:2])
+    if func is aten.ne.Scalar and known[0] is None and args[1] == 0:
+        return _real(lambda: torch.ones(args[0].shape, dtype=torch.bool))
     if func.overloadpacket in FILLED:
         shape, dtype = args[0].shape, args[0].dtype
         known = [_real(lambda: torch.empty(shape, dtype=dtype))]

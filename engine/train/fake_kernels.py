@@ -22,40 +22,61 @@ from cascade_rl.kernels.runtime.configs import CONFIGS
 
 
 class _Kept(torch.autograd.Function):
-    """(shape of the output, shapes of float32 that are kept, whether the output is, inputs that are) -> output."""
+    """An op that gives one tensor of shape `shape` and keeps for backward `inputs`, so many float32 `statistics`, and
+    the output if `outputs` is 1. While its backward pass makes the gradients of all inputs, it also holds `workspace`:
+    a number of float32, and a number of the output's dtype."""
 
     @staticmethod
-    def forward(ctx: Any, shape: tuple[int, ...], statistics: int, outputs: int, *inputs: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        shape: tuple[int, ...],
+        statistics: int,
+        outputs: int,
+        workspace: tuple[int, int],
+        *inputs: Tensor,
+    ) -> Tensor:
         output = inputs[0].new_empty(shape)
         floats = inputs[0].new_empty(statistics, dtype=torch.float32)
         ctx.save_for_backward(*inputs, floats, *[output] * outputs)
+        ctx.workspace, ctx.inputs = workspace, len(inputs)
         return output
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        raise NotImplementedError("fake tensors have no backward pass here")
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        floats, numbers = ctx.workspace
+        held = gradient.new_empty(floats, dtype=torch.float32), gradient.new_empty(numbers)
+        made = [torch.empty_like(tensor) for tensor in ctx.saved_tensors[: ctx.inputs]]
+        del held
+        return None, None, None, None, *made
 
 
 def _attention(
     self: torch_layers.TorchDotProductAttention, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
 ) -> Tensor:
     tokens, heads, width = query.shape
-    return _Kept.apply((tokens, heads, width), tokens * heads, 1, query, key, value).flatten(1)
+    accumulated = query.numel(), 0  # gradients of the queries
+    return _Kept.apply((tokens, heads, width), tokens * heads, 1, accumulated, query, key, value).flatten(1)
 
 
-def _scan(zxbcdt: Tensor, *weights: Any, **fixed: Any) -> Tensor:
-    dt_bias = weights[2]
-    shape = (*zxbcdt.shape[:2], dt_bias.numel() * fixed["headdim"])
-    ungated = zxbcdt.new_empty(shape)
-    return _Kept.apply(shape, 0, 0, zxbcdt, ungated)
+def _scan(zxbcdt: Tensor, *weights: Tensor, **fixed: Any) -> Tensor:
+    convolution, _, dt_bias = weights[:3]
+    channels = dt_bias.numel() * fixed["headdim"]
+    tokens, state = zxbcdt.shape[0] * zxbcdt.shape[1], (len(convolution) - channels) // fixed["ngroups"] // 2
+    states = tokens // fixed["chunk_size"] * channels * state
+    ungated = zxbcdt.new_empty((*zxbcdt.shape[:2], channels))
+    # the states and their gradients, first in float32, then also as operands; inputs of the scan and their gradients
+    workspace = 2 * states, 2 * states + 2 * tokens * len(convolution) + ungated.numel()
+    given = [weight for weight in (*weights, fixed["D"]) if weight is not None]
+    return _Kept.apply(ungated.shape, 0, 0, workspace, zxbcdt, ungated, *given)
 
 
-def _normalize(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
-    return _Kept.apply(x.shape, x.numel() // weight.numel(), 0, x)
+def _normalize(x: Tensor, weight: Tensor, bias: Tensor | None, *_: Any) -> Tensor:
+    parameters = [weight] if bias is None else [weight, bias]
+    return _Kept.apply(x.shape, x.numel() // weight.numel(), 0, (0, 0), x, *parameters)
 
 
 def _grouped_norm(self: ssm.GroupedRMSNorm, x: Tensor) -> Tensor:
-    return _Kept.apply(x.shape, x.numel() // self.group_size, 0, x)
+    return _Kept.apply(x.shape, x.numel() // self.group_size, 0, (0, 0), x, self.weight)
 
 
 def _norm_of_all(_chunk: int, _overflow: Tensor, tensors: list[list[Tensor]], *_: Any) -> tuple[Tensor, None]:

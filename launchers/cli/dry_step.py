@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.routes import routes_dtype
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.launchers.plan.command import load_cascade
 from cascade_rl.launchers.plan.hardware import GIB, read_hardware
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 STATE = ("weights", "gradients", "optimizer")
 FORWARD = ("activations", "head", "batch")
-"""Terms of the plan. Its head has in addition what the head's backward allocates."""
+PEAK = (*FORWARD, "backward")
+"""Terms of the plan. Its head has what the head's backward allocates, so that a forward pass holds less."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,8 +99,8 @@ def _sequence(model: Model, stage: Stage, layout: Layout) -> TrainSequence:
         values = {name: np.ones(tokens, np.float32) for name in ("advantage", "share", "rollout_logprob")}
         if layout.rollout.replay_routes and model.routes:
             layers = model.pattern.count("E")
-            chosen = np.arange(tokens * model.routes) % model.config["num_moe_experts"]
-            routes = chosen.reshape(tokens, layers, -1).astype(np.int16)
+            chosen = np.arange(tokens * model.routes) % model.experts
+            routes = chosen.reshape(tokens, layers, -1).astype(routes_dtype(model.experts - 1))
     return TrainSequence(np.zeros(tokens + 1, np.int64), np.ones(tokens, bool), 1.0, values, routes)
 
 
@@ -106,7 +108,8 @@ def _rows(found: "DryStep", rank: TrainerRank) -> Iterator[tuple[str, ...]]:
     held, training = rank.resident(), rank.training()
     for name in STATE:
         yield _row(name, getattr(found, name), held[name])
-    yield _row("forward pass", found.forward, sum(training[name] for name in FORWARD))
+    for name, size, terms in (("forward pass", found.forward, FORWARD), ("peak of the step", found.peak, PEAK)):
+        yield _row(name, size, sum(training[term] for term in terms))
 
 
 def _row(name: str, found: float, planned: float) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import argparse
 import json
 import os
 import sys
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from math import lcm
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +19,7 @@ from rich.table import Table
 
 from cascade_rl.engine.core.settings import ParallelConfig, Precision, RolloutConfig
 from cascade_rl.engine.models import check_layout, read_config
-from cascade_rl.engine.parity.certificate import Bounds
+from cascade_rl.engine.parity.certificate import ROUNDED, Bounds
 from cascade_rl.launchers.cli.dry_run import SIZES
 from cascade_rl.launchers.stage.exit_status import exit_status
 
@@ -46,11 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine-dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of vLLM (default: float32)"
     )
     parser.add_argument("--without", choices=("transformers", "vllm"), help="skip one that this machine cannot run")
-    bounds = Bounds()
-    gap = f"largest allowed gap of a log-prob (default: {bounds.logprob:.0e})"
-    parser.add_argument("--bound", type=float, default=bounds.logprob, metavar="NATS", help=gap)
-    tme = f"largest allowed mean of exp|gap| (default: {bounds.tme})"
-    parser.add_argument("--tme-bound", type=float, default=bounds.tme, metavar="X", help=tme)
+    for option, unit, what, field in (
+        ("--bound", "NATS", "gap of a log-prob; in bfloat16 of 99.9 %% of the tokens", "logprob"),
+        ("--mean-bound", "NATS", "mean gap of a log-prob", "mean"),
+        ("--tme-bound", "X", "mean of exp|gap|", "tme"),
+    ):
+        exact, rounded = (getattr(bounds, field) for bounds in (Bounds(), ROUNDED))
+        text = f"largest allowed {what} (default: {rounded:g} if a side is in bfloat16, else {exact or 'none'})"
+        parser.add_argument(option, dest=field, type=float, metavar=unit, help=text)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the certificate to FILE")
 
 
@@ -109,8 +112,15 @@ def _work(options: argparse.Namespace, parallel: ParallelConfig) -> dict[str, An
         "parallel": asdict(parallel),
         "rollout": None if options.without == "vllm" else asdict(rollout),
         "transformers": options.without != "transformers",
-        "bounds": asdict(Bounds(logprob=options.bound, tme=options.tme_bound)),
+        "bounds": asdict(bounds_of(options)),
     }
+
+
+def bounds_of(options: argparse.Namespace) -> Bounds:
+    """What the command line says, and otherwise what suits the dtypes that are compared."""
+    dtypes = {options.precision} | ({options.engine_dtype} if options.without != "vllm" else set())
+    given = {name: getattr(options, name) for name in ("logprob", "mean", "tme") if getattr(options, name) is not None}
+    return replace(Bounds() if dtypes == {"float32"} else ROUNDED, **given)
 
 
 def _measure(work: dict[str, Any], ranks: int, scratch: Path) -> int:
@@ -126,12 +136,15 @@ def _measure(work: dict[str, Any], ranks: int, scratch: Path) -> int:
 
 
 def _pairs(told: dict[str, Any]) -> Table:
-    table = Table("log-probs of the same tokens", *("largest gap", "mean gap", "mean exp|gap|"))
+    columns = {"max": "largest gap", "tail": "of 99.9 %", "mean": "mean gap"}
+    table = Table("log-probs of the same tokens", *columns.values(), "mean exp|gap|")
     bounds = told["bounds"]
     for pair, gap in told["pairs"].items():
-        table.add_row(pair, _number(gap["max"], ".1e"), _number(gap["mean"], ".1e"), _number(gap["tme"], ".7f"))
+        table.add_row(pair, *(_number(gap[name], ".1e") for name in columns), _number(gap["tme"], ".7f"))
+    single = f"{bounds['logprob']:.0e}"
+    mean = "" if bounds["mean"] is None else f"{bounds['mean']:.0e}"
     table.add_section()
-    table.add_row("bound", _number(bounds["logprob"], ".0e"), "", _number(bounds["tme"], ".7f"))
+    table.add_row("bound", *((single, "") if bounds["exact"] else ("", single)), mean, f"{bounds['tme']:.7f}")
     return table
 
 

@@ -22,16 +22,19 @@ FLOAT32, INT64 = 4, 8
 
 @dataclass(frozen=True)
 class Cuts:
-    """T and S of the module docstring, the bytes of an activation, and the parts of layers that are computed again."""
+    """T and S of the module docstring, the context parallel ranks, the bytes of an activation, and the parts of layers
+    that are computed again."""
 
     tensor: int
     rows: int
+    context: int
     itemsize: int
     again: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, parallel: ParallelConfig) -> "Cuts":
-        return cls(parallel.tensor, parallel.tensor if parallel.sequence else 1, trained_itemsize(parallel))
+        rows = parallel.tensor if parallel.sequence else 1
+        return cls(parallel.tensor, rows, parallel.context, trained_itemsize(parallel))
 
 
 def layer_bytes(model: Model, symbol: str, parallel: ParallelConfig) -> float:
@@ -86,7 +89,9 @@ def _attention(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
 def _mamba(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
     heads, groups = config["mamba_num_heads"], config["mamba_num_groups"]
     channels = heads * config["mamba_head_dim"]
-    projected = 2 * channels + 2 * groups * config["mamba_state_dim"] + heads
+    # context parallel ranks share the heads; where there are fewer groups than ranks, each rank has a copy of its own
+    copies = max(groups, cuts.tensor * cuts.context)
+    projected = 2 * channels + 2 * copies * config["mamba_state_dim"] + heads
     scan, gated, normed = channels, channels, channels
     numbers = (projected + scan + gated + normed) / cuts.tensor
     return _norm(model, cuts) + cuts.itemsize * numbers + FLOAT32 * groups / cuts.tensor

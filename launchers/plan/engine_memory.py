@@ -2,8 +2,8 @@
 
 The cache has the layout of vLLM 0.32 (vllm/v1/core/kv_cache_utils.py, vllm/platforms/interface.py). All pages have the
 same size, and the state of a Mamba layer must fit in one. Layers form groups of equal size, and a block is one page for
-each layer of a group. A sequence takes one block of each Mamba group, and one block per `block_tokens` tokens of each
-attention group.
+each layer of a group. A sequence takes one block per `block_tokens` tokens of each attention group, and of each Mamba
+group one block, or STATES_WITH_PREFIXES if prefixes are kept.
 """
 
 import math
@@ -18,6 +18,9 @@ from cascade_rl.launchers.plan.model import Model
 from cascade_rl.launchers.plan.trainer_memory import ROUNDS_IN_FLIGHT, Terms
 
 BLOCK_TOKENS = 16  # vLLM's default on CUDA; 128 on a CPU
+# Of each Mamba layer: the newest two, and that at the end of the prompt (vllm/v1/kv_cache_interface.py, `MambaSpec`;
+# vllm/model_executor/layers/mamba/mamba_mixer2.py).
+STATES_WITH_PREFIXES = 3
 GROUPS_ALIKE = 1.5  # kinds of layers whose counts differ by less than this factor are padded to one group each
 
 
@@ -29,6 +32,7 @@ class Cache:
     blocks         number of blocks in kv_cache_mib
     block_tokens   tokens of a block of an attention group
     attention_groups, mamba_groups   numbers of groups
+    states         Mamba states of a sequence in each layer
     """
 
     block_bytes: int
@@ -36,10 +40,11 @@ class Cache:
     block_tokens: int
     attention_groups: int
     mamba_groups: int
+    states: int
 
     def blocks_of(self, tokens: int) -> int:
         """Blocks of a sequence of `tokens`."""
-        return self.attention_groups * math.ceil(tokens / self.block_tokens) + self.mamba_groups
+        return self.attention_groups * math.ceil(tokens / self.block_tokens) + self.mamba_groups * self.states
 
     def sequences(self, tokens: int) -> float:
         """How many sequences of `tokens` fit at the same time: vLLM's "maximum concurrency"."""
@@ -112,4 +117,5 @@ class EngineWorker:
         layers = most if most < GROUPS_ALIKE * fewest else fewest
         block_bytes = int(block * self.token_bytes()) * layers
         blocks = (self.rollout.kv_cache_mib << 20) // block_bytes
-        return Cache(block_bytes, blocks, block, math.ceil(attention / layers), math.ceil(mamba / layers))
+        states = STATES_WITH_PREFIXES if self.rollout.keeps_prefixes(moe=self.model.experts > 0) else 1
+        return Cache(block_bytes, blocks, block, math.ceil(attention / layers), math.ceil(mamba / layers), states)

@@ -70,6 +70,10 @@ class Model:
         return vocabulary("", read(self.hf, "vocab_size"), 0).shard_shape(1)[0]
 
     @property
+    def experts(self) -> int:
+        return self.config.get("num_moe_experts") or 0
+
+    @property
     def routes(self) -> int:
         """The number of experts that are chosen for a token, over all layers."""
         return self.pattern.count("E") * self.config.get("moe_router_topk", 0)

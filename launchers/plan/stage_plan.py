@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.precisions import check_gpu_precision
 from cascade_rl.engine.models import check_layout
 from cascade_rl.engine.models.layout import divides, token_multiple
 from cascade_rl.engine.rollout.engine_layout import check_rollout
@@ -151,7 +152,7 @@ def plan_stage(setting: Setting) -> StagePlan:
 def problems(setting: Setting) -> Iterator[str]:
     """What the engine would refuse, in its own words, and what would make it fail in the middle of a step."""
     layout, rollout, gpu = setting.layout, setting.layout.rollout, setting.gpu
-    checks: list[Callable[[], object]] = []
+    checks: list[Callable[[], object]] = [partial(check_gpu_precision, layout.parallel.precision)]
     if not divides(setting.model.hf, setting.model.name_map, layout.parallel, layout.nproc):
         checks.append(partial(check_layout, setting.model.hf, layout.parallel, layout.nproc))
     if setting.has_engines:
@@ -166,11 +167,6 @@ def problems(setting: Setting) -> Iterator[str]:
             check()
         except UserError as error:
             yield str(error)
-    if layout.parallel.precision != "bfloat16":
-        yield (
-            f"parallel.precision: expected bfloat16, in which alone a GPU trains, found {layout.parallel.precision} "
-            "(docs/attention_backends.md)"
-        )
     multiple = token_multiple(layout.parallel)
     longest = -(-setting.work.longest // multiple) * multiple
     if longest > setting.stage.token_budget:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from cascade_rl.engine.core.routes import routes_dtype
 from cascade_rl.engine.models.memory import StateBytes
 from cascade_rl.launchers.plan.model import Model, trained_itemsize
 from cascade_rl.launchers.plan.trainer_memory import batch_bytes
@@ -45,8 +46,9 @@ def sample_host_bytes(model: Model, stage: Stage, layout: Layout, work: Workload
 
 def sample_bytes(model: Model, layout: Layout) -> int:
     """Bytes of a token of a sample in memory: ids of rollout and sequence, log-probs of sampler and trainer, mask, and
-    its experts (int16)."""
-    return 2 * 8 + 2 * 4 + 1 + (2 * model.routes if layout.rollout.replay_routes else 0)
+    its experts."""
+    replayed = model.routes if layout.rollout.replay_routes else 0
+    return 2 * 8 + 2 * 4 + 1 + replayed * routes_dtype(model.experts - 1).itemsize
 
 
 def checkpoint_host_bytes(state: StateBytes) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cascade_rl.launchers import plan
 from cascade_rl.launchers.local.inputs import check_settings
-from cascade_rl.launchers.slurm.jobs import check_paths, make_jobs
+from cascade_rl.launchers.slurm.jobs import check_paths, check_precisions, make_jobs
 from cascade_rl.launchers.slurm.submit import BACKENDS, Submission
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.stage import Stage
@@ -20,6 +20,7 @@ def write_dryrun(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Sub
     what the launch would set aside, or go on with under other settings."""
     check_settings(cascade)
     check_paths(how.cluster, root, folder)
+    check_precisions(how.cluster, cascade, chosen)
     run = RunFolder(root, cascade, known=KnownData.read(root / INPUTS))
     stages = [run.stage(stage.name) for stage in chosen]
     jobs = make_jobs(run, stages, how.cluster, how.stage_command, Path.cwd())

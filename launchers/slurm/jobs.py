@@ -12,10 +12,13 @@ from shlex import quote
 
 from cascade_rl.engine.cluster.rank_environment import RANK_ENVIRONMENT
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.precisions import check_gpu_precision
 from cascade_rl.engine.rollout.engine_layout import engines_per_node
 from cascade_rl.launchers.slurm.cluster import Cluster
 from cascade_rl.launchers.slurm.containers import all_mounts
 from cascade_rl.launchers.stage.in_job import BEGAN, FINAL
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.environments.nemo_gym_tables import VARIABLE as NEMO_GYM
 from cascade_rl.rl_stages.run.run_folder import CACHE_VARIABLE, RunFolder, StageFolder
 from cascade_rl.rl_stages.run.watchdog import LIMIT_VARIABLE
@@ -72,6 +75,16 @@ def check_paths(cluster: Cluster, *folders: Path) -> None:
                 f"expected a folder that a Slurm script can name, with letters, digits and ./@+=~_- in its path; found "
                 f"{wrong[0]!r} in '{folder.absolute()}'. Choose another folder."
             )
+
+
+def check_precisions(cluster: Cluster, cascade: Cascade, stages: Sequence[Stage]) -> None:
+    """Raises UserError for a stage in whose precision the cluster's GPUs cannot train."""
+    for stage in stages:
+        try:
+            if cluster.gpus:
+                check_gpu_precision(cascade.layout(stage).parallel.precision)
+        except UserError as error:
+            raise UserError(f"{stage.name}: {error}") from None
 
 
 def name_prefix(run: Path) -> str:

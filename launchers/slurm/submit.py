@@ -19,7 +19,7 @@ from cascade_rl.launchers.report.score_table import score_table
 from cascade_rl.launchers.slurm import job_states, nemo_run_backend, sbatch_backend
 from cascade_rl.launchers.slurm.cluster import Cluster
 from cascade_rl.launchers.slurm.containers import check_container
-from cascade_rl.launchers.slurm.jobs import check_paths, make_jobs, name_prefix
+from cascade_rl.launchers.slurm.jobs import check_paths, check_precisions, make_jobs, name_prefix
 from cascade_rl.launchers.stage.exit_status import INTERRUPTED
 from cascade_rl.launchers.stage.in_job import final_mark
 from cascade_rl.launchers.stage.log_tail import log_tail
@@ -53,6 +53,7 @@ def run_on_cluster(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: S
     """
     console = Console(highlight=False)
     check_paths(how.cluster, root, _job_dir(how.cluster, root))
+    check_precisions(how.cluster, cascade, chosen)
     known = KnownData.read(root / INPUTS)
     for line in check_inputs(cascade, known, elsewhere=True):
         console.print(line, soft_wrap=True)

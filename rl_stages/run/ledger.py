@@ -19,6 +19,7 @@ from typing import Any, Self
 import numpy as np
 
 from cascade_rl.engine.core.rollouts import Kept, Outcome, Request, Rollout, Sampling
+from cascade_rl.engine.core.routes import narrowed
 from cascade_rl.rl_stages.core.episode_rollout import EpisodeRollout
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run.append_log import AppendLog, read_records
@@ -122,9 +123,8 @@ def _plain(rollout: Rollout) -> dict[str, Any]:
         values["verdict"] = asdict(rollout.verdict)
     if kept := values.pop("kept"):
         values |= {"kept_ids": kept.ids, "kept_counts": kept.counts}
-    routes = rollout.routes
-    if routes is not None and routes.size and routes.max() < 256:
-        values["routes"] = routes.astype(np.uint8)  # routes are most of a record; this halves them
+    if rollout.routes is not None:
+        values["routes"] = narrowed(rollout.routes)
     return values
 
 

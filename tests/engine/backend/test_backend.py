@@ -53,7 +53,7 @@ def test_a_gpu_refuses_float32_and_says_why(monkeypatch: pytest.MonkeyPatch) -> 
     card, host = (made(monkeypatch, cuda=cuda) for cuda in (True, False))
     for machine, precision in ((card, "bfloat16"), (host, "bfloat16"), (host, "float32")):
         machine.check_precision(precision)
-    told = "parallel.precision: expected bfloat16 on this machine, found float32. .* no attention under context paral"
+    told = "parallel.precision: expected bfloat16 on a GPU, found float32. .* no attention under context paral"
     with pytest.raises(UserError, match=f"{told}.*: set parallel.precision=bfloat16"):
         card.check_precision("float32")
 

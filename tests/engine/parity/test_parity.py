@@ -1,5 +1,6 @@
 """A certificate says how far transformers, Megatron and vLLM are apart, and in which layer they part."""
 
+import argparse
 import json
 import os
 import re
@@ -15,10 +16,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.settings import ParallelConfig
-from cascade_rl.engine.parity.certificate import Bounds, Certificate, worst_tokens
+from cascade_rl.engine.parity.certificate import ROUNDED, Bounds, Certificate, worst_tokens
 from cascade_rl.engine.parity.measure import certify, open_trainer, texts
 from cascade_rl.engine.parity.passages import PASSAGES
 from cascade_rl.engine.sync.gap import gap_of
+from cascade_rl.launchers.cli.parity import add_arguments, bounds_of
 from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
 from tests.engine.models import tiny
 from tests.gloo import run_ranks
@@ -80,13 +82,38 @@ def test_megatron_under_a_layout_is_the_model_of_transformers(found: tuple[str, 
 def in_bfloat16(folder: Path) -> Certificate:
     parallel = ParallelConfig(precision="bfloat16")
     initialize_distributed(parallel, seed=1)
-    return certify(open_trainer(folder, parallel), folder, BOUNDS, rollout=None)
+    return certify(open_trainer(folder, parallel), folder, ROUNDED, rollout=None)
 
 
 def test_a_trainer_in_bfloat16_is_as_far_as_its_rounding_in_every_layer(folders: dict[str, Path]) -> None:
     (certificate,) = run_ranks(1, in_bfloat16, folders["qwen3"])
-    assert 1e-3 < certificate.pairs["Megatron/transformers"].max < 0.1
+    gap = certificate.pairs["Megatron/transformers"]
+    assert 1e-3 < gap.max < 0.1
     assert all(1e-4 < layer.gap < 0.03 for layer in certificate.layers)
+    assert list(certificate.failures()) == []
+    outlier = replace(certificate, pairs={"a/b": replace(gap, max=3.0)})  # of one token, as in NVIDIA-NeMo/RL#2100
+    assert list(outlier.failures()) == []
+    for name, told in (("tail", "99.9th percentile of the gap"), ("mean", "mean gap")):
+        (failure,) = replace(certificate, pairs={"a/b": replace(gap, **{name: 3.0})}).failures()
+        assert failure.startswith(f"a/b: {told} of a log-prob 3.0e+00, expected at most ")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", Bounds()),
+        ("--precision bfloat16", ROUNDED),
+        ("--engine-dtype bfloat16", ROUNDED),
+        ("--engine-dtype bfloat16 --without vllm", Bounds()),
+        ("--bound 1e-3 --mean-bound 1e-5 --tme-bound 1.01", Bounds(logprob=1e-3, mean=1e-5, tme=1.01)),
+        ("--precision bfloat16 --bound 0.2", replace(ROUNDED, logprob=0.2)),
+    ],
+)
+def test_the_bounds_suit_the_dtypes_unless_they_are_given(words: str, expected: Bounds) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert "largest allowed gap of a log-prob; in bfloat16 of 99.9 % of the" in " ".join(parser.format_help().split())
+    assert bounds_of(parser.parse_args(["MODEL", *words.split()])) == expected
 
 
 def test_a_fault_is_found_by_the_name_of_its_layer(found: tuple[str, list[Certificate]]) -> None:

@@ -8,17 +8,25 @@ from pathlib import Path
 
 import pytest
 
+from cascade_rl.engine.core.settings import Recomputed
 from cascade_rl.engine.train.dry_step import DryStep
 from cascade_rl.launchers.cli.dry_step import STATE, step_of, trainer_rank
+from cascade_rl.launchers.plan.activations import kept_bytes, layer_bytes
 from cascade_rl.launchers.plan.model import Model
 from cascade_rl.launchers.plan.trainer_memory import TrainerRank
 
 LAUNCHERS = Path(__file__).parents[3] / "launchers"
 NANO = "cascade2_30b_a3b"
-CASES = {
-    "h100": ("sft", "if_rl", "mopd", "swe_agentic_rl"),  # one for each layout
-    "b200": ("sft", "if_rl", "mopd", "swe_agentic_rl"),
-}
+CASES = [  # one for each layout
+    ("h100", "sft", 0),
+    ("h100", "if_rl", 63),
+    ("h100", "mopd", 0),
+    ("h100", "swe_agentic_rl", 63),
+    ("b200", "sft", 63),
+    ("b200", "if_rl", 0),
+    ("b200", "mopd", 63),
+    ("b200", "swe_agentic_rl", 0),
+]
 
 
 def rank_of(stage: str, hardware: str, number: int, layers: str | None = None, launcher: str = NANO) -> TrainerRank:
@@ -36,17 +44,33 @@ def check(found: DryStep, rank: TrainerRank) -> None:
     training = rank.training()
     kept = training["activations"] + training["batch"]
     assert 0.9 * kept < found.forward < kept + training["head"]  # the head's term has its backward too
+    assert found.peak == pytest.approx(kept + training["head"] + training["backward"], rel=0.1)
+    assert not found.without_gradient
 
 
 @pytest.mark.slow
 def test_a_rank_of_128_with_a_layer_of_each_kind() -> None:
     rank = rank_of("if_rl", "h100", 77, "ME*E")
-    check(step_of(rank, "sm90"), rank)
+    check(found := step_of(rank, "sm90"), rank)
+    more = rank_of("if_rl", "h100", 77, "MME*E")
+    layer = layer_bytes(more.model, "M", more.parallel) * more.tokens
+    assert step_of(more, "sm90").forward - found.forward == pytest.approx(layer, rel=0.01)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [0, 63])
-@pytest.mark.parametrize(("hardware", "stage"), [(card, stage) for card, stages in CASES.items() for stage in stages])
+@pytest.mark.parametrize("recompute", [("full",), ("core_attn", "moe"), ("layernorm", "moe_act", "shared_experts")])
+def test_what_is_computed_again_is_not_kept(recompute: tuple[Recomputed, ...]) -> None:
+    rank = rank_of("if_rl", "h100", 77, "ME*E")
+    parallel = replace(rank.parallel, recompute=recompute)
+    again = replace(rank, layout=replace(rank.layout, parallel=parallel))
+    found = step_of(again, "sm90")
+    saved = sum(layer_bytes(rank.model, s, parallel) - kept_bytes(rank.model, s, parallel) for s in rank.model.pattern)
+    assert step_of(rank, "sm90").forward - found.forward == pytest.approx(saved * rank.tokens, rel=0.05)
+    assert not found.without_gradient
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("hardware", "stage", "number"), CASES)
 def test_a_rank_of_every_layout_of_the_30b_launcher(hardware: str, stage: str, number: int) -> None:
     rank = rank_of(stage, hardware, number)
     check(step_of(rank, {"h100": "sm90", "b200": "sm100"}[hardware]), rank)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ import pytest
 import torch
 from megatron.core.ssm import mamba_mixer
 from torch import Tensor
+from vllm.v1.kv_cache_interface import MambaSpec
 
 from cascade_rl.engine.backend import ssm
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.rollouts import Sampling
+from cascade_rl.engine.core.routes import narrowed
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, Recomputed, RolloutConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import read_config
@@ -34,6 +37,7 @@ from cascade_rl.launchers.plan.engine_memory import EngineWorker
 from cascade_rl.launchers.plan.hardware import read_hardware
 from cascade_rl.launchers.plan.model import PUBLISHED, Model
 from cascade_rl.launchers.plan.stage_plan import Setting, plan_stage
+from cascade_rl.launchers.plan.storage import sample_bytes
 from cascade_rl.launchers.plan.table import plain_text
 from cascade_rl.launchers.plan.trainer_memory import batch_bytes
 from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
@@ -215,12 +219,39 @@ def test_flops_are_megatrons() -> None:
 
 
 def test_the_cache_holds_what_vllm_says() -> None:
-    """Its log of the tiny cascade's engine on a CPU, where blocks have at least 128 tokens: "Maximum concurrency for
-    320 tokens per request: 409.60x", and 512.00x for 256."""
+    """Its log of the tiny cascade's engine on a CPU, where blocks have at least 128 tokens, and no prefixes are kept:
+    "Maximum concurrency for 320 tokens per request: 409.60x", and 512.00x for 256."""
     tiny_cascade = command.load_cascade(LAUNCHERS / "cascade2_tiny.py")
     model = Model(dict(tiny_cascade.base.hf_config or {}), "")
-    cache = EngineWorker(model, RolloutConfig(kv_cache_mib=128), ASSUMED).cache(least_block_tokens=128)
+    without = RolloutConfig(kv_cache_mib=128, deterministic=True, replay_routes=False)
+    cache = EngineWorker(model, without, ASSUMED).cache(least_block_tokens=128)
     assert (cache.sequences(320), cache.sequences(256)) == (409.6, 512.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "states"),
+    [({}, 3), ({"deterministic": True}, 3), ({"replay_routes": False}, 3),
+     ({"deterministic": True, "replay_routes": False}, 1)],
+)  # fmt: skip
+def test_a_mamba_layer_has_the_states_that_vllm_counts(settings: dict[str, Any], states: int) -> None:
+    """That is memory which vLLM asks for before it admits a request; three of 23 layers are 145 MB in float32."""
+    worker = EngineWorker(Model(read_config(PUBLISHED / NANO), ""), RolloutConfig(**settings), ASSUMED)
+    cache = worker.cache()
+    assert cache.blocks_of(1) == cache.attention_groups + states * cache.mamba_groups
+    assert cache.block_bytes * cache.mamba_groups >= 23 * worker.state_bytes()
+    spec = MambaSpec(block_size=16, shapes=((1,),), dtypes=(torch.float32,), num_prefill_checkpoint_blocks=1)
+    mode = SimpleNamespace(cache_config=SimpleNamespace(mamba_cache_mode="align" if states > 1 else "none"))
+    assert spec.max_memory_usage_bytes(mode) == states * spec.page_size_bytes
+
+
+def test_a_route_has_the_bytes_of_the_dtype_that_a_batch_has() -> None:
+    """One for Nano's 128 experts."""
+    hf = read_config(PUBLISHED / NANO)
+    layout = Layout(parallel=ParallelConfig(), rollout=RolloutConfig(), nproc=1)
+    for experts, itemsize in ((128, 1), (256, 1), (512, 2)):
+        model = Model(hf | {"n_routed_experts": experts}, "")
+        assert sample_bytes(model, layout) - 25 == 23 * 6 * itemsize
+        assert narrowed(np.array([[experts - 1]], np.int16)).itemsize == itemsize
 
 
 def test_nanos_cache_by_hand() -> None:

@@ -23,7 +23,7 @@ from cascade_rl.launchers.slurm import nemo_run_backend, sbatch_backend
 from cascade_rl.launchers.slurm.cluster import Cluster
 from cascade_rl.launchers.slurm.containers import check_container
 from cascade_rl.launchers.slurm.dryrun import write_dryrun
-from cascade_rl.launchers.slurm.jobs import Job, check_paths, make_jobs
+from cascade_rl.launchers.slurm.jobs import Job, check_paths, check_precisions, make_jobs
 from cascade_rl.launchers.slurm.submit import Submission, run_on_cluster
 from cascade_rl.rl_stages.config.text import override
 from cascade_rl.rl_stages.run.run_folder import CACHE_VARIABLE, RunFolder
@@ -64,6 +64,20 @@ def test_a_stage_gets_the_nodes_that_its_ranks_fill() -> None:
     }
     with pytest.raises(UserError, match=r"sft.nproc: expected ranks that divide over 3 nodes of 8, found 17"):
         jobs_of(CLUSTER, Path("/run"), 17)
+
+
+def test_float32_is_refused_before_a_job_for_gpus_is_made(tmp_path: Path) -> None:
+    sft = CASCADE.stages[0]
+    plain = override(CASCADE, ["parallel.precision=float32"])
+    check_precisions(CLUSTER, CASCADE, CASCADE.stages)
+    check_precisions(dataclasses.replace(CLUSTER, gpus=False), plain, plain.stages)
+    told = "sft: parallel.precision: expected bfloat16 on a GPU, found float32. .*: set parallel.precision=bfloat16"
+    how = Submission(CLUSTER, "sbatch", STAGE_COMMAND, True, refuse)
+    with pytest.raises(UserError, match=told):
+        run_on_cluster(plain, tmp_path / "run", [sft], how)
+    with pytest.raises(UserError, match=told):
+        write_dryrun(plain, tmp_path / "run", [sft], how, tmp_path / "out")
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_job_reads_nemo_gym_from_where_its_launcher_did(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
