@@ -35,7 +35,7 @@ from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rank_zero import RankZero
 from cascade_rl.rl_stages.run.sample_record import SampleRecord
 from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
-from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes, record
+from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes, record, sequences_of
 from cascade_rl.rl_stages.session import Session
 from cascade_rl.rl_stages.tasks.prompt_blend import open_prompts
 from cascade_rl.rl_stages.tasks.row_form import RowForm
@@ -60,10 +60,10 @@ def run(session: Session[MopdStage]) -> None:
         with session.phase("generation"):
             groups = session.draw(f"{stage.name}/{step + 1}", tasks, stage.rollouts_per_prompt, stage.sampling)
         with session.phase("reward"):
-            samples = session.on_rank0(partial(_samples, tasks, groups))
+            samples = session.on_rank0(partial(_samples, tasks, groups), lambda all: [each.told() for each in all])
         verdicts = [(sample.rollout.id, sample.verdict) for sample in samples]
         require_infrastructure(verdicts, stage.max_infrastructure_failures, f"step {step + 1}")
-        sequences = [sample.sequence(stage.sampling.temperature) for sample in samples]
+        sequences = sequences_of(samples, stage.sampling.temperature)
         domains = [sample.task.domain for sample in samples]
         with session.phase("log-prob"):
             student = trainer.log_probs(sequences)
@@ -76,16 +76,17 @@ def run(session: Session[MopdStage]) -> None:
         require_replay(learned["replay_fraction"], step, session.layout.rollout)
         with session.phase("refit"):
             probe_gap = session.refit(step + 1)
-        records = [_record(*parts) for parts in zip(samples, sequences, student, taught, strict=True)]
-        metrics = {
-            **outcomes(samples),
-            **room.metrics,
-            **gap,
-            **learned,
-            **reverse_kl(sequences, domains),
-            "probe_gap": probe_gap,
-        }
-        session.record(step + 1, metrics, sum(sample.rollout.length for sample in samples), records)
+        if session.log:
+            records = [_record(*parts) for parts in zip(samples, sequences, student, taught, strict=True)]
+            metrics = {
+                **outcomes(samples),
+                **room.metrics,
+                **gap,
+                **learned,
+                **reverse_kl(sequences, domains),
+                "probe_gap": probe_gap,
+            }
+            session.record(step + 1, metrics, sum(sample.rollout.length for sample in samples), records)
 
 
 def loss_of(stage: MopdStage, teachers: Teachers) -> SampledLoss | TopkLoss | ExactLoss:

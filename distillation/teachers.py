@@ -68,7 +68,8 @@ class Teachers:
         self, sequences: Sequence[TrainSequence], domains: Sequence[str], reader: Reader
     ) -> list[dict[str, np.ndarray]]:
         """What `reader` computes for each sequence with the teacher of its domain, and the number of that "teacher":
-        [n - 1, ...] each, as from `Trainer.read`. The teacher's routers choose their own experts.
+        [n - 1, ...] each, as from `Trainer.read`. The teacher's routers choose their own experts. A rank may give no
+        sequences, as there, but gives all domains.
 
         Raises UserError as `load_hf` does, TeacherChanged if a probe differs in any bit.
         """
@@ -81,11 +82,12 @@ class Teachers:
                     self._load(number)
                     self._read_ahead(order[place + 1 :])
                 self._require_unchanged(number)
-                index = [i for i, other in enumerate(wanted) if other == number]
+                index = [i for i, _ in enumerate(sequences) if wanted[i] == number]
                 told = self.trainer.read([replace(sequences[i], routes=None) for i in index], reader)
                 found |= zip(index, told, strict=True)
-        numbers = ({"teacher": np.full(len(s.loss_mask), n)} for s, n in zip(sequences, wanted, strict=True))
-        return [found[i] | number for i, number in enumerate(numbers)]
+        return [
+            found[i] | {"teacher": np.full(len(sequence.loss_mask), wanted[i])} for i, sequence in enumerate(sequences)
+        ]
 
     def prefetch(self) -> None:
         """Begins to read, in the background, the checkpoint that the next `read` of all domains loads first, if any."""

@@ -1,4 +1,7 @@
-"""Checks in each on-policy step that trainer and sampler have the same policy."""
+"""Checks in each on-policy step that trainer and sampler have the same policy.
+
+Rank 0 has the log-probs of both. On a rank without sequences there is nothing to compare; it ends when rank 0 does.
+"""
 
 from dataclasses import replace
 
@@ -19,6 +22,8 @@ def require_agreement(
     """The gap between the log-probs of trainer, before the update, and sampler over the loss tokens (see `mismatch`).
 
     Raises Mismatch if its mean is above the bound, before an update can harm the weights."""
+    if not sequences:
+        return {}
     mask = np.concatenate([sequence.loss_mask for sequence in sequences])
     rollout = np.concatenate([sequence.per_token["rollout_logprob"] for sequence in sequences])
     gap = mismatch(np.concatenate(train_logprobs), rollout, mask)
@@ -39,7 +44,7 @@ def mask_disagreeing(
 
     Masked sequences have no loss token, so `require_agreement` does not see them. A bound of None masks nothing. Raises
     Mismatch if no sequence is left."""
-    if bound is None:
+    if bound is None or not sequences:
         return sequences, {}
     agrees = [_error(*pair) <= bound for pair in zip(sequences, train_logprobs, strict=True)]
     masked = [

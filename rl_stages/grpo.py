@@ -29,7 +29,7 @@ from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
 from cascade_rl.rl_stages.scoring.normaliser import with_shares
 from cascade_rl.rl_stages.scoring.nothing_learned import nothing_learned
-from cascade_rl.rl_stages.scoring.scored_sample import Sample, record
+from cascade_rl.rl_stages.scoring.scored_sample import Sample, record, sequences_of
 from cascade_rl.rl_stages.session import Session
 from cascade_rl.rl_stages.step_batch import draw_batch
 
@@ -47,7 +47,7 @@ def run(session: Session[GrpoStage]) -> None:
         if session.log and step == session.first_step and (warning := nothing_learned(stage, batch.groups)):
             session.log.warn(step + 1, warning)
         _require_trained(batch.samples, step)
-        sequences = [sample.sequence(stage.sampling.temperature) for sample in batch.samples]
+        sequences = sequences_of(batch.samples, stage.sampling.temperature)
         with session.phase("log-prob"):
             train_logprobs = trainer.log_probs(sequences)
             sequences, masked = mask_disagreeing(sequences, train_logprobs, stage.sequence_error_bound, step)
@@ -60,9 +60,10 @@ def run(session: Session[GrpoStage]) -> None:
         require_replay(learned["replay_fraction"], step, session.layout.rollout)
         with session.phase("refit"):
             probe_gap = session.refit(step + 1)
-        records = [record(*parts) for parts in zip(batch.samples, sequences, train_logprobs, strict=True)]
-        metrics = {**batch.metrics(stage), **prompts.room.metrics, **masked, **gap, **learned, "probe_gap": probe_gap}
-        session.record(step + 1, metrics, sum(sample.rollout.length for sample in batch.drawn), records)
+        if session.log:
+            records = [record(*parts) for parts in zip(batch.samples, sequences, train_logprobs, strict=True)]
+            told = {**batch.metrics(stage), **prompts.room.metrics, **masked, **gap, **learned, "probe_gap": probe_gap}
+            session.record(step + 1, told, sum(sample.rollout.length for sample in batch.drawn), records)
 
 
 def with_old(stage: GrpoStage, sequences: list[TrainSequence], logprobs: list[np.ndarray]) -> list[TrainSequence]:

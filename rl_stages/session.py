@@ -63,7 +63,7 @@ class Session[S: Stage](TrainingSession[S]):
     # The operations of a loop, in addition to those of `TrainingSession` and `refit`.
 
     def draw(self, label: str, tasks: Sequence[Task], group: int, sampling: Sampling) -> list[list[Rollout]]:
-        """`group` samples for each task from the current weights; the same list on every rank.
+        """`group` samples for each task from the current weights, on rank 0; for each task none on the others.
 
         `label` names the batch. Together with the task and the position in the group it determines a sample's id and
         seed. Each answer is limited to what its prompt leaves of the total. Rank 0 begins to score each sample when it
@@ -87,9 +87,9 @@ class Session[S: Stage](TrainingSession[S]):
             rollouts = iter(sample(batch, self.refit))
         return {label: [list(islice(rollouts, group)) for _ in tasks] for label, tasks in batches.items()}
 
-    def on_rank0[T](self, produce: Callable[[RankZero], T]) -> T:
-        """The result of `produce(zero)` on rank 0, on every rank. Collective."""
-        return from_rank0(lambda: produce(self.zero) if self.zero else None)  # type: ignore[return-value]
+    def on_rank0[T](self, produce: Callable[[RankZero], T], told: Callable[[T], T] | None = None) -> T:
+        """The result of `produce(zero)` on rank 0, on every rank; on the others as `told` makes it. Collective."""
+        return from_rank0(lambda: produce(self.zero) if self.zero else None, told)  # type: ignore[return-value, arg-type]
 
     def prompt_room(self, room: Room, thinking_fraction: float | None = None) -> PromptRoom:
         """Which prompts have room, measured with the stage's tokenizer."""

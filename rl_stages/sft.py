@@ -7,11 +7,10 @@ an error, or is dropped and counted, as `overlong` says. It is never truncated.
 
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
-from cascade_rl.engine.backend.ranks import from_rank0
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.train.losses import SftLoss
@@ -30,7 +29,7 @@ def run(session: Session[SftStage]) -> None:
     mix = Mix(stage.data, session.seed, session.cascade.evaluation.heldout_fraction, RowForm.of(stage))
     for step in session.steps():
         with session.phase("data"):
-            batch, dropped = from_rank0(partial(_batch, session, mix, step))
+            batch, dropped = _batch(session, mix, step) if session.log else ([], 0)
         with session.phase("update"):
             metrics = session.trainer.update(batch, SftLoss(), step)
         del metrics["replay_fraction"]  # no sampler chose the experts of demonstrations

@@ -86,8 +86,10 @@ def _draw(
     with session.phase("generation"):
         rollouts = session.draw(label, tasks, stage.rollouts_per_prompt, stage.sampling)
     with session.phase("reward"):
-        answers = session.on_rank0(lambda zero: zero.rewards(tasks, rollouts))
-    groups = score_groups(stage, tasks, rollouts, answers)
+        groups = session.on_rank0(
+            lambda zero: score_groups(stage, tasks, rollouts, zero.rewards(tasks, rollouts)),
+            lambda groups: [[sample.told() for sample in group] for group in groups],
+        )
     prompts.learn(step, tasks, [pass_rate(group) for group in groups])
     return groups
 

@@ -4,6 +4,7 @@ All of it goes through the control group, where ranks may wait for hours.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,24 +12,25 @@ import torch
 import torch.distributed as dist
 
 from cascade_rl.engine.backend.process_groups import control_group
-from cascade_rl.engine.backend.raw_arrays import outline, receive, send
+from cascade_rl.engine.backend.raw_arrays import filled, outline, send
 
 
 def is_rank0() -> bool:
     return dist.get_rank() == 0
 
 
-def from_rank0[T](produce: Callable[[], T]) -> T:
-    """What `produce()` returned on rank 0, for every rank. An exception ends rank 0; the launcher ends the others."""
+def from_rank0[T](produce: Callable[[], T], told: Callable[[T], T] | None = None) -> T:
+    """What `produce()` returned on rank 0, for every rank; for the others as `told` makes it, without what they need
+    not know. An exception ends rank 0; the launcher ends the others."""
     value = produce() if is_rank0() else None
-    told, arrays = outline(value)
-    box = [told if is_rank0() else None]
+    outlined, arrays = outline(told(value) if told and is_rank0() else value)  # type: ignore[arg-type]
+    box = [outlined if is_rank0() else None]
     dist.broadcast_object_list(box, src=0, group=control_group())
     return _exchanged(value, arrays, box[0], 0)
 
 
 def from_all(mine: Any) -> list[Any]:
-    """`mine` of every rank, in the order of the ranks. Collective."""
+    """`mine` of every rank, in the order of the ranks. Collective. For what is small: every rank gets all of it."""
     told, arrays = outline(mine)
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, told, group=control_group())
@@ -37,9 +39,10 @@ def from_all(mine: Any) -> list[Any]:
 
 def _exchanged(mine: Any, arrays: Sequence[np.ndarray], told: Any, source: int) -> Any:
     """The value of rank `source`, whose outline is known to all."""
+    broadcast = partial(dist.broadcast, src=source, group=control_group())
     if dist.get_rank() != source:
-        return receive(told, source, control_group())
-    send(arrays, control_group())
+        return filled(told, broadcast)
+    send(arrays, broadcast)
     return mine
 
 

@@ -5,17 +5,19 @@ Pickle copies each array into its stream and out of it again, seconds for each g
 """
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 CHUNK_BYTES = 64 << 20
 ALIGNMENT = 64
+
+Pass = Callable[[torch.Tensor], Any]
+"""Gives a chunk, uint8 [bytes], to other ranks, or fills it with what one of them gives."""
 
 
 @dataclass(frozen=True)
@@ -34,23 +36,28 @@ def outline(value: Any) -> tuple[Outline, list[np.ndarray]]:
     return Outline(pickled, tuple(array.nbytes for array in arrays)), arrays
 
 
-def send(arrays: Sequence[np.ndarray], group: dist.ProcessGroup) -> None:
-    """Brings this rank's arrays to every rank of the group, while the others `receive`."""
+def filled(told: Outline, give: Pass) -> Any:
+    """The object of an outline. Its arrays share the memory of their chunks, and may be written."""
+    return pickle.loads(told.pickled, buffers=receive(told.sizes, give))
+
+
+def send(arrays: Sequence[np.ndarray], take: Pass) -> None:
+    """Gives the bytes of contiguous arrays to `take`, chunk after chunk."""
     for chunk in _chunks([array.nbytes for array in arrays]):
         packed = np.empty(chunk.bytes, np.uint8)
         for place, start in chunk.starts.items():
-            packed[start : start + arrays[place].nbytes] = arrays[place]
-        dist.broadcast(torch.from_numpy(packed), dist.get_rank(), group=group)
+            packed[start : start + arrays[place].nbytes] = arrays[place].reshape(-1).view(np.uint8)
+        take(torch.from_numpy(packed))
 
 
-def receive(told: Outline, source: int, group: dist.ProcessGroup) -> Any:
-    """The object that rank `source` sends. Its arrays share the memory of their chunks, and may be written."""
+def receive(sizes: Sequence[int], give: Pass) -> list[np.ndarray]:
+    """The bytes of arrays of so many bytes, uint8 each, from the chunks that `give` fills."""
     views: list[np.ndarray] = []
-    for chunk in _chunks(told.sizes):
+    for chunk in _chunks(sizes):
         packed = np.empty(chunk.bytes, np.uint8)
-        dist.broadcast(torch.from_numpy(packed), source, group=group)
-        views += [packed[start : start + told.sizes[place]] for place, start in chunk.starts.items()]
-    return pickle.loads(told.pickled, buffers=views)
+        give(torch.from_numpy(packed))
+        views += [packed[start : start + sizes[place]] for place, start in chunk.starts.items()]
+    return views
 
 
 @dataclass(frozen=True)

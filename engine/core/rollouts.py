@@ -83,7 +83,7 @@ class Rollout:
     token_ids   int64 [answer], raw sampler ids, stop tokens included, and the ids of what the environment returned
     logprobs    float32 [answer], after temperature, top-k and top-p; 0 at environment tokens
     routes      int16 [prompt + answer - 1, moe_layers, topk], experts of each input position, or None; uint8 in a batch
-                that all ranks share, if the largest fits
+                that is trained on, if the largest fits
     versions    spans (weight version, index of the first token generated with it)
     finish      "stop" or "length"; "abort" if its environment failed
     generated   bool [answer], False at environment tokens; None if the model generated the whole answer

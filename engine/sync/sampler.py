@@ -73,7 +73,8 @@ class Batch:
 
 
 def sample(batch: Batch | None, refit: Refit) -> list[Rollout]:
-    """One rollout per request, in the order of the requests, on every rank. Collective; `batch` is rank 0's.
+    """One rollout per request, in the order of the requests, on rank 0; on the others, whose `batch` is None, an empty
+    list. Collective.
 
     An engine that died is started again with the same weights, for which every trainer rank is needed. What it had not
     finished is sampled again with the same seeds; of a sample in several turns, only the turn. Raises EngineDied after
@@ -81,7 +82,7 @@ def sample(batch: Batch | None, refit: Refit) -> list[Rollout]:
     """
     while not from_rank0(lambda: batch.collect() if batch else True):
         refit.send()
-    return from_rank0(lambda: [_narrow(rollout) for rollout in batch.in_order()] if batch else [])
+    return [_narrow(rollout) for rollout in batch.in_order()] if batch else []
 
 
 def _narrow(rollout: Rollout) -> Rollout:

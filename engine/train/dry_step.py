@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from cascade_rl.engine.backend import cpu_shim, process_groups
 from cascade_rl.engine.backend.machine import backend
+from cascade_rl.engine.backend.replicas import Replicas
 from cascade_rl.engine.core.settings import DEFAULT_ROUTER, OptimizerConfig, ParallelConfig, RouterConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models.dry_run import imagined_rank
@@ -112,7 +113,9 @@ def imagined_card(architecture: str) -> Iterator[FakeCard]:
             (torch.cuda, "current_device", lambda: CARD),
             (process_groups, "_control", dist.group.WORLD),
             (dist, "all_gather_object", _gathered_alike),
-            (dist, "broadcast_object_list", lambda *_, **__: None),
+            (trainer_module, "is_rank0", lambda: True),
+            (trainer_module, "from_rank0", lambda produce: produce()),
+            (Replicas, "scatter", lambda replicas, produce: produce()[replicas.own]),
             (trainer_module, "_sum_over_batch", lambda _: {}),  # other ranks report the metrics
             # Megatron has built the model on the card; a move there would lose what marks its parameters.
             (HybridModel, "to", lambda module, _: module),

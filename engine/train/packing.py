@@ -8,7 +8,7 @@ segment of its own, so that cumulative lengths always end at the number of token
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -64,29 +64,46 @@ def _to(value: Any, device: torch.device) -> Any:
     return value.to(device) if isinstance(value, Tensor) else value
 
 
+def empty_like(sequence: TrainSequence) -> TrainSequence:
+    """A sequence of the same arrays without entries."""
+    return replace(
+        sequence,
+        token_ids=sequence.token_ids[:0],
+        loss_mask=sequence.loss_mask[:0],
+        per_token={name: values[:0] for name, values in sequence.per_token.items()},
+        routes=None if sequence.routes is None else sequence.routes[:0],
+        kept=None,
+    )
+
+
 def pack(
-    sequences: Sequence[TrainSequence],
+    sequences: Sequence[TrainSequence] | Mapping[int, TrainSequence],
     micro_batches: Sequence[Sequence[int]],
     *,
     segment_multiple: int = 1,
     padded_to: int | None = None,
+    like: TrainSequence | None = None,
 ) -> list[MicroBatch]:
-    """Micro-batches of the global batch `sequences`, each given by the indices of its sequences.
+    """Micro-batches of a global batch, each given by the indices of its sequences. Of `sequences` only these are read.
 
     Each sequence is padded to a multiple of `segment_multiple`, and each micro-batch to `padded_to` tokens if
     that is given. A micro-batch without sequences is all padding, so that ranks with less to do join every pass.
+    Which values each token has is as in `like`, by default the first sequence of the global batch.
 
     Raises UserError if `padded_to` is not a multiple of `segment_multiple`; ValueError for a sequence whose arrays
-    differ in length, or hold other values than those of the first sequence.
+    differ in length, or hold other values than `like`.
     """
+    like = like or sequences[0]
     if padded_to and padded_to % segment_multiple:
         raise UserError(
             f"token_budget must be a multiple of {segment_multiple}, to which sequences are padded; "
             f"found {padded_to}: set it to {padded_to + -padded_to % segment_multiple}"
         )
-    for position, sequence in enumerate(sequences):
-        _check(position, sequence, sequences[0])
-    return [_micro_batch(sequences, index, segment_multiple, padded_to) for index in micro_batches]
+    for position in chain(*micro_batches):
+        _check(position, sequences[position], like)
+    return [
+        _micro_batch([sequences[i] for i in index], index, like, segment_multiple, padded_to) for index in micro_batches
+    ]
 
 
 def unpack(values: Sequence[Tensor], micro_batches: Sequence[MicroBatch]) -> dict[int, np.ndarray]:
@@ -106,7 +123,7 @@ def unpack(values: Sequence[Tensor], micro_batches: Sequence[MicroBatch]) -> dic
     return unpacked
 
 
-def _check(position: int, sequence: TrainSequence, first: TrainSequence) -> None:
+def _check(position: int, sequence: TrainSequence, like: TrainSequence) -> None:
     length = len(sequence.token_ids) - 1
     arrays = {"loss_mask": sequence.loss_mask, **sequence.per_token}
     if sequence.routes is not None:
@@ -119,8 +136,8 @@ def _check(position: int, sequence: TrainSequence, first: TrainSequence) -> None
             f"sequence {position} has {length + 1} tokens: expected at least 2, and {length} entries in each "
             f"array, found {wrong}"
         )
-    if _layout(sequence) != _layout(first):
-        raise ValueError(f"sequence {position} holds {_layout(sequence)}, sequence 0 holds {_layout(first)}")
+    if _layout(sequence) != _layout(like):
+        raise ValueError(f"sequence {position} holds {_layout(sequence)}, sequence 0 holds {_layout(like)}")
 
 
 def _layout(sequence: TrainSequence) -> tuple[list[str], tuple[int, ...] | None]:
@@ -129,9 +146,12 @@ def _layout(sequence: TrainSequence) -> tuple[list[str], tuple[int, ...] | None]
 
 
 def _micro_batch(
-    sequences: Sequence[TrainSequence], index: Sequence[int], segment_multiple: int, padded_to: int | None
+    packed: Sequence[TrainSequence],
+    index: Sequence[int],
+    like: TrainSequence,
+    segment_multiple: int,
+    padded_to: int | None,
 ) -> MicroBatch:
-    packed, like = [sequences[i] for i in index], sequences[0]
     segments = [n + -n % segment_multiple for n in (len(s.loss_mask) for s in packed)]
     tokens = padded_to or sum(segments) or segment_multiple
     segments += [tokens - sum(segments)] * (tokens != sum(segments))

@@ -4,12 +4,16 @@ The loss contract: losses return sums. The one denominator of the global batch i
 forward pass and divides once. Megatron's own scaling by micro-batches and by tokens is switched off, so that the
 same global batch gives the same gradient for any split into micro-batches, data parallel ranks or pipeline stages
 (Megatron-LM#4590 proposes this; verl#6957, prime-rl#2562 and SkyRL#1751 are losses that depended on the split).
+
+A global batch is rank 0's. Every rank makes the same plan from its lengths, and gets the sequences of its own replica
+alone (engine/backend/replicas.py).
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +33,8 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor
 
 from cascade_rl.engine.backend.machine import backend
-from cascade_rl.engine.backend.ranks import barrier, from_all, least
+from cascade_rl.engine.backend.ranks import any_rank, barrier, from_all, from_rank0, is_rank0, least
+from cascade_rl.engine.backend.replicas import Replicas
 from cascade_rl.engine.backend.zigzag import gather
 from cascade_rl.engine.core.settings import DEFAULT_ROUTER, OptimizerConfig, ParallelConfig, RouterConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
@@ -40,7 +45,7 @@ from cascade_rl.engine.models.head import Head, add_scalar_head, load_scalar_hea
 from cascade_rl.engine.models.layout import token_multiple
 from cascade_rl.engine.train.context_parallel import shard
 from cascade_rl.engine.train.losses import Loss, StatesLoss, Sums
-from cascade_rl.engine.train.packing import MicroBatch, pack, unpack
+from cascade_rl.engine.train.packing import MicroBatch, empty_like, pack, unpack
 from cascade_rl.engine.train.planner import plan_micro_batches
 from cascade_rl.engine.train.schedule import learning_rate
 from cascade_rl.kernels.linear_logprob import IGNORED
@@ -74,6 +79,8 @@ class Trainer:
     """Call `initialize_distributed` first. `token_budget` is the number of tokens of a micro-batch. With `scalar_head`
     the model is a reward model: its losses and readers get one number per hidden state instead of a vocabulary.
 
+    Methods that take sequences are collective. Those of rank 0 count; the other ranks may give none.
+
     Raises UserError as `build_model` does, or if this machine cannot train in the precision."""
 
     def __init__(
@@ -91,6 +98,7 @@ class Trainer:
         backend().check_precision(parallel.precision)
         self.hf_config, self.parallel = hf_config, parallel
         self.optimizer_config, self.total_steps, self.token_budget = optimizer, total_steps, token_budget
+        self.replicas = Replicas(_data_rank())
         self.module = build_model(hf_config, parallel, seed=seed, router=router)
         self.chunks = chunks_of(self.module)
         if scalar_head:
@@ -132,7 +140,7 @@ class Trainer:
         barrier()
 
     def log_probs(self, sequences: Sequence[TrainSequence]) -> list[np.ndarray]:
-        """Log-prob of each token given its prefix: float32 [n - 1] per sequence, the same list on every rank.
+        """Log-prob of each token given its prefix: float32 [n - 1] per sequence, on the ranks that gave sequences.
 
         As in the sampler, logits are divided by the temperature, and only kept tokens count (slime#557).
         """
@@ -141,25 +149,32 @@ class Trainer:
     def replayed_log_probs(self, sequences: Sequence[TrainSequence]) -> tuple[list[np.ndarray], float]:
         """`log_probs`, and the share of the experts that came from the sequences' routes, as in `update`."""
         self.replay.start_counting()
-        logprobs = self.log_probs(sequences)
-        return logprobs, self._replayed_fraction(self._held(self.local_batches(sequences)))
+        batches = self.local_batches(sequences)
+        found = self._read(sequences, read_logprob, batches)
+        return [values["logprob"] for values in found], self._replayed_fraction(self._held(batches))
 
     def read(self, sequences: Sequence[TrainSequence], reader: Reader) -> list[dict[str, np.ndarray]]:
-        """What `reader` computes from the hidden states, by name: [n - 1, ...] per sequence, the same on every rank.
+        """What `reader` computes from the hidden states, by name: [n - 1, ...] per sequence, on the ranks that gave
+        sequences; an empty list on the others.
 
-        `reader` runs on the ranks of the last stage, without gradient, and returns [tokens, ...] for each name.
+        `reader` runs on the ranks of the last stage, without gradient, and returns [tokens, ...] for each name. There
+        are no per_token values for it.
         """
-        batches = self.local_batches(sequences)
+        return self._read(sequences, reader, self.local_batches([replace(each, per_token={}) for each in sequences]))
+
+    def _read(
+        self, sequences: Sequence[TrainSequence], reader: Reader, batches: list[MicroBatch]
+    ) -> list[dict[str, np.ndarray]]:
         with torch.no_grad():
             outputs = self._run(self._held(batches), partial(self._read_step, reader), forward_only=True)
         backend().release()  # to the engine on this card, which wakes up next
         local = None
         if _speaks() and parallel_state.get_context_parallel_rank() == 0:  # the others have the same, whole
             local = {name: unpack([output[name] for output in outputs], batches) for name in outputs[0]}
-        found: list[dict[str, np.ndarray]] = [{} for _ in sequences]
-        for name, index, values in _by_sequence(_gather(local)):
-            found[index][name] = values
-        return found
+        found = _by_sequence(self.replicas.to_rank0(local), len(sequences))
+        if any_rank(bool(sequences) and not is_rank0()):
+            found = from_rank0(lambda: found)
+        return found if sequences else []
 
     def update(
         self, sequences: Sequence[TrainSequence], loss: Loss | StatesLoss, step: int, updates: int = 1
@@ -176,9 +191,13 @@ class Trainer:
         lr = learning_rate(step, self.optimizer_config, self.total_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        size = len(sequences) // updates
-        parts = [sequences[first : first + size] for first in range(0, len(sequences), size)]
-        taken = [self._optimizer_step(part, loss, step) for part in parts if loss.denominator(part)]
+        parts = _parts(sequences, updates) if is_rank0() else []
+        denominators = from_rank0(lambda: [loss.denominator(part) for part in parts])
+        taken = [
+            self._optimizer_step(part, loss, denominator, step)
+            for part, denominator in zip_longest(parts, denominators, fillvalue=())
+            if denominator
+        ]
         self._gather_weights()
         backend().release()  # to the engine on this card, which wakes up next
         self.expert_tokens = np.sum([one.expert_tokens for one in taken], 0)
@@ -191,8 +210,9 @@ class Trainer:
             "replay_fraction": min(one.replay_fraction for one in taken),
         }
 
-    def _optimizer_step(self, sequences: Sequence[TrainSequence], loss: Loss | StatesLoss, step: int) -> _OptimizerStep:
-        denominator = loss.denominator(sequences)
+    def _optimizer_step(
+        self, sequences: Sequence[TrainSequence], loss: Loss | StatesLoss, denominator: float, step: int
+    ) -> _OptimizerStep:
         batches = self._held(self.local_batches(sequences))
         for chunk in self.ddp:
             chunk.zero_grad_buffer()
@@ -228,9 +248,10 @@ class Trainer:
 
     def local_batches(self, sequences: Sequence[TrainSequence]) -> list[MicroBatch]:
         """Micro-batches of this data-parallel rank. All ranks get equally many, so that collectives match."""
+        lengths, like = from_rank0(lambda: ([len(each.loss_mask) for each in sequences], empty_like(sequences[0])))
         multiple = token_multiple(self.parallel)
         plan = plan_micro_batches(
-            [len(sequence.loss_mask) for sequence in sequences],
+            lengths,
             self.token_budget,
             sequence_cost(self.hf_config),
             ranks=_data_ranks(),
@@ -239,7 +260,8 @@ class Trainer:
             slot_multiple=self.parallel.pipeline if self.parallel.virtual_pipeline > 1 else 1,
         )
         padded_to = None if self.config.variable_seq_lengths else self.token_budget
-        return pack(sequences, plan[_data_rank()], segment_multiple=multiple, padded_to=padded_to)
+        held = self.replicas.scatter(lambda: [{i: sequences[i] for i in chain(*of)} for of in plan])
+        return pack(held, plan[self.replicas.own], segment_multiple=multiple, padded_to=padded_to, like=like)
 
     def _held(self, batches: list[MicroBatch]) -> list[MicroBatch]:
         """This context parallel rank's tokens of each micro-batch."""
@@ -367,22 +389,25 @@ def _speaks() -> bool:
     return parallel_state.is_pipeline_last_stage() and parallel_state.get_tensor_model_parallel_rank() == 0
 
 
-def _gather(local: Any) -> list[Any]:
-    """What the ranks hold that report something, in data, then context parallel order, on every rank."""
-    place = _data_rank(), parallel_state.get_context_parallel_rank()
-    speakers = (item for item in from_all(None if local is None else (place, local)) if item is not None)
-    return [held for _, held in sorted(speakers, key=lambda item: item[0])]
-
-
-def _by_sequence(replicas: list[dict[str, dict[int, np.ndarray]]]) -> Iterator[tuple[str, int, np.ndarray]]:
+def _by_sequence(replicas: list[dict[str, dict[int, np.ndarray]]], count: int) -> list[dict[str, np.ndarray]]:
+    found: list[dict[str, np.ndarray]] = [{} for _ in range(count)]
     for replica in replicas:
         for name, values in replica.items():
-            yield from ((name, index, value) for index, value in values.items())
+            for index, value in values.items():
+                found[index][name] = value
+    return found
+
+
+def _parts(sequences: Sequence[TrainSequence], updates: int) -> list[Sequence[TrainSequence]]:
+    size = len(sequences) // updates
+    return [sequences[first : first + size] for first in range(0, len(sequences), size)]
 
 
 def _sum_over_batch(outputs: list[dict[str, Tensor]]) -> dict[str, float]:
     """Sums of each metric over micro-batches and replicas, in a fixed order, on every rank."""
-    replicas = _gather(_sums(outputs) if _speaks() else None)
+    place = _data_rank(), parallel_state.get_context_parallel_rank()
+    speakers = (item for item in from_all((place, _sums(outputs)) if _speaks() else None) if item is not None)
+    replicas = [sums for _, sums in sorted(speakers, key=lambda item: item[0])]
     return {name: sum(replica[name] for replica in replicas) for name in replicas[0]}
 
 

@@ -6,7 +6,7 @@ the name of each check that passed to a file, so that the launcher knows where a
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 import torch.distributed as dist
 
 from cascade_rl.engine.backend.process_groups import initialize_distributed
-from cascade_rl.engine.backend.ranks import is_rank0
+from cascade_rl.engine.backend.ranks import from_rank0, is_rank0
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
@@ -57,19 +57,23 @@ def generated(refit: Refit) -> str:
     ]
     rollouts = sample(Batch(refit.engine, requests) if refit.engine else None, refit)
     scored, replayed = refit.trainer.replayed_log_probs([_sequence(rollout) for rollout in rollouts])
-    ours = np.concatenate([found[-NEW_TOKENS:] for found in scored])
-    gap = float(np.abs(ours - np.concatenate([rollout.logprobs for rollout in rollouts])).max())
+    gap = from_rank0(lambda: _largest_gap(scored, rollouts))
     if not gap <= refit.config.probe_bound or replayed != 1.0:
         raise Unfit(
             f"expected trainer and engine to agree on sampled tokens within {refit.config.probe_bound:.0e} and all "
             f"experts to be replayed, found a gap of {gap:.1e} and {replayed:.4f}: see docs/symptoms/tme_grows.md"
         )
-    return f"{len(ours)} tokens, largest gap of a log-prob {gap:.1e}, all experts replayed"
+    return f"{len(requests) * NEW_TOKENS} tokens, largest gap of a log-prob {gap:.1e}, all experts replayed"
 
 
 def texts(vocab_size: int) -> list[list[int]]:
     """Random token ids."""
     return np.random.default_rng(SEED).integers(3, vocab_size, (SEQUENCES, LENGTH)).tolist()
+
+
+def _largest_gap(scored: Sequence[np.ndarray], rollouts: Sequence[Rollout]) -> float:
+    ours = np.concatenate([found[-NEW_TOKENS:] for found in scored])
+    return float(np.abs(ours - np.concatenate([rollout.logprobs for rollout in rollouts])).max())
 
 
 def _sequence(rollout: Rollout) -> TrainSequence:

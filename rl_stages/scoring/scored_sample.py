@@ -1,6 +1,6 @@
 """A sample with its score: its training sequence, the metrics of a batch of samples, and its record."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -20,6 +20,14 @@ class Penalty(NamedTuple):
 
     rule: Rule
     reward: float
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A rollout on the ranks that do not have its tokens: all but rank 0."""
+
+    id: str
+    length: int
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,14 @@ class Sample:
             return self.verdict.parts
         return {**self.verdict.parts, "score": self.verdict.score, self.penalty.rule: 1.0}
 
+    def told(self) -> "Sample":
+        """What every rank knows of it: all but its tokens and texts."""
+        task, rollout = (
+            replace(self.task, messages=(), metadata={}, tools=()),
+            Elsewhere(self.rollout.id, self.rollout.length),
+        )
+        return replace(self, task=task, rollout=rollout, text="")  # type: ignore[arg-type]
+
     def sequence(self, temperature: float) -> TrainSequence:
         """The training sequence, with per_token "advantage" and "rollout_logprob". No loss tokens unless `trained`."""
         token_ids, kept = np.concatenate([self.rollout.prompt_ids, self.rollout.token_ids]), self.rollout.kept
@@ -61,6 +77,11 @@ class Sample:
             routes=self.rollout.routes,
             kept=kept and replace(kept, counts=_behind_prompt(kept.counts, answer)),
         )
+
+
+def sequences_of(samples: Sequence[Sample], temperature: float) -> list[TrainSequence]:
+    """The training sequences on rank 0, which has the tokens; none on the others."""
+    return [sample.sequence(temperature) for sample in samples if isinstance(sample.rollout, Rollout)]
 
 
 def outcomes(samples: list[Sample]) -> dict[str, float]:

@@ -76,11 +76,8 @@ def test_the_order_is_a_function_of_the_seed() -> None:
     assert first == again != other
 
 
-def test_a_stage_that_was_killed_after_its_last_step_sends_no_weights_twice(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_stage_that_was_killed_after_its_last_step_sends_no_weights_twice() -> None:
     """The session begins with the newest weights in the sampler, which takes a version only once."""
-    monkeypatch.setattr(sft, "from_rank0", lambda produce: produce())
     resumed, sent = session(), []
     resumed.first_step, resumed.steps, resumed.refit = STAGE.steps, lambda: iter(()), sent.append
     sft.run(resumed)
