@@ -52,7 +52,7 @@ setup(
         "cascade_rl.rl_stages.data.chat_templates": ["*.jinja"],
     },
     install_requires=requirements("runtime"),
-    extras_require={kind: requirements(kind) for kind in ("cpu", "cuda")},
+    extras_require={kind: requirements(kind) for kind in ("cpu", "cuda", "wandb", "mlflow", "otel")},
     entry_points={
         "console_scripts": [
             "nemo-run = cascade_rl.launchers.cli.launch:main",
