@@ -203,10 +203,9 @@ $(TRANSFORMER_ENGINE)/.ready: requirements/cuda.txt | $(READY)
 	$(UV) pip install --quiet --no-deps --target $(TRANSFORMER_ENGINE) $(shell grep '^transformer-engine==' requirements/cuda.txt)
 	@touch $@
 
-# What the lock lacks of them; mlflow asks for an older cachetools than vLLM's lock has, and does without it here.
-$(TRACKERS)/.ready: requirements/wandb.in requirements/mlflow.in requirements/trackers.txt | $(READY)
+$(TRACKERS)/.ready: requirements/trackers.txt | $(READY)
 	@rm -rf $(TRACKERS)
-	$(UV) pip install --quiet --no-deps --target $(TRACKERS) $(patsubst %,-r %,$^)
+	$(UV) pip install --quiet --no-deps --target $(TRACKERS) -r $<
 	@touch $@
 
 # The newest NeMo-Gym needs another Python: it is read, and its tests run without it.

@@ -42,9 +42,9 @@ def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere:
     """Raises UserError for a model, layout, domain or row of data that would make the run fail later. Returns
     a line for each thing that the run will leave out.
 
-    If files are missing, the error has one line for each. `elsewhere` says that the run has another environment, so the
-    vLLM and the trackers of this one are not checked, nor are rewards imported. Every row of every source that is not in `known` is
-    streamed once. The time is proportional to the size of the data; the memory is constant.
+    If files are missing, the error has one line for each. `elsewhere` says that the run has another environment, so
+    the vLLM and the trackers of this one are not checked, nor are rewards imported. Every row of every source that is
+    not in `known` is streamed once. The time is proportional to the size of the data; the memory is constant.
     """
     if missing := "\n".join(_missing(cascade)):
         raise UserError(missing)
