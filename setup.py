@@ -48,7 +48,7 @@ setup(
         "cascade_rl.launchers.bench": ["*.json"],
         "cascade_rl.launchers.cli": ["new_run/*.template"],
         "cascade_rl.launchers.plan": ["*.toml"],
-        "cascade_rl.launchers.report": ["*.html", "*.css", "*.js"],
+        "cascade_rl.launchers.report": ["web/*"],
         "cascade_rl.rl_stages.data.chat_templates": ["*.jinja"],
     },
     install_requires=requirements("runtime"),

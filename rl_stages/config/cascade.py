@@ -41,9 +41,9 @@ class Layout:
 class Cascade(Node):
     """The whole run: stages in order, each starting from the weights of its parent.
 
-    nproc      training ranks; the data-parallel size is nproc divided by the sizes in `parallel`
-    layouts    kind of GPU -> stage -> its layout there, instead of the cascade's nproc, parallel and rollout
-    hardware   key of `layouts` that applies; a cluster's profile sets it
+    nproc     training ranks; the data-parallel size is nproc divided by the sizes in `parallel`
+    layouts   kind of GPU -> stage -> its layout there, instead of the cascade's nproc, parallel and rollout
+    hardware  key of `layouts` that applies; a cluster's profile sets it
     report_to  experiment trackers that are told of each step, besides TensorBoard: wandb, mlflow, otel
     """
 

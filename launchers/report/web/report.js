@@ -83,7 +83,7 @@ const address = {
     history.replaceState(null, "", "#" + parameters);
   },
 };
-const listeners = [];
+const listeners = new Map(); // by section
 addEventListener("hashchange", () => { listeners.forEach((listener) => listener()); toSection(); });
 
 function toSection() {
@@ -100,7 +100,7 @@ function select(label, name, options, changed) {
 
 // Colour scheme: the system's until the button is pressed.
 const system = matchMedia("(prefers-color-scheme: dark)");
-const schemes = ["auto", "light", "dark"], repaints = [];
+const schemes = ["auto", "light", "dark"], repaints = new Map();
 let scheme = "auto";
 function paint() {
   document.documentElement.dataset.theme = scheme !== "auto" ? scheme : system.matches ? "dark" : "light";
@@ -113,6 +113,7 @@ system.addEventListener("change", paint);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function navigation() {
+  byId("nav").replaceChildren();
   for (const section of document.querySelectorAll("main > section:not([hidden])")) {
     const text = section.querySelector("h1, h2").textContent;
     const go = (event) => { event.preventDefault(); address.write({ at: section.id }); section.scrollIntoView(); };
