@@ -1,4 +1,4 @@
-"""What the metrics of a stage say of common faults: rules as data, each with the page of docs/symptoms that explains it.
+"""What the metrics of a stage say of common faults: rules as data, each with the page of docs/symptoms on it.
 
 A rule compares the mean of a metric over the last steps with its mean over the first ones, or with a level. It ends
 nothing, unlike `rl_stages/run/stop_rule.py`: an alert is something to look at, and may be what was wanted.
@@ -46,9 +46,8 @@ class Rule:
         if len(values) < WINDOW * (1 + self.compares) or not self.test(first, last):
             return None
         before = f", {fmean(first):.4g} over the first {WINDOW}" if self.compares else ""
-        return Alert(
-            f"{self.metric} {self.says}: mean {fmean(last):.4g} over the last {WINDOW} steps{before}", self.page
-        )
+        seen = f"mean {fmean(last):.4g} over the last {WINDOW} steps{before}"
+        return Alert(f"{self.metric} {self.says}: {seen}", self.page)
 
 
 def flat(first: Values, last: Values) -> bool:

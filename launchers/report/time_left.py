@@ -21,17 +21,15 @@ class TimeLeft:
 
     @classmethod
     def of(cls, run: RunFolder) -> "TimeLeft":
-        paces = {stage.config.name: own for stage in run.stages if (own := _pace(stage))}
+        paces = [(stage.config, own) for stage in run.stages if (own := _pace(stage))]
         found, unknown = {}, []
         for stage in (stage for stage in run.stages if not stage.done):
-            name, steps = stage.config.name, stage.config.steps - last_told_step(stage)
-            of_its_kind = [
-                one for other in run.stages if (one := paces.get(other.config.name)) and _alike(other, stage)
-            ]
-            if name in paces or of_its_kind:
-                found[name] = steps * (paces.get(name) or fmean(of_its_kind))
+            config, steps = stage.config, stage.config.steps - last_told_step(stage)
+            own = [pace for other, pace in paces if other is config]
+            if measured := own or [pace for other, pace in paces if other.kind == config.kind]:
+                found[config.name] = steps * fmean(measured)
             else:
-                unknown.append(name)
+                unknown.append(config.name)
         return cls(found, tuple(unknown))
 
     def __str__(self) -> str:
@@ -45,10 +43,6 @@ class TimeLeft:
 def last_told_step(stage: StageFolder) -> int:
     """The newest step with metrics; a checkpoint may be older."""
     return max((int(row["step"]) for row in stage.metrics.rows()), default=0)
-
-
-def _alike(one: StageFolder, other: StageFolder) -> bool:
-    return one.config.kind == other.config.kind
 
 
 def _pace(stage: StageFolder) -> float | None:

@@ -1,4 +1,4 @@
-"""`cascade watch RUN`: the report of a run that is at work, served on this machine's loopback and read anew as it grows.
+"""`cascade watch RUN`: the report of a run that is at work, served on this machine's loopback and kept up to date.
 
 Nothing is written into the run folder. The address holds a secret, because other users of a login node reach its
 loopback too.
@@ -19,13 +19,7 @@ from cascade_rl.launchers.report.status import is_claimed
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 
 LOOPBACK = "127.0.0.1"
-GROWING = (
-    "metrics.jsonl",
-    "events.jsonl",
-    "scores.json",
-    "done",
-    "rollouts",
-)  # of a stage; a folder changes with its files
+GROWING = ("metrics.jsonl", "events.jsonl", "scores.json", "done", "rollouts")  # of a stage
 
 
 class LivePage:
@@ -113,8 +107,7 @@ def run(root: Path, port: int, limit: int, live: Callable[[], Collection[str]]) 
     with Server(live_page, port) as server:
         own = server.server_port
         print(f"{root}: {server.url}", flush=True)
-        print(
-            f"from elsewhere: ssh -N -L {own}:{LOOPBACK}:{own} {getpass.getuser()}@{socket.gethostname()}", flush=True
-        )
+        here = f"{getpass.getuser()}@{socket.gethostname()}"
+        print(f"from elsewhere, first: ssh -N -L {own}:{LOOPBACK}:{own} {here}", flush=True)
         server.serve_forever()
     return 0

@@ -6,7 +6,7 @@ WINDOW = 10  # steps: enough for a mean, few enough to follow answers that get l
 
 
 def pace(ends: Sequence[float]) -> float | None:
-    """Seconds of a step, from the times at which steps ended, with all that lies between them; None for a single one."""
+    """Seconds of a step with all that lies between steps, from the times at which they ended. None for a single one."""
     last = ends[-WINDOW - 1 :]
     return (last[-1] - last[0]) / (len(last) - 1) if len(last) > 1 else None
 
