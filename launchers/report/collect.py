@@ -97,7 +97,7 @@ def _stage(run: RunFolder, stage: StageFolder, live: Collection[str]) -> dict[st
 
 def _shown(left: TimeLeft, stage: StageFolder) -> str | None:
     seconds = left.stages.get(stage.config.name)
-    return None if seconds is None else f"about {duration(seconds)}"
+    return None if seconds is None else f"about {duration(seconds)} left"
 
 
 def _models(run: RunFolder, stage: StageFolder) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,7 @@ def run(root: Path, live: Collection[str] = ()) -> int:
     console.print(status_table(folder, live))
     console.print(scores_table(folder))
     if left := str(TimeLeft.of(folder)):
-        console.print(left, soft_wrap=True)
+        console.print(f"time left: {left}", soft_wrap=True)
     for stage in folder.stages:
         for alert in alerts(stage):
             told = f"{stage.label}: {alert.text}. See docs/symptoms/{alert.page}.md"

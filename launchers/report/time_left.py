@@ -37,7 +37,7 @@ class TimeLeft:
         if not self.stages:
             return ""
         rest = f", without {', '.join(self.unknown)}" if self.unknown else ""
-        return f"about {duration(sum(self.stages.values()))} left{rest}"
+        return f"about {duration(sum(self.stages.values()))}{rest}"
 
 
 def last_told_step(stage: StageFolder) -> int:

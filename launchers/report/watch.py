@@ -8,10 +8,12 @@ import getpass
 import hashlib
 import secrets
 import socket
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.report.page import page
@@ -64,6 +66,11 @@ class Server(ThreadingHTTPServer):
             super().__init__((LOOPBACK, port), _Handler)
         except OSError as error:
             raise UserError(f"--port: expected a free port, found {port}: {error.strerror}. Choose another.") from None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A tab that is closed in the middle of an answer is no error; any other is one."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:

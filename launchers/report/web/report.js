@@ -64,9 +64,9 @@ function number(value, range = Math.abs(value)) {
 }
 
 function duration(seconds) {
-  if (seconds < 60) return seconds.toFixed(1) + " s";
-  const minutes = Math.floor(seconds / 60);
-  return minutes < 60 ? `${minutes} min ${Math.round(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  if (seconds < 59.95) return seconds.toFixed(1) + " s";
+  const all = Math.round(seconds), minutes = Math.floor(all / 60);
+  return minutes < 60 ? `${minutes} min ${all % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 const moment = (seconds) => (seconds === null ? "–" : new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ") + " UTC");

@@ -85,14 +85,14 @@ function stageRow(stage, stages) {
     h("span", { class: "title" }, stage.label, " ", h("span", { class: "kind" }, stage.kind)),
     h("span", { class: stateClass(stage) === "closed" ? "bad" : stateClass(stage) === "done" ? "good" : "soft" }, `${mark} ${waits ? "waits" : stage.state}`),
     h("span", { class: "num" }, `${whole(stage.step)} / ${whole(stage.steps)}`),
-    h("span", { class: "num soft" }, stage.seconds ? duration(stage.seconds) : "", stage.left && h("span", { class: "left" }, ` + ${stage.left}`)),
-    h("span", { class: "more" }, h("span", null, words(stage.own.join(", "))), stage.ended && h("span", null, `ended by ${stage.ended}`), stage.alerts.map(alert), gates, waiting, reads, pupils, waits && h("span", null, stage.state)));
+    h("span", { class: "num soft" }, stage.seconds ? duration(stage.seconds) : ""),
+    h("span", { class: "more" }, h("span", null, words(stage.own.join(", "))), stage.left && h("span", null, stage.left), stage.ended && h("span", null, `ended by ${stage.ended}`), stage.alerts.map((each) => alert(stage, each)), gates, waiting, reads, pupils, waits && h("span", null, stage.state)));
 }
 
 // What a rule found, with the page that explains it.
-function alert([text, page, content]) {
+function alert(stage, [text, page, content]) {
   const name = `docs/symptoms/${page}.md`;
-  return h("details", { class: "alert" }, h("summary", null, `▲ ${text} `, h("span", { class: "soft" }, name)), content && h("pre", null, content));
+  return h("details", { class: "alert", "data-of": `${stage.name} ${page} ${text.split(" ")[0]}` }, h("summary", null, `▲ ${text} `, h("span", { class: "soft" }, name)), content && h("pre", null, content));
 }
 
 // Scores of each stage in every domain.
@@ -130,7 +130,7 @@ function curves(run) {
   if (!trained.length) { byId("curves-charts").textContent = "No step has finished yet."; return; }
   const names = [...new Set(trained.flatMap(seriesOf))];
   const draw = () => {
-    const { curve = `stage ${(trained.find((stage) => stage.kind !== "sft") ?? trained[0]).name}` } = address.read(), [by, name] = curve.split(" ");
+    const { curve = `stage ${(trained.find((stage) => stage.state === "running") ?? trained.find((stage) => stage.kind !== "sft") ?? trained[0]).name}` } = address.read(), [by, name] = curve.split(" ");
     const stage = trained.find((candidate) => candidate.name === name);
     const charts = by === "series"
       ? trained.filter((each) => name in each.metrics).map((each) => lineChart(each.label, each.metrics.step, each.metrics[name]))

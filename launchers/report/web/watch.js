@@ -21,12 +21,14 @@ function follow(shown) {
 
   async function replace(page) {
     const blocks = "script[type='text/plain']", focused = document.activeElement?.name;
+    const opened = [...document.querySelectorAll("details[open]")].map((each) => each.dataset.of);
     document.querySelectorAll(blocks).forEach((block) => block.remove());
     document.body.append(...page.querySelectorAll(blocks));
     const run = await unpackJson("run");
     overview(run);
     await experts(run);
     navigation();
+    document.querySelectorAll("#graph details").forEach((each) => { each.open = opened.includes(each.dataset.of); });
     await refreshViewer(run);
     if (focused) document.querySelector(`main select[name="${focused}"]`)?.focus({ preventScroll: true });
     dispatchEvent(new Event("followed"));
