@@ -29,6 +29,7 @@ from cascade_rl.rl_stages.data.tokenizer import encode_prompt
 from cascade_rl.rl_stages.evaluation import evaluate, heldout_tasks
 from cascade_rl.rl_stages.graders import prove_graders, say_tiers
 from cascade_rl.rl_stages.rank_zero import RankZero, rank_zero
+from cascade_rl.rl_stages.run.sample_record import SampleRecord
 from cascade_rl.rl_stages.start import start
 from cascade_rl.rl_stages.tasks.prompt_room import PromptRoom
 from cascade_rl.rl_stages.tasks.stage_domains import prove_rewards
@@ -87,6 +88,13 @@ class Session[S: Stage](TrainingSession[S]):
                 drawing.enter_context(self.watchdog.waiting_for(batch.pending))
             rollouts = iter(sample(batch, self.refit))
         return {label: [list(islice(rollouts, group)) for _ in tasks] for label, tasks in batches.items()}
+
+    def record(
+        self, step: int, metrics: Mapping[str, float], tokens: int, records: Sequence[SampleRecord] = ()
+    ) -> None:
+        """See `TrainingSession`. A step whose weights are in the engines also has what they changed there."""
+        moved = self.refit.moved if self.refit.version == step else {}
+        super().record(step, {**metrics, **moved}, tokens, records)
 
     def on_rank0[T](self, produce: Callable[[RankZero], T]) -> T:
         """The result of `produce(zero)` on rank 0, on every rank. Collective."""
