@@ -1,5 +1,5 @@
 # make setup | demo | demo-short | rehearse | check | test | test-long | chaos | test-haswell | test-landlock | test-triton36 | published |
-#   published-answers | test-published | test-transformer-engine | lint | floors | lock | smollm2 | clean.
+#   published-answers | test-published | test-transformer-engine | test-trackers | lint | floors | lock | smollm2 | clean.
 # One environment, .venv, built once; .venv-triton36 for test-triton36 alone, .venv-verifiers for test-published alone.
 
 .DEFAULT_GOAL := setup
@@ -28,6 +28,7 @@ ANSWERS := build/published-answers
 WITH_TESTS = $(shell grep -hE '^(math-verify|jsonschema|yamlcore)==' requirements/runtime.in requirements/published_answers.txt)
 VERIFIERS := .venv-verifiers
 TRANSFORMER_ENGINE := build/transformer-engine
+TRACKERS := build/trackers
 # NumPy, and with it the interpreter of kernels, as on a processor without AVX-512.
 HASWELL := OPENBLAS_CORETYPE=Haswell \
 	NPY_DISABLE_CPU_FEATURES="AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR"
@@ -53,7 +54,7 @@ PYTHON = $(shell for python in $(CANDIDATES); do "$$python" -c \
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo demo-short rehearse check test test-long chaos test-haswell test-landlock test-triton36 published \
-	published-answers test-published test-transformer-engine \
+	published-answers test-published test-transformer-engine test-trackers \
 	lint floors lock smollm2 clean
 
 setup: $(READY)
@@ -127,6 +128,10 @@ test-published: $(READY) $(PUBLISHED)/.ready $(ANSWERS)/.ready $(VERIFIERS)/.rea
 test-transformer-engine: $(READY) $(TRANSFORMER_ENGINE)/.ready
 	CASCADE_TRANSFORMER_ENGINE=$(CURDIR)/$(TRANSFORMER_ENGINE) $(BIN)/pytest tests/launchers/test_attention_backends.py
 
+# Weights & Biases offline, and MLflow with a folder as its store: no server, no account.
+test-trackers: $(READY) $(TRACKERS)/.ready
+	PYTHONPATH=$(CURDIR)/$(TRACKERS) $(BIN)/pytest tests/rl_stages/run/trackers
+
 lint: $(READY) floors
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -196,6 +201,11 @@ $(PUBLISHED)/.ready: requirements/published.txt | $(READY)
 $(TRANSFORMER_ENGINE)/.ready: requirements/cuda.txt | $(READY)
 	@rm -rf $(TRANSFORMER_ENGINE)
 	$(UV) pip install --quiet --no-deps --target $(TRANSFORMER_ENGINE) $(shell grep '^transformer-engine==' requirements/cuda.txt)
+	@touch $@
+
+$(TRACKERS)/.ready: requirements/trackers.txt | $(READY)
+	@rm -rf $(TRACKERS)
+	$(UV) pip install --quiet --no-deps --target $(TRACKERS) -r $<
 	@touch $@
 
 # The newest NeMo-Gym needs another Python: it is read, and its tests run without it.

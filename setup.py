@@ -49,11 +49,11 @@ setup(
         "cascade_rl.launchers.cli": ["new_run/*.template"],
         "cascade_rl.launchers.evaluate": ["suites/*.toml"],
         "cascade_rl.launchers.plan": ["*.toml"],
-        "cascade_rl.launchers.report": ["*.html", "*.css", "*.js"],
+        "cascade_rl.launchers.report": ["web/*"],
         "cascade_rl.rl_stages.data.chat_templates": ["*.jinja"],
     },
     install_requires=requirements("runtime"),
-    extras_require={kind: requirements(kind) for kind in ("cpu", "cuda")},
+    extras_require={kind: requirements(kind) for kind in ("cpu", "cuda", "wandb", "mlflow", "otel")},
     entry_points={
         "console_scripts": [
             "nemo-run = cascade_rl.launchers.cli.launch:main",

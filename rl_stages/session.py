@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from cascade_rl.rl_stages.data.tokenizer import encode_prompt
 from cascade_rl.rl_stages.evaluation import evaluate, heldout_tasks
 from cascade_rl.rl_stages.graders import prove_graders, say_tiers
 from cascade_rl.rl_stages.rank_zero import RankZero, rank_zero
+from cascade_rl.rl_stages.run.sample_record import SampleRecord
 from cascade_rl.rl_stages.start import start
 from cascade_rl.rl_stages.tasks.prompt_room import PromptRoom
 from cascade_rl.rl_stages.tasks.stage_domains import prove_rewards
@@ -55,10 +57,10 @@ class Session[S: Stage](TrainingSession[S]):
         start(self.refit, self.folder, self.tokenizer, self.parent, self.first_step)
         self.ledger_version = -1
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
         if kind is Mismatch and self.zero:
             self.zero.ledger.discard()  # the trainer disagrees with these samples, so they must be sampled again
-        super().__exit__(kind)
+        super().__exit__(kind, *rest)
 
     # The operations of a loop, in addition to those of `TrainingSession` and `refit`.
 
@@ -86,6 +88,13 @@ class Session[S: Stage](TrainingSession[S]):
                 drawing.enter_context(self.watchdog.waiting_for(batch.pending))
             rollouts = iter(sample(batch, self.refit))
         return {label: [list(islice(rollouts, group)) for _ in tasks] for label, tasks in batches.items()}
+
+    def record(
+        self, step: int, metrics: Mapping[str, float], tokens: int, records: Sequence[SampleRecord] = ()
+    ) -> None:
+        """See `TrainingSession`. A step whose weights are in the engines also has what they changed there."""
+        moved = self.refit.moved if self.refit.version == step else {}
+        super().record(step, {**metrics, **moved}, tokens, records)
 
     def on_rank0[T](self, produce: Callable[[RankZero], T], told: Callable[[T], T] | None = None) -> T:
         """The result of `produce(zero)` on rank 0, on every rank; on the others as `told` makes it. Collective."""

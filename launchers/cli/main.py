@@ -86,6 +86,11 @@ def _add_run_commands(commands: Commands) -> None:
     report.add_argument("--out", type=Path, metavar="FILE", help="file to write (default: run/report.html)")
     some = "include at most N rollouts, evenly spread over the run (default: 100000)"
     report.add_argument("--rollouts", type=int, default=100_000, metavar="N", help=some)
+    watch = _command(commands, "watch", _watch, "Serve the report of a run on this machine's loopback while it trains")
+    watch.add_argument("run", type=Path, help="run folder")
+    watch.add_argument("--port", type=int, default=8765, metavar="N", help="default: 8765; 0: any that is free")
+    few = "include at most N rollouts, evenly spread over the run (default: 2000)"
+    watch.add_argument("--rollouts", type=int, default=2_000, metavar="N", help=few)
     again = "Recompute a recorded step and compare it with its record"
     replay = _command(commands, "replay", _replay, again, "Exit code 1 if a number differs.")
     replay.add_argument("run", type=Path, help="run folder")
@@ -177,6 +182,14 @@ def _report(options: argparse.Namespace) -> int:
     from cascade_rl.launchers.slurm.job_states import live_stages
 
     return page.run(options.run, options.out, options.rollouts, live_stages(options.run.resolve()))
+
+
+def _watch(options: argparse.Namespace) -> int:
+    from cascade_rl.launchers.report import watch
+    from cascade_rl.launchers.slurm.job_states import live_stages
+
+    root = options.run.resolve()
+    return watch.run(options.run, options.port, options.rollouts, lambda: live_stages(root))
 
 
 def _replay(options: argparse.Namespace) -> int:

@@ -21,6 +21,7 @@ from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 from cascade_rl.rl_stages.data.chat_templates import template_text
 from cascade_rl.rl_stages.data.rows import RowError, data_files
 from cascade_rl.rl_stages.run.known_data import KnownData
+from cascade_rl.rl_stages.run.trackers.known import require_trackers
 from cascade_rl.rl_stages.scoring.reward_makers import reward_makers
 from cascade_rl.rl_stages.tasks import demonstration, pairs
 from cascade_rl.rl_stages.tasks import load_tasks as task
@@ -41,14 +42,15 @@ def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere:
     """Raises UserError for a model, layout, domain or row of data that would make the run fail later. Returns
     a line for each thing that the run will leave out.
 
-    If files are missing, the error has one line for each. `elsewhere` says that the run has another environment, so the
-    vLLM of this one is not checked, nor are rewards imported. Every row of every source that is not in `known` is
-    streamed once. The time is proportional to the size of the data; the memory is constant.
+    If files are missing, the error has one line for each. `elsewhere` says that the run has another environment, so
+    the vLLM and the trackers of this one are not checked, nor are rewards imported. Every row of every source that is
+    not in `known` is streamed once. The time is proportional to the size of the data; the memory is constant.
     """
     if missing := "\n".join(_missing(cascade)):
         raise UserError(missing)
     check_settings(cascade)
     if not elsewhere:
+        require_trackers(cascade)
         prove_rewards(cascade.stages)
     known = known or KnownData()
     for stage in cascade.stages:

@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from cascade_rl.launchers.report.alerts import alerts, symptom
 from cascade_rl.launchers.report.status import is_claimed, state
+from cascade_rl.launchers.report.time_left import TimeLeft
 from cascade_rl.rl_stages.config.base import BASE
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.stage import OnPolicyStage
 from cascade_rl.rl_stages.run.durable_file import read_json
+from cascade_rl.rl_stages.run.pace import duration
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 
 EXPERT_COLUMNS = 120  # columns of a heat map of expert load; more steps are averaged
@@ -19,10 +22,11 @@ Events = list[dict[str, Any]]
 
 
 def collect(run: RunFolder, live: Collection[str] = ()) -> dict[str, Any]:
+    left = TimeLeft.of(run)
     return {
-        "header": _header(run),
+        "header": _header(run) | {"left": str(left)},
         "domains": list(run.cascade.scored_domains),
-        "stages": [_stage(run, stage, live) for stage in run.stages],
+        "stages": [_stage(run, stage, live) | {"left": _shown(left, stage)} for stage in run.stages],
     }
 
 
@@ -86,8 +90,14 @@ def _stage(run: RunFolder, stage: StageFolder, live: Collection[str]) -> dict[st
         "phases": _phases(events),
         "attempts": list(_attempts(events)),
         "deaths": [[event["time"], event["detail"]] for event in events if event["event"] == "engine_died"],
+        "alerts": [[*alert, symptom(alert.page)] for alert in alerts(stage)],
         "warnings": [[event["step"], event["detail"]] for event in events if event["event"] == "warning"],
     }
+
+
+def _shown(left: TimeLeft, stage: StageFolder) -> str | None:
+    seconds = left.stages.get(stage.config.name)
+    return None if seconds is None else f"about {duration(seconds)} left"
 
 
 def _models(run: RunFolder, stage: StageFolder) -> Iterator[tuple[str, str]]:

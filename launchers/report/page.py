@@ -1,5 +1,6 @@
 """`cascade report RUN`: writes the run as one HTML file that needs no server, no network and no other file."""
 
+import json
 from collections.abc import Collection, Iterator
 from html import escape
 from importlib.resources import files
@@ -29,18 +30,31 @@ EXPERT_UNIT = 256  # stands for a load of 1 in the page
 def run(root: Path, out: Path | None, limit: int, live: Collection[str] = ()) -> int:
     """Writes `out`, or report.html in the run folder, with at most `limit` rollouts. Prints its size. `live` are the
     stages whose Slurm jobs are alive."""
-    if limit < 0:
-        raise UserError(f"--rollouts: expected 0 or more, found {limit}.")
-    folder, out = RunFolder.open(root), out or root / "report.html"
-    steps = step_files(folder)
-    rollouts = Rollouts(total=count(steps), limit=limit)
-    write_atomically(out, _page(folder, rollouts, steps, live))
+    out = out or root / "report.html"
+    content, rollouts = page(root, limit, live)
+    write_atomically(out, content)
     size = out.stat().st_size / 1e6
     print(f"{out}: {size:.1f} MB, {rollouts.kept:,} of {rollouts.total:,} rollouts")
     return 0
 
 
-def _page(run: RunFolder, rollouts: Rollouts, steps: list[tuple[int, int, Path]], live: Collection[str]) -> str:
+def page(root: Path, limit: int, live: Collection[str], follow: str | None = None) -> tuple[str, Rollouts]:
+    """The page, and what is known of its rollouts. `follow`: it is served, and this names its content; it then asks for
+    a newer one."""
+    if limit < 0:
+        raise UserError(f"--rollouts: expected 0 or more, found {limit}.")
+    folder = RunFolder.open(root)
+    steps = step_files(folder)
+    rollouts = Rollouts(total=count(steps), limit=limit)
+    scripts = [*map(_resource, SCRIPTS)]
+    if follow:
+        scripts += [_resource("watch.js"), f"follow({json.dumps(follow)});"]
+    return _page(folder, rollouts, steps, live, "\n".join(scripts)), rollouts
+
+
+def _page(
+    run: RunFolder, rollouts: Rollouts, steps: list[tuple[int, int, Path]], live: Collection[str], script: str
+) -> str:
     """The page. What is seen first comes first: the browser shows it while it still reads the rest."""
     chunks = "".join(_rollout_blocks(run, rollouts, steps))
     loads = [expert_load(stage) for stage in run.stages]
@@ -50,7 +64,7 @@ def _page(run: RunFolder, rollouts: Rollouts, steps: list[tuple[int, int, Path]]
         "title": escape(f"{run.cascade.name}: report"),
         "style": _resource("report.css"),
         "run": json_block("run", facts | {"experts": [load.shape for load in loads]}),
-        "script": "\n".join(map(_resource, SCRIPTS)),
+        "script": script,
         "blocks": "".join(_expert_blocks(loads)) + chunks,
     }
     page = _resource("template.html")
@@ -77,4 +91,4 @@ def _expert_blocks(loads: list[np.ndarray]) -> Iterator[str]:
 
 
 def _resource(name: str) -> str:
-    return files("cascade_rl.launchers.report").joinpath(name).read_text()
+    return files("cascade_rl.launchers.report").joinpath("web", name).read_text()

@@ -10,6 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cascade_rl.launchers.report.alerts import alerts
+from cascade_rl.launchers.report.time_left import TimeLeft
+from cascade_rl.rl_stages.run.pace import duration
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.stop_request import STOPPED
 
@@ -22,7 +25,12 @@ def run(root: Path, live: Collection[str] = ()) -> int:
     console = Console(highlight=False)
     console.print(status_table(folder, live))
     console.print(scores_table(folder))
+    if left := str(TimeLeft.of(folder)):
+        console.print(f"time left: {left}", soft_wrap=True)
     for stage in folder.stages:
+        for alert in alerts(stage):
+            told = f"{stage.label}: {alert.text}. See docs/symptoms/{alert.page}.md"
+            console.print(told, soft_wrap=True, markup=False, style="yellow")
         failed = last_attempt(stage) if state(folder, stage, live) == FAILED else None
         if failed and failed.message:
             console.print(f"{stage.label} failed: {failed.message}", soft_wrap=True, markup=False)
@@ -34,14 +42,16 @@ def run(root: Path, live: Collection[str] = ()) -> int:
 def status_table(run: RunFolder, live: Collection[str] = ()) -> Table:
     """One row per stage."""
     table = Table(title=run.cascade.name, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("stage", "from", "state", "steps", "seconds"):
-        table.add_column(heading, justify="right" if heading in ("steps", "seconds") else "left")
+    left = TimeLeft.of(run).stages
+    for heading in ("stage", "from", "state", "steps", "seconds", "left"):
+        table.add_column(heading, justify="right" if heading in ("steps", "seconds", "left") else "left")
     for stage in run.stages:
         parent = stage.parent.config.name if stage.parent else "base"
         steps = f"{stage.last_step()}/{stage.config.steps}"
         if stop := stage.early_stop:
             steps += f" ({stop['rule']})"
-        table.add_row(stage.label, parent, state(run, stage, live), steps, f"{stage.seconds():.0f}")
+        still = duration(left[stage.config.name]) if stage.config.name in left else ""
+        table.add_row(stage.label, parent, state(run, stage, live), steps, f"{stage.seconds():.0f}", still)
     return table
 
 

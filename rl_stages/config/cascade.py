@@ -8,6 +8,7 @@ has no default, or its docstring says where the default comes from. Torch-free.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import Literal
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
@@ -23,6 +24,8 @@ from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 STAGE_KINDS: dict[str, type[Stage]] = {
     stage.kind: stage for stage in (SftStage, GrpoStage, MopdStage, RewardModelStage)
 }
+
+TrackerName = Literal["wandb", "mlflow", "otel"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,7 @@ class Cascade(Node):
     nproc     training ranks; the data-parallel size is nproc divided by the sizes in `parallel`
     layouts   kind of GPU -> stage -> its layout there, instead of the cascade's nproc, parallel and rollout
     hardware  key of `layouts` that applies; a cluster's profile sets it
+    report_to  experiment trackers that are told of each step, besides TensorBoard: wandb, mlflow, otel
     """
 
     name: str
@@ -53,6 +57,7 @@ class Cascade(Node):
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     layouts: Mapping[str, Mapping[str, Layout]] = field(default_factory=dict)
     hardware: str = "h100"
+    report_to: tuple[TrackerName, ...] = ()
 
     def __post_init__(self) -> None:
         check_name("name", self.name)

@@ -1,5 +1,6 @@
 """The console output of a stage: one line per step, and on a terminal the current phase below it."""
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -7,6 +8,8 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
+
+from cascade_rl.rl_stages.run.pace import duration, pace
 
 # Metrics that the line shows when a step has them, in this order, with their format. `tme` is the
 # train/rollout gap: the mean of exp|log p_train - log p_rollout|, 1 when both agree. `signal_fraction`
@@ -36,6 +39,7 @@ class Progress:
     steps: int
     console: Console = field(default_factory=lambda: Console(highlight=False))
     _status: Status | None = None
+    _ends: list[float] = field(default_factory=list)  # of the steps, in seconds
 
     def __enter__(self) -> "Progress":
         if self.console.is_terminal:
@@ -66,12 +70,15 @@ class Progress:
         tokens: int,
         reward_overlapped_s: float = 0.0,
     ) -> None:
-        """Prints the line of a finished step: metrics, tokens per second of the whole step, seconds per phase, and
-        seconds of scoring that generation hid."""
+        """Prints the line of a finished step: metrics, tokens per second of the whole step, seconds per phase,
+        seconds of scoring that generation hid, and how long the remaining steps take at the pace of the last ones."""
         speed = f"{tokens / sum(seconds.values()):,.0f} tok/s"
         phases = " ".join(f"{name} {spent:.1f}s" for name, spent in seconds.items())
         if reward_overlapped_s >= 0.05:  # less is shown as 0.0
             phases += f" (reward overlapped {reward_overlapped_s:.1f}s)"
+        self._ends.append(time.monotonic())
+        if one := pace(self._ends):
+            phases += f"  {duration(one * (self.steps - step))} left"
         width = len(str(self.steps))
         line = Text.assemble(
             (self.label, "bold"),

@@ -17,6 +17,7 @@
         rollouts/step_00012.parquet
         checkpoints/step_00012/     complete; an incomplete one is named step_00012.partial
         export/  tensorboard/  logs/
+        wandb.json  mlflow.json  otel.json   the tracked run, and the newest step that it was told (run/trackers/)
         done                        written last: the stage is finished
 
 Guarantees: A folder that was made with another base, seed or evaluation is refused and not touched. A stage that
@@ -35,7 +36,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.config.base import BASE, BEST, is_folder
@@ -49,9 +50,6 @@ from cascade_rl.rl_stages.run.stage_graph import Identity, base_content_hash, de
 from cascade_rl.rl_stages.run.upgrade.hash_file import HashFile, write_hash
 from cascade_rl.rl_stages.run.upgrade.kept_folders import Agree, Changed, KeptFolders, refuse
 from cascade_rl.rl_stages.run.upgrade.recorded import changed_keys, read_cascade, recorded_yaml
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 INPUTS = "inputs.json"
 CACHE_VARIABLE = "CASCADE_CACHE_DIR"
@@ -139,12 +137,6 @@ class StageFolder:
 
     def ledger(self, version: int) -> Path:
         return self.root / "ledger" / f"version_{version:05d}"
-
-    def scalars(self) -> "SummaryWriter":
-        """TensorBoard writer. Hides what a killed attempt wrote after the newest checkpoint."""
-        from torch.utils.tensorboard import SummaryWriter
-
-        return SummaryWriter(str(self.root / "tensorboard"), purge_step=self.last_step() + 1)
 
     # Checkpoints. Rank 0 calls begin, commit and restart, with a barrier after begin and before commit.
 

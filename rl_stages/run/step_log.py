@@ -1,14 +1,16 @@
-"""Writes each step to the terminal, the metrics file, the event file, TensorBoard and the sample file."""
+"""Writes each step to the terminal, the metrics file, the event file, the trackers and the sample file."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Self
+from typing import Any, Self
 
 from cascade_rl.rl_stages.run.progress import Phase, Progress
 from cascade_rl.rl_stages.run.run_folder import StageFolder
 from cascade_rl.rl_stages.run.sample_record import SampleRecord, write_samples
+from cascade_rl.rl_stages.run.trackers.tensorboard import TensorBoard
+from cascade_rl.rl_stages.run.trackers.told_once import ToldOnce
 
 
 class StepLog:
@@ -25,18 +27,26 @@ class StepLog:
         self.folder, self.exits = folder, ExitStack()
         self.seconds: dict[str, float] = {}
         self.reward_overlapped_s = 0.0
+        self.board, self.trackers = TensorBoard(self.folder), list[ToldOnce]()
         self._writing: Future[None] | None = None
 
     def __enter__(self) -> Self:
+        self.exits.push(self._close_trackers)
         self._writer = self.exits.enter_context(ThreadPoolExecutor(1, "samples"))
         self.exits.callback(self.settle)
         self.progress = self.exits.enter_context(Progress(self.folder.label, self.folder.config.steps))
-        self.scalars = self.folder.scalars()
-        self.exits.callback(self.scalars.close)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.exits.close()
+    def __exit__(self, *details: Any) -> None:
+        self.exits.__exit__(*details)
+
+    def report_to(self, trackers: Sequence[ToldOnce]) -> None:
+        """Tells these too from now on, and at once the steps that they lack."""
+        self.trackers += trackers
+        finished = [row for row in self.folder.metrics.rows() if row["step"] <= self.folder.last_step()]
+        for tracker in trackers:
+            for row in finished:
+                tracker.log("step", row["step"], {name: value for name, value in row.items() if name != "step"})
 
     @contextmanager
     def phase(self, name: str, total: int = 0) -> Iterator[Phase]:
@@ -57,13 +67,31 @@ class StepLog:
         if records:
             self._writing = self._writer.submit(write_samples, self.folder.rollouts(step), records)
         self.folder.record_step(step, metrics, self.seconds, tokens, self.reward_overlapped_s)
-        for name, value in metrics.items():
-            self.scalars.add_scalar(name, value, step)
+        self._tell("step", step, {**metrics, **self._speed(tokens)})
         self.progress.step(step, metrics, self.seconds, tokens, self.reward_overlapped_s)
         self.seconds, self.reward_overlapped_s = {}, 0.0
+
+    def heldout(self, when: str, scores: Mapping[str, float]) -> None:
+        """Tells the held-out scores "before" and "after" the stage."""
+        self.progress.say(f"{when}: " + ", ".join(f"{name} {score:.3f}" for name, score in scores.items()))
+        step = 0 if when == "before" else self.folder.last_step()
+        self._tell("heldout", step, {f"heldout/{name}": score for name, score in scores.items()})
 
     def settle(self) -> None:
         """Returns when the samples of all steps so far are on disk. Raises OSError if they could not be written."""
         if self._writing:
             writing, self._writing = self._writing, None
             writing.result()
+
+    def _tell(self, series: str, step: int, values: Mapping[str, float]) -> None:
+        self.board.log(step, values)
+        for tracker in self.trackers:
+            tracker.log(series, step, values)
+
+    def _close_trackers(self, kind: type[BaseException] | None, *_: object) -> None:
+        for tracker in (self.board, *self.trackers):
+            tracker.close(failed=kind is not None)
+
+    def _speed(self, tokens: int) -> dict[str, float]:
+        phases = {f"seconds/{name}": spent for name, spent in self.seconds.items()}
+        return {"tokens_per_second": tokens / sum(self.seconds.values()), **phases}

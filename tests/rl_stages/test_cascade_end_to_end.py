@@ -123,6 +123,7 @@ def test_trainer_and_sampler_agree_at_every_step(undisturbed: Finished) -> None:
         for row in stage.metrics.rows():
             assert 1 <= row["tme"] <= 1.001
             assert row["probe_gap"] <= 2e-3
+            assert 0 <= row["routing_churn"] < 0.5
             assert row["replay_fraction"] == 1.0
             assert row["importance_corrected"] == 0
             assert row["signal_fraction"] > 0

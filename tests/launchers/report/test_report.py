@@ -6,17 +6,15 @@ needs one.
 
 import json
 import math
-import os
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
@@ -25,6 +23,7 @@ from cascade_rl.launchers.report.collect import collect, expert_load
 from cascade_rl.launchers.report.rollouts import Rollouts, chunk_blocks, count, open_tokenizer, step_files
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.run.sample_record import SampleRecord, write_samples
+from tests.launchers.report.conftest import opened
 from tests.launchers.report.report_run import VOCABULARY, cascade, keep_tokenizer, large_run
 
 INTERACTION_S = 3.0  # allowed of each, on a machine that does other work too; docs/report.md says what is measured
@@ -33,25 +32,6 @@ LONGEST_TASK_MS = 1500  # that the page may not answer at a stretch
 HEAP_MB = 400
 MINUS, NONE = "\u2212", "\u2013"  # as the page writes them
 LARGE = 100_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if os.environ.get("CASCADE_WITHOUT_BROWSER") == "1":
-        pytest.skip("CASCADE_WITHOUT_BROWSER=1")
-    chromium = shutil.which("chromium") or installed_chromium()
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-
-
-def installed_chromium() -> str:
-    for command in ("update", "install -y --no-install-recommends chromium"):
-        apt = ["apt-get", "-o", "DPkg::Lock::Timeout=120", *command.split()]
-        told = subprocess.run(
-            apt, capture_output=True, text=True, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        )
-        assert told.returncode == 0, f"apt-get said: {told.stderr} Install chromium, or set CASCADE_WITHOUT_BROWSER=1"
-    return "/usr/bin/chromium"
 
 
 @pytest.fixture
@@ -68,12 +48,6 @@ def tab(browser: Browser) -> Iterator[Page]:
     yield tab
     context.close()
     assert errors == []
-
-
-def opened(tab: Page, file: Path, state: str = "") -> Page:
-    tab.goto(f"file://{file}{state}", wait_until="commit")
-    tab.wait_for_selector("html[data-ready]", state="attached")
-    return tab
 
 
 # A small run, written as a stage writes it.

@@ -80,6 +80,21 @@ def test_why_a_stage_failed_is_said(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "02_rl failed: ValueError: [1] is no reward\n" in capsys.readouterr().out
 
 
+def test_alerts_and_the_time_that_is_left_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made(tmp_path / "tiny", CASCADE, after=0.5)
+    rl = run.stage("rl")
+    for step in range(1, 21):
+        rl.metrics.append({"step": step - 17, "length": 10.0 * step})
+    for seconds in (100.0, 190.0):
+        rl.events.append({"event": "step", "time": seconds, "step": 3, "tokens": 1, "seconds": {}})
+    assert status.run(run.root) == 0
+    told = capsys.readouterr().out
+    assert "1 min 30 s" in told and "time left: about 1 min 30 s\n" in told
+    assert (
+        "02_rl: length rises: mean 155 over the last 10 steps, 55 over the first 10. See docs/symptoms/length" in told
+    )
+
+
 def test_an_attempt_runs_while_its_launcher_is_at_work(tmp_path: Path) -> None:
     with RunFolder.claim(tmp_path / "tiny", CASCADE) as (run, _):
         run.stage("sft").record_event("attempt", from_step=0)

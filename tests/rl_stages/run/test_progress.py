@@ -2,9 +2,12 @@
 
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from cascade_rl.launchers.report.score_table import score_line, score_table
+from cascade_rl.rl_stages.run import progress
+from cascade_rl.rl_stages.run.pace import duration
 from cascade_rl.rl_stages.run.progress import Progress
 from cascade_rl.rl_stages.run.run_folder import StageSummary
 
@@ -37,6 +40,23 @@ def test_a_step_says_how_much_scoring_generation_hid() -> None:
     with Progress("02_if_rl", 25, console) as progress:
         progress.step(3, {}, {"generation": 3.0, "reward": 1.0}, tokens=8000, reward_overlapped_s=2.34)
     assert shown(console).endswith("generation 3.0s reward 1.0s (reward overlapped 2.3s)\n")
+
+
+def test_from_the_second_step_on_a_line_says_how_long_the_others_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    console, clock = plain(), iter([100.0, 190.0, 340.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with Progress("02_if_rl", 63, console) as shown_progress:
+        for step in (1, 2, 3):
+            shown_progress.step(step, {}, {"update": 1.0}, tokens=1)
+    told = [row.partition("update 1.0s")[2] for row in shown(console).splitlines()]
+    assert told == ["", "  1 h 31 min left", "  2 h 0 min left"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (59.4, "59 s"), (60, "1 min 0 s"), (3599, "59 min 59 s"), (93_600, "1 d 2 h")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 def test_a_terminal_shows_the_phase_at_work() -> None:

@@ -9,10 +9,10 @@ const words = (name) => name.replaceAll("_", " ");
 function header(run) {
   const { header: at, rollouts } = run;
   byId("name").textContent = at.name;
-  byId("facts").append(...facts([
+  byId("facts").replaceChildren(...facts([
     ["base", at.base], ["base hash", h("span", { class: "mono", title: at.base_hash }, at.base_hash.slice(0, 12))], ["seed", String(at.seed)],
     ["ranks", String(at.nproc)], ["first to last event", `${moment(at.first)} – ${moment(at.last)}`],
-    ["time of all stages", duration(run.stages.reduce((sum, stage) => sum + stage.seconds, 0))],
+    ["time of all stages", duration(run.stages.reduce((sum, stage) => sum + stage.seconds, 0))], ["time left", at.left],
     ["rollouts", rollouts.kept === rollouts.total ? whole(rollouts.total) : `${whole(rollouts.kept)} of ${whole(rollouts.total)} in this file`],
     ["folder", h("span", { class: "mono" }, at.folder)],
     ["report", `${moment(at.written)}, cascade-rl ${at.version}${at.at_work ? "; written during a launch" : ""}`],
@@ -37,6 +37,7 @@ function teachers(stage) {
   return roles;
 }
 
+let graphSize = null;
 function graph(run) {
   const lane = lanes(run.stages), columns = Math.max(...Object.values(lane)) + 1;
   const taught = run.stages.flatMap((stage) => [...teachers(stage)].map(([model, roles]) => ({ from: model, to: stage.name, roles })))
@@ -45,7 +46,7 @@ function graph(run) {
   const box = byId("graph");
   box.style.setProperty("--gutter", `${gutter}px`);
   const rows = new Map([["base", stageRow({ name: "base", base: run.header.base })], ...run.stages.map((stage) => [stage.name, stageRow(stage, run.stages)])]);
-  box.append(...rows.values());
+  box.replaceChildren(...rows.values());
   const draw = () => {
     box.querySelector("svg")?.remove();
     const y = (name) => rows.get(name).offsetTop + 17, x = (name) => 18 + lane[name] * 18;
@@ -64,7 +65,9 @@ function graph(run) {
     box.append(svg("svg", { width: gutter, height: box.clientHeight, role: "img", "aria-label": text }, dashed, heads, edges, dots));
   };
   draw();
-  new ResizeObserver(draw).observe(box);
+  graphSize?.disconnect();
+  graphSize = new ResizeObserver(draw);
+  graphSize.observe(box);
 }
 
 const stateClass = (stage) => (!stage || stage.state === "done" ? "done" : stage.state === "gate closed" ? "closed" : stage.state === "running" ? "started" : stage.state === "failed" ? "closed" : "");
@@ -83,7 +86,13 @@ function stageRow(stage, stages) {
     h("span", { class: stateClass(stage) === "closed" ? "bad" : stateClass(stage) === "done" ? "good" : "soft" }, `${mark} ${waits ? "waits" : stage.state}`),
     h("span", { class: "num" }, `${whole(stage.step)} / ${whole(stage.steps)}`),
     h("span", { class: "num soft" }, stage.seconds ? duration(stage.seconds) : ""),
-    h("span", { class: "more" }, h("span", null, words(stage.own.join(", "))), stage.ended && h("span", null, `ended by ${stage.ended}`), gates, waiting, reads, pupils, waits && h("span", null, stage.state)));
+    h("span", { class: "more" }, h("span", null, words(stage.own.join(", "))), stage.left && h("span", null, stage.left), stage.ended && h("span", null, `ended by ${stage.ended}`), stage.alerts.map((each) => alert(stage, each)), gates, waiting, reads, pupils, waits && h("span", null, stage.state)));
+}
+
+// What a rule found, with the page that explains it.
+function alert(stage, [text, page, content]) {
+  const name = `docs/symptoms/${page}.md`;
+  return h("details", { class: "alert", "data-of": `${stage.name} ${page} ${text.split(" ")[0]}` }, h("summary", null, `▲ ${text} `, h("span", { class: "soft" }, name)), content && h("pre", null, content));
 }
 
 // Scores of each stage in every domain.
@@ -92,11 +101,11 @@ function scores(run) {
   if (!shown.length) { byId("scores-note").textContent = "No stage has held-out scores yet."; return; }
   const gain = (stage, domain) => (domain in stage.after && domain in stage.before ? stage.after[domain] - stage.before[domain] : null);
   const top = Math.max(...shown.flatMap((stage) => run.domains.map((domain) => Math.abs(gain(stage, domain) ?? 0)))) || 1;
-  byId("scores-note").append(`Mean score on ${run.header.heldout} held-out prompts per domain after each stage, and below it the change by the stage. `,
+  byId("scores-note").replaceChildren(`Mean score on ${run.header.heldout} held-out prompts per domain after each stage, and below it the change by the stage. `,
     h("span", { class: "heat" }, h("i", { class: "key", style: "background:var(--up)" }), " gained ", h("i", { class: "key", style: "background:var(--down)" }), ` lost, full colour at ${score(top)}; framed: the stage’s own domain.`));
   const first = shown[0];
   const rows = run.domains.map((domain) => [h("th", { scope: "row" }, words(domain)), h("td", null, domain in first.before ? score(first.before[domain]) : "–"), ...shown.map((stage) => heatCell(stage, domain, gain(stage, domain), top))]);
-  byId("scores-table").append(table(["domain", `before ${first.name}`, ...shown.map((stage) => stage.label)], rows, { class: "heat" }));
+  byId("scores-table").replaceChildren(table(["domain", `before ${first.name}`, ...shown.map((stage) => stage.label)], rows, { class: "heat" }));
 }
 
 function heatCell(stage, domain, gain, top) {
@@ -121,7 +130,7 @@ function curves(run) {
   if (!trained.length) { byId("curves-charts").textContent = "No step has finished yet."; return; }
   const names = [...new Set(trained.flatMap(seriesOf))];
   const draw = () => {
-    const { curve = `stage ${(trained.find((stage) => stage.kind !== "sft") ?? trained[0]).name}` } = address.read(), [by, name] = curve.split(" ");
+    const { curve = `stage ${(trained.find((stage) => stage.state === "running") ?? trained.find((stage) => stage.kind !== "sft") ?? trained[0]).name}` } = address.read(), [by, name] = curve.split(" ");
     const stage = trained.find((candidate) => candidate.name === name);
     const charts = by === "series"
       ? trained.filter((each) => name in each.metrics).map((each) => lineChart(each.label, each.metrics.step, each.metrics[name]))
@@ -130,8 +139,8 @@ function curves(run) {
     byId("curves-charts").replaceChildren(...charts);
   };
   const choose = select("show", "curve", [...trained.map((stage) => [`stage ${stage.name}`, `all of ${stage.label}`]), ...names.map((name) => [`series ${name}`, `${name}, every stage`])], () => draw());
-  byId("curves-tools").append(choose, h("span", { class: "note" }, `thin: each step; thick: mean of ${WINDOW} steps`));
-  listeners.push(draw);
+  byId("curves-tools").replaceChildren(choose, h("span", { class: "note" }, `thin: each step; thick: mean of ${WINDOW} steps`));
+  listeners.set("curves", draw);
   draw();
 }
 
@@ -139,7 +148,8 @@ function curves(run) {
 function timings(run) {
   const names = [...new Set([...PHASES, ...run.stages.flatMap((stage) => stage.phases.names)])].filter((name) => run.stages.some((stage) => stage.phases.names.includes(name)));
   const shade = (name) => `var(--c${names.indexOf(name) % 8})`;
-  byId("time-legend").append(...names.map((name) => h("span", null, h("i", { style: `background:${shade(name)}` }), name)));
+  byId("time-charts").replaceChildren();
+  byId("time-legend").replaceChildren(...names.map((name) => h("span", null, h("i", { style: `background:${shade(name)}` }), name)));
   for (const stage of run.stages.filter((candidate) => candidate.phases.steps.length)) {
     const phases = names.filter((name) => stage.phases.names.includes(name)), values = phases.map((name) => stage.phases.seconds[stage.phases.names.indexOf(name)]);
     const sums = values.map((each) => each.reduce((sum, value) => sum + value, 0)), all = sums.reduce((sum, value) => sum + value, 0), steps = stage.phases.steps.length;
@@ -156,6 +166,7 @@ function timings(run) {
 // Failures by sample, by attempt and of engines.
 function failures(run) {
   const { outcomes, broken } = run.counts, names = run.rollouts.outcomes, body = byId("failures-body");
+  body.replaceChildren();
   const keys = [...new Set(outcomes.map(([stage, domain]) => `${stage} ${domain}`))];
   const rows = keys.map((key) => {
     const [stage, domain] = key.split(" "), counted = names.map((name) => outcomes.find(([s, d, o]) => s === +stage && d === domain && o === name)?.[3] ?? 0);
@@ -201,9 +212,9 @@ async function experts(run) {
       read.textContent = `expert ${row}, step ${steps[Math.floor((column * steps.length) / columns)] ?? column + 1}: ${(load[row * columns + column] / 256).toFixed(2)} × the mean`;
     };
   };
-  byId("experts-tools").append(select("layer", "experts", options, draw), read);
-  byId("experts-map").append(canvas, h("p", { class: "note" }, "Columns: steps, from left to right. Rows: experts. ", h("span", { class: "ramp" }, "0", h("i", { style: "background:linear-gradient(90deg,var(--down),var(--panel),var(--up))" }), "2 × the mean or more; no colour: the mean")));
-  repaints.push(draw); listeners.push(draw);
+  byId("experts-tools").replaceChildren(select("layer", "experts", options, draw), read);
+  byId("experts-map").replaceChildren(canvas, h("p", { class: "note" }, "Columns: steps, from left to right. Rows: experts. ", h("span", { class: "ramp" }, "0", h("i", { style: "background:linear-gradient(90deg,var(--down),var(--panel),var(--up))" }), "2 × the mean or more; no colour: the mean")));
+  repaints.set("experts", draw); listeners.set("experts", draw);
   await draw();
 }
 

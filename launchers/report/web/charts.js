@@ -77,7 +77,7 @@ function lineChart(title, allSteps, allValues, range) {
   const read = h("output", { title: "last value; hover over the chart for others" }, rest);
   const cross = svg("line", { class: "cross", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" });
   const dot = svg("circle", { class: "point", r: 3, visibility: "hidden" });
-  const label = `${title}: ${plural(values.length, "step")}, first ${number(values[0], digits)}, last ${rest}, lowest ${number(bounds(values)[0], digits)}, highest ${number(bounds(values)[1], digits)}`;
+  const label = `${title}: ${plural(values.length, "step")}, first ${number(values[0], digits)}, last ${rest}, lowest ${number(Math.min(...values), digits)}, highest ${number(Math.max(...values), digits)}`;
   const marks = values.length > 1
     ? [svg("path", { class: "raw", d: path(steps, values, x, y) }), svg("path", { class: "mean", d: path(steps, trailing(values), x, y) })]
     : [svg("circle", { class: "point", r: 3, cx: x(steps[0]), cy: y(values[0]) })];

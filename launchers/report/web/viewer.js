@@ -13,16 +13,24 @@ const SORTS = {
 };
 const COLOURS = { trainer: "log p, trainer", sampler: "log p, sampler", ratio: "ratio, trainer / sampler", advantage: "advantage", kl: "KL to the teacher", none: "nothing" };
 
-async function viewer(run) {
-  const { rollouts } = run, { kept, total, starts } = rollouts, note = byId("rollouts-note");
-  if (!kept) {
-    note.textContent = total ? `None of the run’s ${whole(total)} rollouts is in this file (--rollouts).` : "No stage has sampled rollouts yet.";
+async function viewer(first) {
+  const note = byId("rollouts-note");
+  if (!first.rollouts.kept) {
+    note.textContent = first.rollouts.total ? `None of the run’s ${whole(first.rollouts.total)} rollouts is in this file (--rollouts).` : "No stage has sampled rollouts yet.";
     return;
   }
-  const columns = Object.fromEntries(await Promise.all(Object.entries(rollouts.columns).map(async ([name, type]) => [name, fromPlanes(await unpack(`column-${name}`), 0, kept, ARRAYS[type])])));
-  const [ids, texts] = await unpackJson("vocabulary"), vocabulary = new Map(ids.map((id, i) => [id, texts[i]]));
-  const chunks = chunkReader(starts, columns.answer, kept), order = new Uint32Array(kept), found = { query: "", hits: null };
-  let shown = 0, selected = -1, latest = 0;
+  let run, rollouts, kept, starts, columns, vocabulary, chunks, order, found;
+  let shown = 0, selected = -1, opened = null, latest = 0;
+
+  async function read(newer) {
+    const next = newer.rollouts, all = Object.entries(next.columns).map(async ([name, type]) => [name, fromPlanes(await unpack(`column-${name}`), 0, next.kept, ARRAYS[type])]);
+    const [ids, texts] = await unpackJson("vocabulary"), arrays = Object.fromEntries(await Promise.all(all));
+    [run, rollouts, columns] = [newer, next, arrays]; ({ kept, starts } = next);
+    vocabulary = new Map(ids.map((id, i) => [id, texts[i]]));
+    chunks = chunkReader(starts, columns.answer, kept); order = new Uint32Array(kept); found = { query: "", hits: null };
+    const { total } = rollouts;
+    note.textContent = `${total === kept ? `All ${whole(total)} rollouts of the run are` : `${whole(kept)} of the run’s ${whole(total)} rollouts are`} in this file, in ${(run.bytes / 1e6).toFixed(1)} MB${total === kept ? "" : "; evenly spread, in whole groups (--rollouts)"}.`;
+  }
 
   // Filters, searches and sorts. A later call cancels an earlier one.
   async function apply() {
@@ -90,7 +98,9 @@ async function viewer(run) {
   }
 
   // Filters.
-  const fields = makeFilters(run, rollouts), form = byId("filters");
+  await read(first);
+  const fields = makeFilters(rollouts), form = byId("filters");
+  offer(fields, run);
   const fill = () => { const wanted = address.read(); for (const [name, field] of Object.entries(fields)) field.value = wanted[name] ?? ""; };
   let typing = 0;
   form.addEventListener("input", (event) => {
@@ -102,11 +112,13 @@ async function viewer(run) {
 
   // One rollout.
   async function show(i, quiet) {
-    selected = i;
+    [selected, opened] = [i, null];
     if (!quiet || address.read().rollout !== undefined) address.write({ rollout: i });
     list.select();
     const chunk = chunks.of(i), [part, numbers] = await Promise.all([chunks.text(chunk), chunks.numbers(chunk, i)]);
-    if (i === selected) byId("detail").replaceChildren(...detail({ run, columns, vocabulary, i, part, at: i - starts[chunk], numbers, open: show }));
+    if (i !== selected) return;
+    opened = { stage: run.stages[columns.stage[i]].name, step: columns.step[i], id: part.id[i - starts[chunk]] };
+    byId("detail").replaceChildren(...detail({ run, columns, vocabulary, i, part, at: i - starts[chunk], numbers, open: show }));
     byId("detail").scrollTop = 0;
   }
 
@@ -122,12 +134,30 @@ async function viewer(run) {
     else if (!event.target.matches("input, select, button") && keys[event.key] && (onlyInList.has(event.key) ? event.target === byId("list") : event.target === document.body || near.contains(event.target))) { event.preventDefault(); keys[event.key](); }
   });
 
-  note.textContent = `${total === kept ? `All ${whole(total)} rollouts of the run are` : `${whole(kept)} of the run’s ${whole(total)} rollouts are`} in this file, in ${(run.bytes / 1e6).toFixed(1)} MB${total === kept ? "" : "; evenly spread, in whole groups (--rollouts)"}.`;
+  // A newer page of the run. The open rollout stays as it is, unless its number changed: its group has the numbers of its answers.
+  refreshViewer = async (newer) => {
+    await read(newer);
+    offer(fields, run); fill();
+    const place = opened && (await whereIs(opened));
+    if (place !== selected && opened) { selected = -1; address.write({ rollout: place < 0 || address.read().rollout === undefined ? null : place }); if (place >= 0) await show(place, true); }
+    await apply();
+  };
+
+  async function whereIs({ stage, step, id }) {
+    for (let i = 0; i < kept; i++) {
+      if (columns.step[i] !== step || run.stages[columns.stage[i]].name !== stage) continue;
+      const chunk = chunks.of(i);
+      if ((await chunks.text(chunk)).id[i - starts[chunk]] === id) return i;
+    }
+    return -1;
+  }
+
   byId("viewer").hidden = false;
-  listeners.push(() => { fill(); apply(); });
+  listeners.set("rollouts", () => { fill(); apply(); });
   fill();
   await apply();
 }
+let refreshViewer = viewer;
 
 // Unpacks chunks on demand and caches the last few.
 function chunkReader(starts, answers, kept) {
@@ -195,16 +225,23 @@ function summary(order, columns, { kept, outcomes }) {
   return `${whole(order.length)} of ${whole(kept)} · mean reward ${rewarded ? score(reward / rewarded) : "–"} · mean length ${number(Number((length / order.length).toFixed(1)))} · ${states}`;
 }
 
-function makeFilters(run, rollouts) {
-  const options = (name, values, texts = values) => h("select", { name }, h("option", { value: "" }, "all"), values.map((value, i) => h("option", { value }, texts[i])));
+const options = (values, texts = values) => [h("option", { value: "" }, "all"), values.map((value, i) => h("option", { value }, texts[i]))].flat();
+
+// The stages and domains that there are to choose from.
+function offer(fields, run) {
   const drawn = run.stages.filter((stage) => run.counts.outcomes.some(([index]) => run.stages[index] === stage));
+  fields.stage.replaceChildren(...options(drawn.map((stage) => stage.name), drawn.map((stage) => stage.label)));
+  fields.domain.replaceChildren(...options(run.rollouts.domains, run.rollouts.domains.map(words)));
+}
+
+function makeFilters(rollouts) {
   const sorts = Object.entries(SORTS).flatMap(([key, { text }]) => (key === "step" ? [] : [[`-${key}`, `${text}, high first`], [key, `${text}, low first`]]));
   const fields = {
     q: h("input", { name: "q", type: "search", placeholder: "prompt, answer, id, verdict", autocomplete: "off", spellcheck: "false" }),
-    stage: options("stage", drawn.map((stage) => stage.name), drawn.map((stage) => stage.label)),
+    stage: h("select", { name: "stage" }),
     steps: h("input", { name: "steps", type: "text", size: 7, placeholder: "3-7", autocomplete: "off" }),
-    domain: options("domain", rollouts.domains, rollouts.domains.map(words)),
-    outcome: options("outcome", rollouts.outcomes, rollouts.outcomes.map(words)),
+    domain: h("select", { name: "domain" }),
+    outcome: h("select", { name: "outcome" }, options(rollouts.outcomes, rollouts.outcomes.map(words))),
     reward: h("input", { name: "reward", type: "text", size: 7, placeholder: "0-0.5", autocomplete: "off" }),
     sort: h("select", { name: "sort" }, [["", SORTS.step.text], ["-step", "latest step first"], ...sorts].map(([value, text]) => h("option", { value }, text))),
   };
@@ -351,11 +388,15 @@ function tokenView({ stage, numbers, vocabulary, advantage, turns }) {
 const tokenKeys = { point: () => {} };
 byId("detail").addEventListener("token", (event) => tokenKeys.point(event.detail));
 
+function overview(run) {
+  header(run); graph(run); scores(run); curves(run); timings(run); failures(run);
+}
+
 // The page.
 (async () => {
   paint();
   const run = await unpackJson("run");
-  header(run); graph(run); scores(run); curves(run); timings(run); failures(run);
+  overview(run);
   document.documentElement.dataset.painted = "yes";
   if (document.readyState === "loading") await new Promise((resolve) => addEventListener("DOMContentLoaded", resolve, { once: true }));
   await experts(run);

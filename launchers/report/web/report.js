@@ -64,9 +64,9 @@ function number(value, range = Math.abs(value)) {
 }
 
 function duration(seconds) {
-  if (seconds < 60) return seconds.toFixed(1) + " s";
-  const minutes = Math.floor(seconds / 60);
-  return minutes < 60 ? `${minutes} min ${Math.round(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  if (seconds < 59.95) return seconds.toFixed(1) + " s";
+  const all = Math.round(seconds), minutes = Math.floor(all / 60);
+  return minutes < 60 ? `${minutes} min ${all % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 const moment = (seconds) => (seconds === null ? "–" : new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ") + " UTC");
@@ -83,7 +83,7 @@ const address = {
     history.replaceState(null, "", "#" + parameters);
   },
 };
-const listeners = [];
+const listeners = new Map(); // by section
 addEventListener("hashchange", () => { listeners.forEach((listener) => listener()); toSection(); });
 
 function toSection() {
@@ -100,7 +100,7 @@ function select(label, name, options, changed) {
 
 // Colour scheme: the system's until the button is pressed.
 const system = matchMedia("(prefers-color-scheme: dark)");
-const schemes = ["auto", "light", "dark"], repaints = [];
+const schemes = ["auto", "light", "dark"], repaints = new Map();
 let scheme = "auto";
 function paint() {
   document.documentElement.dataset.theme = scheme !== "auto" ? scheme : system.matches ? "dark" : "light";
@@ -113,6 +113,7 @@ system.addEventListener("change", paint);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function navigation() {
+  byId("nav").replaceChildren();
   for (const section of document.querySelectorAll("main > section:not([hidden])")) {
     const text = section.querySelector("h1, h2").textContent;
     const go = (event) => { event.preventDefault(); address.write({ at: section.id }); section.scrollIntoView(); };

@@ -1,0 +1,56 @@
+"""The trackers that `report_to` may name, and what each needs."""
+
+from collections.abc import Mapping
+from functools import partial
+from importlib.util import find_spec
+from typing import NamedTuple, Protocol
+
+from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.run.run_folder import StageFolder
+from cascade_rl.rl_stages.run.trackers.mlflow import MLflow
+from cascade_rl.rl_stages.run.trackers.otel import OpenTelemetry
+from cascade_rl.rl_stages.run.trackers.told_once import ToldOnce, Warn
+from cascade_rl.rl_stages.run.trackers.tracker import Subject, Tracker
+from cascade_rl.rl_stages.run.trackers.wandb import WeightsAndBiases
+
+
+class _Open(Protocol):
+    def __call__(self, subject: Subject, known: str | None) -> Tracker: ...
+
+
+class Known(NamedTuple):
+    """A tracker and the module that it imports."""
+
+    open: _Open
+    module: str
+
+
+TRACKERS: Mapping[str, Known] = {
+    "wandb": Known(WeightsAndBiases, "wandb"),
+    "mlflow": Known(MLflow, "mlflow"),
+    "otel": Known(OpenTelemetry, "opentelemetry.exporter.otlp.proto.http"),
+}
+
+
+def require_trackers(cascade: Cascade) -> None:
+    """Raises UserError for a tracker that is named and not installed."""
+    for name in cascade.report_to:
+        if not _installed(TRACKERS[name].module):
+            raise UserError(
+                f"report_to: expected the package of '{name}' to be installed, found no module "
+                f"{TRACKERS[name].module}: pip install 'cascade-rl[{name}]', or leave {name} out of report_to."
+            )
+
+
+def trackers(cascade: Cascade, folder: StageFolder, warn: Warn) -> list[ToldOnce]:
+    """Those that `report_to` names, opened for an attempt at the stage."""
+    subject = Subject.of(cascade, folder)
+    return [ToldOnce(name, folder, partial(TRACKERS[name].open, subject), warn) for name in cascade.report_to]
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # a package above it
+        return False

@@ -1,0 +1,35 @@
+"""A headless Chromium, for all tests of the page."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    if os.environ.get("CASCADE_WITHOUT_BROWSER") == "1":
+        pytest.skip("CASCADE_WITHOUT_BROWSER=1")
+    chromium = shutil.which("chromium") or installed_chromium()
+    with sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+
+
+def installed_chromium() -> str:
+    for command in ("update", "install -y --no-install-recommends chromium"):
+        apt = ["apt-get", "-o", "DPkg::Lock::Timeout=120", *command.split()]
+        told = subprocess.run(
+            apt, capture_output=True, text=True, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        )
+        assert told.returncode == 0, f"apt-get said: {told.stderr} Install chromium, or set CASCADE_WITHOUT_BROWSER=1"
+    return "/usr/bin/chromium"
+
+
+def opened(tab: Page, file: Path, state: str = "") -> Page:
+    tab.goto(f"file://{file}{state}", wait_until="commit")
+    tab.wait_for_selector("html[data-ready]", state="attached")
+    return tab
