@@ -128,8 +128,8 @@ class PassedFields:
 
 @dataclass(frozen=True)
 class MegatronFields(PassedFields):
-    """Fields of TransformerConfig, DistributedDataParallelConfig and OptimizerConfig of Megatron-Core 0.19. None: its own
-    default.
+    """Fields of TransformerConfig, DistributedDataParallelConfig and OptimizerConfig of Megatron-Core 0.19. None: its
+    own default.
 
     recompute_method      which layers parallel.recompute=full computes again: "uniform", all, in groups that keep the
                           input of their first layer; "block", the first of each pipeline stage; None: all
