@@ -215,7 +215,7 @@ def _run_tests(repository: Repository, sandbox: Sandbox, limits: Limits, node: N
         found = run.output[-PRINTED_CHARACTERS:]
         raise PytestUnavailable(
             f"expected pytest to start in the sandbox of {folder.node.host}; found {found!r} ({run.status}). Make "
-            f"{sys.executable} able to import pytest there"
+            f"{sys.executable} able to import pytest there: the extra cascade-rl[swe] brings it"
         )
     outcomes = _outcomes(run.output, nonce)
     printed = _printed(run.output, nonce)
