@@ -1,5 +1,7 @@
-"""The source distribution and its wheel: every folder is a sub-package of cascade_rl, found without a list, and the wheel
-works in an environment of its own, far from the repository."""
+"""The source distribution and its wheel: every folder is a sub-package of cascade_rl, found without a list.
+
+The wheel works in an environment of its own, far from the repository, and says which extra is missing there.
+"""
 
 import shutil
 import subprocess
@@ -15,6 +17,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 UV = Path(sys.executable).with_name("uv")
 NEW = ("engine/found/__init__.py", "engine/found/deeper/__init__.py")
+OF_EXTRAS = ("vllm", "nemo_run", "leptonai", "pytest", "_pytest")
+OURS = ("cascade_rl", "__editable__")
 FOR_READERS = {"kernels/README.md"}  # in the repository only
 
 
@@ -58,11 +62,13 @@ def contents(wheel: Path) -> zipfile.ZipFile:
 
 @pytest.fixture(scope="module")
 def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` of a new environment with the wheel. What the wheel requires is found in this one, Cascade itself is not."""
+    """The `bin` of a new environment with the wheel, and with what is installed here but for Cascade and the extras."""
     venv = tmp_path_factory.mktemp("elsewhere") / "venv"
     subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, venv], check=True)
     (packages,) = venv.glob("lib/python3*/site-packages")
-    (packages / "required.pth").write_text(sysconfig.get_path("purelib"))
+    for installed in Path(sysconfig.get_path("purelib")).iterdir():
+        if not installed.name.startswith((*OF_EXTRAS, *OURS)) and not (packages / installed.name).exists():
+            (packages / installed.name).symlink_to(installed)
     install = [UV, "pip", "install", "--quiet", "--offline", "--no-deps", "--python", venv / "bin/python", wheel]
     subprocess.run(install, check=True)
     return venv / "bin"
@@ -111,18 +117,20 @@ def test_requirements_are_ranges_and_what_few_need_is_an_extra(contents: zipfile
 
 
 def test_the_wheel_works_in_an_environment_of_its_own(elsewhere: Path, tmp_path: Path) -> None:
-    def told(*command: str) -> str:
-        ended = subprocess.run(
-            [elsewhere / command[0], *command[1:]], cwd=tmp_path, text=True, capture_output=True, timeout=120
-        )
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
+    def told(*command: str, code: int = 0) -> str:
+        command = (str(elsewhere / command[0]), *command[1:])
+        ended = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=120)
+        assert ended.returncode == code, ended.stderr
+        return ended.stderr if code else ended.stdout
 
     where = told("python", "-P", "-c", "import cascade_rl.engine as e; print(e.__file__)")
     assert where.startswith(str(elsewhere.parent))
     assert told("cascade", "--version") == "cascade-rl 0.1.0\n"
     told("cascade", "new", "mine")
-    told("nemo-run", "mine/launcher.py", "--cluster", "example", "--backend", "sbatch", "--dryrun", "out")
+    submitted = ("nemo-run", "mine/launcher.py", "--cluster", "example", "--dryrun", "out")
+    told(*submitted, "--backend", "sbatch")
     assert "mine" in (tmp_path / "out/cascade.yaml").read_text()
     precision = [f"{key}=bfloat16" for key in ("parallel.precision", "rollout.dtype")]
     assert "everything fits" in told("cascade", "plan", "mine/launcher.py", *precision)
+    assert "Install cascade-rl[slurm], or submit with --backend sbatch." in told(*submitted, code=2)
+    assert "Install cascade-rl[cpu] or cascade-rl[cuda]." in told("nemo-run", "mine/launcher.py", code=2)

@@ -21,12 +21,6 @@ EXPERT_WIDTH = ("moe_intermediate_size",)
 EXPERTS = ("num_experts", "n_routed_experts")  # of which expert parallel workers hold whole ones
 
 
-def check_rollout(hf: Mapping[str, Any], rollout: RolloutConfig) -> None:
-    """Raises UserError as `check_cut` and `check_build` do."""
-    check_cut(hf, rollout)
-    check_build(rollout)
-
-
 def check_cut(hf: Mapping[str, Any], rollout: RolloutConfig) -> None:
     """Raises UserError if `tensor` does not divide the model."""
     for key in (*CUT, *(EXPERTS if rollout.expert_parallel else EXPERT_WIDTH)):
