@@ -1,5 +1,6 @@
 # make setup | demo | demo-short | rehearse | check | test | test-long | chaos | test-haswell | test-landlock | test-triton36 | published |
-#   published-answers | test-published | test-transformer-engine | test-trackers | lint | floors | lock | smollm2 | clean.
+#   published-answers | test-published | test-transformer-engine | test-trackers | dist | lint | floors | lock | smollm2 |
+#   clean.
 # One environment, .venv, built once; .venv-triton36 for test-triton36 alone, .venv-verifiers for test-published alone.
 
 .DEFAULT_GOAL := setup
@@ -25,7 +26,7 @@ SMOLLM2 := build/smollm2-135m-instruct
 PUBLISHED := build/published
 ANSWERS := build/published-answers
 # Their tests are in no wheel.
-WITH_TESTS = $(shell grep -hE '^(math-verify|jsonschema|yamlcore)==' requirements/runtime.in requirements/published_answers.txt)
+WITH_TESTS = $(shell grep -hE '^(math-verify|jsonschema|yamlcore)==' requirements/cpu.txt requirements/published_answers.txt)
 VERIFIERS := .venv-verifiers
 TRANSFORMER_ENGINE := build/transformer-engine
 TRACKERS := build/trackers
@@ -37,6 +38,7 @@ HIDDEN := build/without-bubblewrap
 # Two test files at a time: what a file starts, such as an engine, is started once. Long files have few tests, and xdist
 # would keep them for the end, where one core waits.
 IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+DIST := build/dist
 SUB_PACKAGES := $(patsubst %/__init__.py,%,$(filter-out tests/%,$(wildcard */__init__.py)))
 # Links to them as `cascade_rl`, for the tools that do not read the folder mapping of setup.py: editors, mypy, import-linter.
 PACKAGES := .venv/packages
@@ -55,7 +57,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo demo-short rehearse check test test-long chaos test-haswell test-landlock test-triton36 published \
 	published-answers test-published test-transformer-engine test-trackers \
-	lint floors lock smollm2 clean
+	dist lint floors lock smollm2 clean
 
 setup: $(READY)
 	@echo "$(CURDIR)/.venv is ready"
@@ -132,6 +134,11 @@ test-transformer-engine: $(READY) $(TRANSFORMER_ENGINE)/.ready
 test-trackers: $(READY) $(TRACKERS)/.ready
 	PYTHONPATH=$(CURDIR)/$(TRACKERS) $(BIN)/pytest tests/rl_stages/run/trackers
 
+# Source distribution and wheel. tests/test_packaging.py builds both too, and tries the wheel in an environment of its own.
+dist: $(READY)
+	@rm -rf $(DIST)
+	$(UV) build --quiet --no-build-isolation --out-dir $(DIST)
+
 lint: $(READY) floors
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -173,7 +180,7 @@ $(LOCKED): requirements/$(PINS).txt | $(BIN)/uv
 	$(FROM_SOURCE) $(UV) pip sync --quiet --no-build-isolation $<
 	@touch $@
 
-$(READY): $(LOCKED) requirements/runtime.in setup.py
+$(READY): $(LOCKED) $(wildcard requirements/*.in) setup.py
 	@rm -f .venv/.ready-*
 	$(UV) pip install --quiet --no-deps --no-build-isolation --editable .
 	@rm -rf $(PACKAGES) && mkdir -p $(PACKAGES)/cascade_rl

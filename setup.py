@@ -17,6 +17,7 @@ def requirements(kind: str) -> list[str]:
     return [own for line in lines if (own := line.partition("#")[0].strip()) and not own.startswith("-r")]
 
 
+EXTRAS = ("cpu", "cuda", "slurm", "swe", "wandb", "mlflow", "otel")
 folders = find_packages(str(ROOT), exclude=["tests", "tests.*"])
 
 setup(
@@ -26,6 +27,19 @@ setup(
     long_description=(ROOT / "README.md").read_text(),
     long_description_content_type="text/markdown",
     author="Cascade's developers",
+    keywords=[
+        "post-training",
+        "reinforcement learning",
+        "distillation",
+        "GRPO",
+        "mixture of experts",
+        "Megatron",
+        "vLLM",
+    ],
+    project_urls={
+        "Paper (Nemotron-Cascade)": "https://arxiv.org/abs/2512.13607",
+        "Paper (Nemotron-Cascade 2)": "https://arxiv.org/abs/2603.19220",
+    },
     license_expression="Apache-2.0",
     license_files=["LICENSE"],
     classifiers=[
@@ -53,7 +67,7 @@ setup(
         "cascade_rl.rl_stages.data.chat_templates": ["*.jinja"],
     },
     install_requires=requirements("runtime"),
-    extras_require={kind: requirements(kind) for kind in ("cpu", "cuda", "wandb", "mlflow", "otel")},
+    extras_require={kind: requirements(kind) for kind in EXTRAS},
     entry_points={
         "console_scripts": [
             "nemo-run = cascade_rl.launchers.cli.launch:main",

@@ -128,7 +128,33 @@ class PassedFields:
 
 @dataclass(frozen=True)
 class MegatronFields(PassedFields):
-    """Fields of TransformerConfig, DistributedDataParallelConfig and OptimizerConfig of Megatron-Core 0.19."""
+    """Fields of TransformerConfig, DistributedDataParallelConfig and OptimizerConfig of Megatron-Core 0.19. None: its
+    own default.
+
+    recompute_method      which layers parallel.recompute=full computes again: "uniform", all, in groups that keep the
+                          input of their first layer; "block", the first of each pipeline stage; None: all
+    recompute_num_layers  layers of such a group, or of such a block
+    deallocate_pipeline_outputs  an output is freed once the next pipeline stage has it
+    apply_rope_fusion     the rotary embedding is one kernel
+    bias_activation_fusion  bias and activation of an MLP are one kernel
+    bias_dropout_fusion   bias, dropout and residual are one kernel
+    gradient_accumulation_fusion  the product that makes a weight's gradient also adds it up; needs APEX's extension
+    moe_permute_fusion    sorting tokens by expert is one kernel
+    cp_comm_type          how attention exchanges keys and values between context parallel ranks
+    high_priority_a2a_comm_stream  the stream of all-to-alls that overlap with computation has priority
+    moe_shared_expert_overlap  shared experts compute while the dispatcher sends
+    moe_flex_dispatcher_backend  library of router.dispatcher=flex
+    moe_deepep_num_sms    multiprocessors that DeepEP may use
+    moe_hybridep_num_sms  multiprocessors that HybridEP may use
+    overlap_grad_reduce   gradients are reduced while the backward pass runs
+    overlap_param_gather  weights are gathered while the forward pass runs
+    bucket_size           parameters of a bucket of that reduction
+    pad_buckets_for_high_nccl_busbw  bucket sizes are multiples of 2^16
+    optimizer_cpu_offload  Adam's state and its step are in host memory
+    optimizer_offload_fraction  share of the state that is
+    overlap_cpu_optimizer_d2h_h2d  transfers overlap with the step in host memory
+    use_torch_optimizer_for_cpu_offload  the step in host memory is torch's
+    """
 
     LIBRARY = "Megatron-Core"
     KEY = "parallel.megatron"
@@ -173,7 +199,23 @@ class MegatronFields(PassedFields):
 
 @dataclass(frozen=True)
 class VllmFields(PassedFields):
-    """Fields of EngineArgs of vLLM 0.32."""
+    """Fields of EngineArgs of vLLM 0.32. None: its own default.
+
+    max_num_batched_tokens  tokens of all requests in one step of an engine
+    enable_chunked_prefill  a long prompt is computed in parts, between steps of other requests
+    long_prefill_token_threshold  a longer prompt counts as long: a step takes no more of it than this; 0: no limit
+    scheduler_reserve_full_isl  a request is admitted only if the cache has room for its whole prompt
+    enforce_eager           no compilation and no CUDA graphs
+    cudagraph_capture_sizes  batch sizes of CUDA graphs, in tokens
+    max_cudagraph_capture_size  the largest of them, if they are not listed
+    enable_flashinfer_autotune  FlashInfer tries its kernels when the engine starts
+    disable_cascade_attn    no effect since vLLM 0.32, which has no cascade attention any more
+    disable_custom_all_reduce  NCCL instead of vLLM's own all-reduce
+    block_size              tokens of a block of the cache
+    mamba_block_size        tokens of a block of the Mamba cache, a multiple of 8; needs cached prefixes
+    numa_bind               workers run on the cores and memory beside their card
+    distributed_timeout_seconds  limit of a collective operation between workers
+    """
 
     LIBRARY = "vLLM"
     KEY = "rollout.vllm"

@@ -16,11 +16,14 @@ class ParallelConfig:
     """How one model is split over ranks, and in what numbers they compute. The data parallel size is the world size
     divided by the ranks of a replica.
 
+    tensor            ranks that share each layer's heads and channels, and the vocabulary
     pipeline          ranks in a pipeline
     virtual_pipeline  model chunks on each of them; stage s is chunk s // pipeline of rank s % pipeline
     pipeline_layers   layers of each stage (one symbol of the hybrid pattern each); None: they differ by at most one
     context           ranks that share the tokens of each sequence
-    expert_tensor     defaults to 1, not to `tensor`: experts of a fine-grained MoE are too narrow to split
+    expert            ranks that share the experts of a layer, each with whole ones
+    expert_tensor     ranks that share the channels of an expert. It defaults to 1, not to `tensor`: experts of a
+                      fine-grained MoE are too narrow to split
     sequence          splits the activations between tensor parallel layers by tokens, over the tensor parallel ranks
     recompute         what is computed again in the backward pass instead of being kept: "full", every layer, or parts
                       of layers by Megatron's names; none by default
@@ -109,6 +112,15 @@ class OptimizerConfig:
     """AdamW. Betas default to the papers' value for RL (arXiv 2603.19220, Tables 8 and 9; arXiv 2512.13607). The papers
     state neither weight decay nor clip: these follow NeMo-RL's recipe for Nano (NVIDIA-NeMo/RL, grpo_nanov3.yaml).
 
+    lr              learning rate after the warm-up
+    betas           decay rates of Adam's two moments
+    eps             added to the root of the second moment
+    weight_decay    decoupled, on all parameters but vectors, such as norms and biases
+    clip_grad       largest norm of the whole gradient; 0: no clip
+    schedule        the learning rate after the warm-up: "constant", or a decay to min_lr
+    warmup_steps    steps in which the rate rises linearly from warmup_init_lr to lr
+    warmup_init_lr  learning rate of the first step of the warm-up
+    min_lr          learning rate at the end of a decay
     schedule_steps  steps of a decay that is longer than the stage; None: those of the stage
     """
 
@@ -131,9 +143,12 @@ class RolloutConfig:
     engines         number of engines on all nodes together; they share the requests
     tensor          tensor parallel workers of each engine: each takes a CUDA device of its node, or is a CPU process
                     of one thread
-    expert_parallel each worker holds whole experts instead of a part of each; needs CUDA
+    expert_parallel  each worker holds whole experts instead of a part of each; needs CUDA
+    max_model_len   tokens that a prompt and its answer share
     max_num_seqs    requests that one engine works on at once
     kv_cache_mib    size of the KV cache of one worker
+    dtype           of the engine's weights, activations and cache
+    replay_routes   the trainer sends each token to the experts that the engine chose for it; no effect without experts
     probe_bound     the largest |log p_train - log p_engine| of any token of a refit's probe, in nats; unless both sides
                     compute in float32, of 99.9 % of its tokens
     probe_mean_bound  the largest mean of it
@@ -144,7 +159,7 @@ class RolloutConfig:
                     again with the whole of their batch, turns are sampled together, and no batch finds prefixes that
                     another one cached
     start_limit_s   seconds that an engine has until its first answer; a cold compilation takes minutes
-    silence_limit_s seconds that an engine with work may go without a step or an answer; then it is replaced
+    silence_limit_s  seconds that an engine with work may go without a step or an answer; then it is replaced
     vllm            fields of vLLM's EngineArgs that are passed on
     """
 

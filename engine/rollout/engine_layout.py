@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.extras import require_extra
 from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 
@@ -20,12 +21,6 @@ EXPERT_WIDTH = ("moe_intermediate_size",)
 EXPERTS = ("num_experts", "n_routed_experts")  # of which expert parallel workers hold whole ones
 
 
-def check_rollout(hf: Mapping[str, Any], rollout: RolloutConfig) -> None:
-    """Raises UserError as `check_cut` and `check_build` do."""
-    check_cut(hf, rollout)
-    check_build(rollout)
-
-
 def check_cut(hf: Mapping[str, Any], rollout: RolloutConfig) -> None:
     """Raises UserError if `tensor` does not divide the model."""
     for key in (*CUT, *(EXPERTS if rollout.expert_parallel else EXPERT_WIDTH)):
@@ -37,7 +32,8 @@ def check_cut(hf: Mapping[str, Any], rollout: RolloutConfig) -> None:
 
 
 def check_build(rollout: RolloutConfig) -> None:
-    """Raises UserError if the vLLM of this environment does not support a setting."""
+    """Raises UserError if this environment has no vLLM, or one that does not support a setting."""
+    require_extra("vllm", "sampling", "cpu or cuda")
     for name, reason in vllm_cpu_patches.refused().items():
         if getattr(rollout, name):
             raise UserError(f"rollout.{name}: expected False, since the CPU build of vLLM {reason}; found True.")

@@ -37,7 +37,8 @@ Runs the cascade that a launcher file describes, or resumes it if its run folder
   nemo-run launchers/cascade2_tiny.py --from mopd              that stage and those after it
   nemo-run launchers/cascade2_30b_a3b.py --cluster NAME        as Slurm jobs, with a profile of clusters.toml
   nemo-run launchers/cascade2_30b_a3b.py --rehearse            all its stages, small, in minutes on two cores
-  nemo-run launchers/cascade2_tiny.py --help                   all keys of that launcher and their values
+  nemo-run launchers/cascade2_tiny.py --help                   its stages, keys and options
+  nemo-run launchers/cascade2_tiny.py --help if_rl.optimizer   what keys mean, with types, defaults and values
 """
 STAGE_COMMAND = (sys.executable, "-m", "cascade_rl.launchers.stage.run_stage")
 
@@ -81,7 +82,10 @@ def run_file(arguments: list[str]) -> int:
 
 def _launch(cascade: "Cascade", arguments: list[str], stage_command: Sequence[str]) -> int:
     _find_modules_of(Path(sys.argv[0]).resolve().parent)
-    options = _parser(cascade).parse_intermixed_args(arguments)
+    parser = _parser()
+    options = parser.parse_intermixed_args(arguments)
+    if options.help is not None:
+        return _help(cascade, parser, options.help)
     if options.cluster is None and (options.detach or options.dryrun):
         raise UserError("expected --cluster NAME with --dryrun or --detach, found none.")
     if options.rehearse and (options.cluster or options.only or options.first):
@@ -143,17 +147,22 @@ def _leave(number: int, _frame: FrameType | None) -> NoReturn:
     sys.exit(128 + number)
 
 
-def _parser(cascade: "Cascade") -> argparse.ArgumentParser:
-    from cascade_rl.rl_stages.config.text import leaves, to_plain
+def _help(cascade: "Cascade", parser: argparse.ArgumentParser, key: str) -> int:
+    from cascade_rl.launchers.help.launcher_page import explain, overview
 
-    keys = "\n".join(f"  {key}={value}" for key, value in leaves(to_plain(cascade)).items())
+    print(explain(cascade, key) if key else f"{parser.format_help()}\n{overview(cascade)}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"nemo-run {sys.argv[0]}",
-        description=f"Runs or resumes the cascade '{cascade.name}'.",
-        epilog=f"keys:\n{keys}".replace("%", "%%"),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Runs or resumes the cascade of the launcher file.",
+        add_help=False,
         allow_abbrev=False,
     )
+    explained = "show this, or what a key means, or all keys below it"
+    parser.add_argument("-h", "--help", nargs="?", const="", metavar="KEY", help=explained)
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of run folders (runs)")
     parser.add_argument("--only", metavar="STAGE[,STAGE]", help="run only these stages")
     parser.add_argument("--from", dest="first", metavar="STAGE", help="run this stage and those that follow")

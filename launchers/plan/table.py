@@ -32,7 +32,7 @@ def print_plan(plan: Plan, console: Console) -> None:
         console.print(table)
     for stage in plan.stages:
         for line in verdict(plan, stage):
-            console.print(line, highlight=False, soft_wrap=True)
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
     console.print(_footer(plan), highlight=False, soft_wrap=True)
 
 

@@ -11,6 +11,7 @@ from cascade_rl.rl_stages.config.node import Node, nearest
 from cascade_rl.rl_stages.config.text import read_node
 
 FILE = "clusters.toml"
+SHIPPED = Path(__file__).parents[1]
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 SECRET = re.compile(r"(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASSWORD)($|_)")
 SIGNAL = re.compile(r"USR1@(\d+)")
@@ -99,16 +100,21 @@ class Cluster(Node):
 
 
 def read_cluster(name: str, launcher: Path) -> Cluster:
-    """The profile of that name. Raises UserError for an unknown name or key, with the places that were searched."""
+    """The profile of that name, of the first place that has it; the examples that come with Cascade are the last.
+
+    Raises UserError for an unknown name or key, with the places that were searched.
+    """
     profiles: dict[str, tuple[Path, object]] = {}
-    places = [folder / FILE for folder in (Path.cwd(), Path.home() / ".config" / "cascade", launcher.parent)]
+    folders = Path.cwd(), Path.home() / ".config" / "cascade", launcher.parent, SHIPPED
+    places = [folder / FILE for folder in folders]
     for path in places:
         for key, plain in (_load(path) if path.is_file() else {}).items():
             profiles.setdefault(key, (path, plain))
-    if not profiles:
-        raise UserError(f"--cluster {name}: expected a {FILE} with profiles, found none in {_listed(places)}.")
     if name not in profiles:
-        raise UserError(f"--cluster: no {FILE} has a profile '{name}'. Did you mean '{nearest(name, profiles)}'?")
+        raise UserError(
+            f"--cluster: no {FILE} has a profile '{name}'. Did you mean '{nearest(name, profiles)}'? Searched were "
+            f"{_listed(places)}."
+        )
     path, plain = profiles[name]
     try:
         return read_node(plain, Cluster, name)

@@ -15,6 +15,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.extras import require_extra
 from cascade_rl.launchers.slurm.jobs import Job
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def submit(jobs: Sequence[Job], folder: Path) -> dict[str, str]:
 
 @contextmanager
 def _experiment(jobs: Sequence[Job], folder: Path) -> "Iterator[Experiment]":
+    require_extra("nemo_run", "--cluster", "slurm", "submit with --backend sbatch")
     _refuse_rewritten(jobs, folder)
     os.environ["NEMORUN_HOME"] = str(folder)  # read when nemo_run is imported
     os.environ.pop("SLURM_PROCID", None)  # if above 0, NeMo-Run writes nothing

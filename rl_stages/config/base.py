@@ -10,7 +10,7 @@ from cascade_rl.rl_stages.config.room import Overlong
 
 @dataclass(frozen=True, kw_only=True)
 class BaseModel(Node):
-    """What the first stage starts from: exactly one of
+    """What the first stage starts from: `hf` or `hf_config`, exactly one of them.
 
     hf         folder of a Hugging Face checkpoint (config.json, safetensors, tokenizer)
     hf_config  content of a config.json; the run makes a random model of that shape
@@ -41,8 +41,12 @@ HELDOUT_FRACTION = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Node):
-    """Held-out scores of all domains, taken before and after each stage. Temperature 0 is greedy.
+    """Held-out scores of all domains, taken before and after each stage.
 
+    domains      whose answers are scored
+    prompts_per_domain   held-out prompts of each, one answer to each; all of them if there are fewer
+    max_new_tokens   tokens that an answer may have
+    temperature  of its samples; 0 is greedy
     heldout_fraction   share of all prompts of RL, preference pairs and lessons that no stage trains on, chosen by a
                  hash of the prompt. Not in the papers, which evaluate on benchmarks
     unmeasured   domains that stages may train without a held-out score, because an answer is scored only relative to

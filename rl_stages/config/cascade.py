@@ -30,7 +30,12 @@ TrackerName = Literal["wandb", "mlflow", "otel"]
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where a stage runs: training ranks, how they shard the model, and the rollout engines."""
+    """Where a stage runs: training ranks, how they shard the model, and the rollout engines.
+
+    nproc     training ranks
+    parallel  how they shard the model
+    rollout   the engines that sample
+    """
 
     nproc: int
     parallel: ParallelConfig
@@ -41,7 +46,14 @@ class Layout:
 class Cascade(Node):
     """The whole run: stages in order, each starting from the weights of its parent.
 
+    name      of the run, and of its folder: lower case letters, digits and _
+    base      the model that the first stage starts from
+    stages    in the order in which they run; a setting addresses each by its name
+    evaluation  the held-out scores before and after each stage
+    seed      of a random model's weights, of the order of prompts and of samples
     nproc     training ranks; the data-parallel size is nproc divided by the sizes in `parallel`
+    parallel  how those ranks shard the model
+    rollout   the engines that sample
     layouts   kind of GPU -> stage -> its layout there, instead of the cascade's nproc, parallel and rollout
     hardware  key of `layouts` that applies; a cluster's profile sets it
     report_to  experiment trackers that are told of each step, besides TensorBoard: wandb, mlflow, otel

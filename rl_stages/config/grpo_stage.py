@@ -20,7 +20,13 @@ RL_SAMPLING = Sampling(max_new_tokens=49_152, temperature=1.0, top_p=1.0)
 class Extension(Node):
     """New settings from step `from_step` on, counting from 0. None keeps the previous value. Cascade 1 extends the
     answers of Math RL at fixed steps (arXiv 2512.13607, Table 17). Its other rule, to end a stage at a clip ratio of
-    about 10 %, is `LengthClip`."""
+    about 10 %, is `LengthClip`.
+
+    from_step       first step with these settings, counting from 0
+    max_new_tokens  instead of the sampling's
+    temperature     instead of the sampling's; None: as before
+    overlong        instead of the stage's; None: as before
+    """
 
     from_step: int
     max_new_tokens: int
@@ -36,7 +42,11 @@ class Extension(Node):
 @dataclass(frozen=True, kw_only=True)
 class EpochFilter(Node):
     """Prompts whose answers in an epoch were all right or all wrong are left out of the next epoch, except for these
-    shares of them. Used in Math RL of Cascade 1 (arXiv 2512.13607, section 4)."""
+    shares of them. Used in Math RL of Cascade 1 (arXiv 2512.13607, section 4).
+
+    hard_readmission  share of the prompts whose answers were all wrong that return all the same
+    easy_readmission  share of those whose answers were all right
+    """
 
     hard_readmission: float = 0.1
     easy_readmission: float = 0.01
@@ -49,7 +59,11 @@ class EpochFilter(Node):
 class CodeSwitch(Node):
     """The reward of an answer in another script to an English prompt. It is `reward`, which with "lowest" is added to
     the lowest reward of the batch. Cascade 1 (arXiv 2512.13607, section 4): -1 in Math RL, 0 in Code RL, lowest - 10 in
-    RLHF."""
+    RLHF.
+
+    reward       the reward, or what is added to the lowest
+    relative_to  "zero": `reward` itself; "lowest": the lowest reward of the batch plus `reward`
+    """
 
     reward: float
     relative_to: Literal["zero", "lowest"] = "zero"
@@ -87,7 +101,7 @@ class GrpoStage(OnPolicyStage):
     wrong_format_reward   the reward, in training, of an answer in a wrong format or cut off; -1 in agentless SWE RL
                       (arXiv 2512.13607, Eq. 2); None: its score, which is 0
     code_switch       the reward of an answer in another script to an English prompt; None: no special reward
-    thinking_fraction share of the prompts in thinking mode, each time a step samples; None: the chat template decides
+    thinking_fraction  share of the prompts in thinking mode, each time a step samples; None: the chat template decides
     reward_model      judges the answers of the stage's domain in training; None: its verifier does, as in evaluation
     sequence_error_bound   an answer is left out of the loss if its mean of exp|log p_train - log p_rollout| is above
                       this; 2 in NeMo-RL's recipe for the 30B-A3B model (grpo_nanov3.yaml); None: no such bound, only

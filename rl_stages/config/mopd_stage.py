@@ -32,6 +32,7 @@ class MopdStage(OnPolicyStage):
     objective  "sampled": the teacher's log-prob of the sampled token, as in the paper (equations 2 to 4). "topk": the
                divergence over the teacher's `topk` likeliest tokens, with one bucket for all others. "exact": the
                divergence over the whole vocabulary
+    topk       for objective "topk": how many of the teacher's likeliest tokens are compared
     divergence  "reverse": KL(student || teacher), as in the paper. "forward": KL(teacher || student), for "topk" and
                "exact". "jsd": Jensen-Shannon, for "exact"
     """

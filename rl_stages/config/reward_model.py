@@ -70,6 +70,10 @@ class RewardModel(Node):
     deadline_seconds  for all questions about one group, and for each single question
     retries           of a failed request to the server
     concurrency       questions asked at once
+    max_tokens        tokens that a judgement may have, reasoning included
+    temperature       of a judgement's samples
+    top_p             of a judgement's samples
+    genrm             how a generative model compares the answers of a group
     """
 
     kind: Literal["server", "engine", "bradley_terry"]

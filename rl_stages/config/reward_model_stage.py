@@ -18,6 +18,7 @@ class RewardModelStage(Stage):
     RL stages.
 
     data    preference pairs (rl_stages/tasks/pairs.py)
+    pairs_per_step  pairs in an optimizer step
     domain  name of its score: the share of held-out pairs whose chosen answer has the higher reward
     """
 

@@ -25,6 +25,11 @@ def check_kept(owner: str, sampling: Sampling) -> None:
 class Stage(Node):
     """The settings that every stage has.
 
+    name          of the stage: lower case letters, digits and _
+    domain        of the rows that name none (rl_stages/tasks/domains.py), or a function of the user's
+                  ("python:MODULE:NAME")
+    steps         optimizer steps; with several updates per step, batches of samples. Rules may end the stage earlier
+    optimizer     AdamW and its learning rate
     parent        name of the earlier stage whose weights it starts from, or "base"; None: the previous policy stage
     data          sources: files, folders, `hf:` or `generate:` (rl_stages/data/rows.py, rl_stages/tasks/), each with an
                   optional count or weight (rl_stages/config/source.py). Without weights the sources of RL are
@@ -88,6 +93,8 @@ class Plateau(Node):
     `gain`, than its mean over the `window` steps before. Not in the papers: arXiv 2603.19220, section 4.4, says only
     that MOPD converges within 40 to 50 steps.
 
+    window  steps in each of the two means
+    gain    what the mean must improve by, in units of the metric
     metric  a key of metrics.jsonl
     better  the direction of improvement; "lower" for reverse_kl
     """
@@ -104,7 +111,12 @@ class Plateau(Node):
 @dataclass(frozen=True, kw_only=True)
 class LengthClip(Node):
     """Ends a stage when the share of truncated answers was above (or below) `rate` in each of the last `window` steps.
-    Math RL of Cascade 1 moves on to longer answers at a share of about 0.1 (arXiv 2512.13607, section 4)."""
+    Math RL of Cascade 1 moves on to longer answers at a share of about 0.1 (arXiv 2512.13607, section 4).
+
+    rate    share of truncated answers, in [0, 1]
+    window  steps in a row
+    side    "above": too many answers are cut; "below": so few that the limit no longer matters
+    """
 
     rate: float
     window: int
@@ -119,7 +131,9 @@ class LengthClip(Node):
 class OnPolicyStage(Stage):
     """The settings of stages that learn from their own samples, with one update per rollout batch.
 
-    needs_reward                      whether a sample without a score teaches nothing
+    prompts_per_step                  prompts of a batch of samples
+    rollouts_per_prompt               answers to each of them; in RL they are the group that advantages compare
+    sampling                          how answers are sampled: lengths, temperature, top-p, top-k
     importance_low, importance_high   band of the train/rollout probability ratio, see the stage's loss
     tme_bound                         largest allowed mean of exp|log p_train - log p_rollout|; 1.001 suits float32
     max_infrastructure_failures       largest share of a step's samples that may have no score
@@ -129,6 +143,7 @@ class OnPolicyStage(Stage):
     """
 
     needs_reward: ClassVar[bool] = True
+    """Whether a sample without a score teaches nothing."""
 
     prompts_per_step: int = 128
     rollouts_per_prompt: int

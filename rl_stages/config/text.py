@@ -99,7 +99,7 @@ def _hint(node: Any, path: Sequence[str]) -> Any:
     owner = node if isinstance(node, type) else type(node)
     if issubclass(owner, PassedFields):
         owner.check_name(head)
-    children = _children(node)
+    children = children_of(node)
     if head not in children:
         return None
     child, hint = children[head]
@@ -112,8 +112,8 @@ def split_null(hint: Any) -> tuple[Any, bool]:
     return options[0], NoneType in options
 
 
-def _children(node: Any) -> dict[str, tuple[Any, Any]]:
-    """Keys of a node with value and type; for a null node, those of its class."""
+def children_of(node: Any) -> dict[str, tuple[Any, Any]]:
+    """Keys of a node with value and type; those of a class, which stands for a null node, with its defaults."""
     if isinstance(node, Mapping):
         return {key: (value, type(value)) for key, value in node.items()}
     if not is_dataclass(node):
@@ -144,7 +144,7 @@ def _expected(where: str, expected: str, found: object) -> UserError:
     return UserError(f"{where}: expected {expected}, found {found!r}.")
 
 
-def _name(hint: Any) -> str:
+def words_of_type(hint: Any) -> str:
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint, str(hint))
 
 
@@ -164,7 +164,7 @@ def _parse(text: str, hint: Any, where: str) -> Any:
     if hint in (int, float):
         return _parse_number(text, hint, where)
     if hint is bool:
-        raise _expected(where, _name(hint), text)
+        raise _expected(where, words_of_type(hint), text)
     raise UserError(f"{where} holds other keys or a list of them: set one of those, or change the launcher file.")
 
 
@@ -172,7 +172,7 @@ def _parse_number(text: str, hint: type[int] | type[float], where: str) -> int |
     try:
         return hint(text)
     except ValueError:
-        raise _expected(where, _name(hint), text) from None
+        raise _expected(where, words_of_type(hint), text) from None
 
 
 def _read(value: Any, hint: Any, where: str) -> Any:
@@ -199,7 +199,7 @@ def _read(value: Any, hint: Any, where: str) -> Any:
 def _read_scalar(value: Any, hint: type, where: str) -> Any:
     accepted = (int, float) if hint is float else (hint,)
     if type(value) not in accepted or (hint is float and not math.isfinite(value)):
-        raise _expected(where, _name(hint), value)
+        raise _expected(where, words_of_type(hint), value)
     return hint(value)
 
 

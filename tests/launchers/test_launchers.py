@@ -334,13 +334,12 @@ def test_published_models_have_their_published_size(model: str, parameters: int)
 def test_help_comes_at_once_without_torch(launcher: str) -> None:
     file = importlib.import_module(f"cascade_rl.launchers.{launcher}").__file__
     source = (
-        f"import sys; sys.argv = [{file!r}, '--help']; import atexit, runpy\n"
+        f"import sys; sys.argv = [{file!r}, '--help', 'layouts']; import atexit, runpy\n"
         "atexit.register(lambda: print('torch' in sys.modules))\n"
         f"runpy.run_path({file!r}, run_name='__main__')"
     )
     start = children_cpu_s()
     told = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
-    assert told.stdout.startswith("usage: nemo-run ")
     assert told.stdout.endswith("\nFalse\n")
     assert "\n  layouts.b200.rlhf.rollout.tensor=" in told.stdout
     assert children_cpu_s() - start < 0.5

@@ -222,7 +222,7 @@ def _run_tests(repository: Repository, sandbox: Sandbox, limits: Limits, node: N
         end = run.output[-PRINTED_CHARACTERS:]
         raise PytestUnavailable(
             f"expected pytest to start in the sandbox of {folder.node.host}; found {end!r} ({run.status}). Make "
-            f"{sys.executable} able to import pytest there"
+            f"{sys.executable} able to import pytest there: the extra cascade-rl[swe] brings it"
         )
     found = _report(run.output, nonce)
     printed = _printed(run.output, nonce)

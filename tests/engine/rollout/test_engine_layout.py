@@ -5,7 +5,7 @@ import pytest
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.passed_fields import VllmFields
 from cascade_rl.engine.core.settings import RolloutConfig
-from cascade_rl.engine.rollout.engine_layout import check_rollout
+from cascade_rl.engine.rollout.engine_layout import check_build, check_cut
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 
 MODEL = {"num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 96, "mamba_num_heads": 16}
@@ -26,10 +26,10 @@ MODEL = {"num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size"
 )
 def test_workers_divide_the_model(tensor: int, changes: dict[str, int], refused: str | None) -> None:
     if refused is None:
-        check_rollout(MODEL | changes, RolloutConfig(tensor=tensor))
+        check_cut(MODEL | changes, RolloutConfig(tensor=tensor))
     else:
         with pytest.raises(UserError, match=f"rollout.tensor: expected a divisor of the model's {refused}"):
-            check_rollout(MODEL | changes, RolloutConfig(tensor=tensor))
+            check_cut(MODEL | changes, RolloutConfig(tensor=tensor))
 
 
 @pytest.mark.parametrize(
@@ -45,21 +45,18 @@ def test_workers_divide_the_model(tensor: int, changes: dict[str, int], refused:
 )
 def test_what_needs_cuda_is_refused(config: RolloutConfig, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=reason):
-        check_rollout(MODEL, config)
+        check_build(config)
     monkeypatch.setattr(vllm_cpu_patches, "installed", lambda: False)
-    check_rollout(MODEL, config)
+    check_build(config)
 
 
-def test_expert_parallel_workers_cut_the_number_of_experts_instead_of_their_width(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(vllm_cpu_patches, "installed", lambda: False)
+def test_expert_parallel_workers_cut_the_number_of_experts_instead_of_their_width() -> None:
     model = MODEL | {"num_experts": 6, "moe_intermediate_size": 33}
-    check_rollout(model, RolloutConfig(tensor=2, expert_parallel=True))
+    check_cut(model, RolloutConfig(tensor=2, expert_parallel=True))
     with pytest.raises(UserError, match="model's num_experts = 5"):
-        check_rollout(model | {"num_experts": 5}, RolloutConfig(tensor=2, expert_parallel=True))
+        check_cut(model | {"num_experts": 5}, RolloutConfig(tensor=2, expert_parallel=True))
     with pytest.raises(UserError, match="model's moe_intermediate_size = 33"):
-        check_rollout(model, RolloutConfig(tensor=2))
+        check_cut(model, RolloutConfig(tensor=2))
 
 
 @pytest.mark.parametrize("name", ["engines", "tensor"])

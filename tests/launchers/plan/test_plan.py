@@ -20,6 +20,7 @@ from vllm.v1.kv_cache_interface import MambaSpec
 
 from cascade_rl.engine.backend import ssm
 from cascade_rl.engine.backend.process_groups import initialize_distributed
+from cascade_rl.engine.core.passed_fields import VllmFields
 from cascade_rl.engine.core.rollouts import Sampling
 from cascade_rl.engine.core.routes import narrowed
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, Recomputed, RolloutConfig
@@ -339,6 +340,18 @@ def test_a_stage_in_float32_is_refused_as_on_a_gpu() -> None:
     parallel = replace(setting.layout.parallel, precision="float32")
     (told,) = plan_stage(replace(setting, layout=replace(setting.layout, parallel=parallel))).problems
     assert told.startswith("parallel.precision: expected bfloat16")
+
+
+def test_what_only_the_vllm_of_a_gpu_has_may_be_planned_without_one() -> None:
+    setting = of_nano()
+    rollout = replace(setting.layout.rollout, vllm=VllmFields(enforce_eager=False))
+    assert plan_stage(replace(setting, layout=replace(setting.layout, rollout=rollout))).problems == ()
+
+
+def test_a_problem_is_printed_with_its_brackets() -> None:
+    made = plan_cascade(as_cascade(of_nano(ParallelConfig(expert=3), nproc=96)), GPU, ASSUMED)
+    told = replace(made, stages=(replace(made.stages[0], problems=("install it[gpu]",)),))
+    assert "\nrl: install it[gpu]\n" in plain_text(told)
 
 
 def test_what_stays_after_a_step_and_what_a_checkpoint_gathers_is_on_the_gpu() -> None:

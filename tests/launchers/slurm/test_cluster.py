@@ -28,9 +28,9 @@ def test_a_profile_is_read_with_its_types(tmp_path: Path, monkeypatch: pytest.Mo
     assert cluster.gpus_per_node == 8
 
 
-def test_the_profiles_that_come_with_it_are_right() -> None:
+def test_the_profiles_that_come_with_it_are_right_and_found_from_everywhere(tmp_path: Path) -> None:
     names = "example", "example_b200", "ci"
-    assert [read_cluster(name, LAUNCHERS / "x.py").partition for name in names] == ["batch"] * 3
+    assert [read_cluster(name, tmp_path / "x.py").partition for name in names] == ["batch"] * 3
 
 
 def test_the_current_folder_goes_before_the_launchers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
