@@ -101,7 +101,8 @@ class TrainingSession[S: Stage]:
         scores = self.heldout_scores(when)
         if self.log:
             self.folder.record_scores(when, scores)
-            self.log.progress.say(f"{when}: " + ", ".join(f"{name} {score:.3f}" for name, score in scores.items()))
+            if scores:
+                self.log.progress.say(f"{when}: " + ", ".join(f"{name} {score:.3f}" for name, score in scores.items()))
 
     def heldout_scores(self, when: str) -> Mapping[str, float]:
         """By domain. Collective."""

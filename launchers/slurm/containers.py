@@ -53,5 +53,5 @@ def _paths_read(cascade: Cascade) -> Iterable[str]:
         yield cascade.base.hf
     for stage in cascade.stages:
         yield from (model for model in stage.models_read.values() if is_folder(model))
-        sources = map(Source.parse, stage.data)
+        sources = map(Source.parse, (*stage.data, *stage.heldout))
         yield from (source.path for source in sources if not source.generated and not source.path.startswith(HUB))

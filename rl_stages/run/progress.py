@@ -13,6 +13,7 @@ from rich.text import Text
 # is 0 if no reward teaches anything.
 SHOWN = {
     "loss": ".4f",
+    "validation_loss": ".4f",
     "reward": ".3f",
     "length": ".1f",
     "truncated_fraction": ".2f",

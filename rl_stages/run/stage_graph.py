@@ -19,6 +19,7 @@ from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
 from cascade_rl.rl_stages.config.base import BEST, is_folder
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.differences import differences
+from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.source import Source
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.run.files_read import base_files, file_hash, files_read
@@ -121,6 +122,8 @@ def selection(cascade: Cascade, only: str | None = None, first: str | None = Non
 def sources(stage: Stage) -> Iterator[str]:
     """The sources whose hashes are part of the stage's identity."""
     yield from (str(source) for source in stage.data)
+    if not isinstance(stage, SftStage):  # which learns the same without them
+        yield from stage.heldout
     yield from (f"{folder}/config.json" for folder in stage.models_read.values() if is_folder(folder))
 
 

@@ -91,7 +91,8 @@ def test_no_reader_of_a_stage_sees_a_prompt_that_the_evaluation_holds_out(
     assert splits(task.messages for task in PromptLedger(session).take(200)) == {"train"}
     mix = Mix(["generate:math@1"], 1, wide().evaluation.heldout_fraction)
     assert splits(mix.at(position).messages for position in range(200)) == {"train"}
-    pairs: Any = SimpleNamespace(cascade=wide(), seed=1, stage=SimpleNamespace(data=("generate:rlhf",), columns={}))
+    trained = SimpleNamespace(data=("generate:rlhf",), heldout=(), columns={})
+    pairs: Any = SimpleNamespace(cascade=wide(), seed=1, stage=trained)
     assert splits(pair.messages for pair in RewardSession.pairs(pairs, "train")) == {"train"}
     assert splits(pair.messages for pair in RewardSession.pairs(pairs, "heldout")) == {"heldout"}
 

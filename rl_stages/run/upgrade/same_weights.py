@@ -17,6 +17,7 @@ FREE = frozenset(
     | {f"reward_model.{key}" for key in JUDGE_SERVICE}
 )
 STOP_RULES = frozenset({"stop_at_plateau", "stop_at_length_clip"})
+VALIDATION = frozenset({"heldout", "validate_every"})  # of SFT
 OF_THE_END = STOP_RULES | {"steps"}
 
 Names = Mapping[str, Collection[str]]
@@ -25,8 +26,9 @@ Names = Mapping[str, Collection[str]]
 
 def free_keys(stage: Stage) -> frozenset[str]:
     """The keys of `FREE` for this stage. Where SFT drops what is too long, the budget decides what is learned."""
-    dropping = isinstance(stage, SftStage) and stage.overlong == "drop"
-    return FREE - {"token_budget"} if dropping else FREE
+    if not isinstance(stage, SftStage):
+        return FREE
+    return (FREE - {"token_budget"} if stage.overlong == "drop" else FREE) | VALIDATION
 
 
 def same_settings(old: Identity, new: Identity, beside: Collection[str]) -> bool:
