@@ -18,7 +18,7 @@ from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.run.upgrade.kept_folders import refuse
 
 # %% [markdown]
-# Demonstrations, of which one in eight is kept for the validation loss. Your own: `rows = [json.loads(line) for line in open(...)]`.
+# Demonstrations, of which one in eight is kept for the validation loss.
 
 # %%
 rows = [{"prompt": f"What is {a} + {b}?", "completion": str(a + b)} for a in range(1, 13) for b in range(1, 13)]
@@ -73,7 +73,7 @@ class Picture:
 
 picture = Picture(curve_svg("training loss", [row["loss"] for row in folder.metrics.rows() if "loss" in row]))
 Path("loss.svg").write_text(picture.svg)
-picture
+picture  # noqa: B018 (a notebook shows the last expression of a cell)
 
 # %%
 tokenizer, model = (kind.from_pretrained(folder.export) for kind in (AutoTokenizer, AutoModelForCausalLM))

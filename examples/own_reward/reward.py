@@ -1,4 +1,4 @@
-"""Up to a half for digits, and the other half for the right number: what a reward looks like that is not all or nothing."""
+"""Up to a half for digits, and the other half for the right number: a reward that is not all or nothing."""
 
 
 def short_and_right(completions, answer, **columns):

@@ -8,7 +8,7 @@ from cascade_rl.launchers.slurm.cluster import Cluster
 from cascade_rl.rl_stages.config.base import is_folder
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.source import Source
-from cascade_rl.rl_stages.data.rows import HUB
+from cascade_rl.rl_stages.core.hub import HUB
 
 
 def all_mounts(cluster: Cluster, run: Path) -> tuple[str, ...]:

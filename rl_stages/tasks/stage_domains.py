@@ -6,7 +6,7 @@ from itertools import chain
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.source import GENERATE, parse_sources
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
-from cascade_rl.rl_stages.data.rows import HUB
+from cascade_rl.rl_stages.core.hub import HUB
 from cascade_rl.rl_stages.rewards.adapters import ADAPTERS
 from cascade_rl.rl_stages.tasks.domains import domain_named
 from cascade_rl.rl_stages.tasks.row_form import ANY, RowForm

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.tasks.demonstration import read_demonstrations
 from tests.rl_stages.launched import Launched
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -39,9 +40,12 @@ def samples(stage: StageFolder) -> list[dict]:
 
 
 def fine_tuning_has_a_validation_loss(stage: StageFolder) -> None:
-    """Before the first step, when it is due and at the end; no engine starts for it."""
+    """Before the first step, when it is due and at the end; no engine starts for it. Of the rows that the first step
+    learns from it is the loss of that step, which is that before the update."""
     assert [row["step"] for row in stage.metrics.rows() if "validation_loss" in row] == [0, 2, 3]
     assert column(stage, "validation_loss")[-1] < column(stage, "validation_loss")[0]
+    assert column(stage, "validation_loss")[0] == pytest.approx(column(stage, "loss")[0], rel=1e-6)
+    assert len(list(read_demonstrations(str(EXAMPLES / "sft/rows.jsonl")))) == 128
     assert stage.scores() == {"before": {}, "after": {}}
     assert not (stage.logs / "engine.log").exists()
 
@@ -94,7 +98,11 @@ def it_learned(stage: StageFolder) -> None:
 RL = "steps=2 prompts_per_step=2 rollouts_per_prompt=2 checkpoint_every=2"
 SFT = "steps=2 sequences_per_step=4 checkpoint_every=2"
 NOW = [
-    Example("sft", {"sft": "steps=3 sequences_per_step=16 validate_every=2"}, fine_tuning_has_a_validation_loss),
+    Example(
+        "sft",
+        {"sft": f"steps=3 sequences_per_step=16 validate_every=2 data={EXAMPLES / 'sft/validation.jsonl'}"},
+        fine_tuning_has_a_validation_loss,
+    ),
     Example("own_parts", {"best_of": RL, "evaluation": "prompts_per_domain=2"}, the_best_answers_are_learned),
 ]
 LONG = [

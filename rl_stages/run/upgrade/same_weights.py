@@ -9,6 +9,7 @@ from typing import Any
 
 from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.stage import Stage
+from cascade_rl.rl_stages.core.hub import HUB
 from cascade_rl.rl_stages.run.stage_graph import Identity, digest
 
 JUDGE_SERVICE = ("url", "api_key_env", "deadline_seconds", "retries", "concurrency")
@@ -39,14 +40,19 @@ def same_settings(old: Identity, new: Identity, beside: Collection[str]) -> bool
 def same_inputs(old: Identity, new: Identity, parent: str, names: Names) -> bool:
     """Whether data, files and the weights that the stage reads are equal. `parent` is the name of its parent.
 
-    A folder of before does not say which files it read: they are taken for those of today."""
+    A folder of before does not say which files it read, and knows data of the Hub by their name alone: they are taken
+    for those of today."""
     models = {parent: old.parent, **old.teachers}
     return (
-        old.data == new.data
+        {source: _today(source, old.data[source], new) for source in old.data} == new.data
         and (not old.files or old.files == new.files)
         and old.teachers.keys() == new.teachers.keys()
         and all(content in names[name] for name, content in models.items())
     )
+
+
+def _today(source: str, content: str, new: Identity) -> str | None:
+    return new.data.get(source) if source.startswith(HUB) and content == digest(source) else content
 
 
 def until(step: int, identity: Identity) -> Identity:
