@@ -48,7 +48,7 @@ def run(session: Session[MopdStage]) -> None:
     """Runs all steps that are left of the stage."""
     stage, trainer = session.stage, session.trainer
     room = session.prompt_room(session.cascade.room(stage))
-    heldout = session.cascade.evaluation.heldout_fraction
+    heldout = session.cascade.withheld(stage)
     form = RowForm.of(stage)
     prompts = open_prompts(stage.data, session.seed, admits=room.admits, heldout_fraction=heldout, form=form)
     prompts.take(session.first_step * stage.prompts_per_step)  # skips those of the finished steps

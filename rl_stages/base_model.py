@@ -56,16 +56,18 @@ def _make(cascade: Cascade, parallel: ParallelConfig, folder: Path) -> None:
 def _train_tokenizer(cascade: Cascade) -> PreTrainedTokenizerBase:
     """A tokenizer trained on each source once, however many stages use it."""
     texts: list[Any] = []
-    how: dict[str, Any] = {"seed": cascade.seed, "heldout_fraction": cascade.evaluation.heldout_fraction}
-    forms = {(source, stage.kind): RowForm.of(stage) for stage in cascade.stages for source in stage.data}
-    for (source, kind), form in forms.items():
-        how["form"] = form
-        if kind == SftStage.kind:
+    readers = {(source, stage.kind): stage for stage in cascade.stages for source in stage.data}
+    for (source, _), stage in readers.items():
+        how: dict[str, Any] = {"seed": cascade.seed, "form": RowForm.of(stage)}
+        if isinstance(stage, SftStage):
+            how["heldout_fraction"] = cascade.evaluation.heldout_fraction
             texts += [shown.messages for shown in load_demonstrations(source, count=TEXTS, **how)]
-        elif kind == RewardModelStage.kind:
-            texts += [pair.messages for pair in load_pairs(source, split="train", **how)[:TEXTS]]
+            continue
+        how |= {"heldout_fraction": cascade.withheld(stage), "split": "train"}
+        if isinstance(stage, RewardModelStage):
+            texts += [pair.messages for pair in load_pairs(source, **how)[:TEXTS]]
         else:
-            texts += [task.messages for task in load_tasks(source, split="train", **how)[:TEXTS]]
+            texts += [task.messages for task in load_tasks(source, **how)[:TEXTS]]
     assert cascade.base.hf_config is not None
     return train_tokenizer(texts, vocab_size=cascade.base.hf_config["vocab_size"])
 

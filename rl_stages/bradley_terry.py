@@ -54,9 +54,12 @@ class RewardSession(TrainingSession[RewardModelStage]):
         self.trainer.save_scalar_head(self.folder.export)
 
     def pairs(self, split: Split) -> list[Pair]:
-        heldout = self.cascade.evaluation.heldout_fraction
-        find = partial(load_pairs, split=split, seed=self.seed, heldout_fraction=heldout, form=RowForm.of(self.stage))
-        lists = list(map(find, self.stage.data))
+        stage = self.stage
+        sources, share = stage.data, self.cascade.withheld(stage)
+        if split == "heldout" and stage.heldout:
+            sources, share = stage.heldout, 1.0
+        find = partial(load_pairs, split=split, seed=self.seed, heldout_fraction=share, form=RowForm.of(stage))
+        lists = list(map(find, sources))
         return [pair for pairs in lists for pair in pairs]
 
     def encode(self, pair: Pair) -> tuple[TrainSequence, TrainSequence]:

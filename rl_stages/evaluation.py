@@ -16,7 +16,7 @@ from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
 from cascade_rl.rl_stages.tasks.load_tasks import load_tasks
 from cascade_rl.rl_stages.tasks.prompt_room import PromptRoom
 from cascade_rl.rl_stages.tasks.prompt_stream import Admits, any_length
-from cascade_rl.rl_stages.tasks.stage_domains import sources_of
+from cascade_rl.rl_stages.tasks.stage_domains import heldout_sources
 
 
 class Evaluated(Protocol):
@@ -56,12 +56,13 @@ def evaluate(session: Evaluated) -> dict[str, float]:
 
 
 def heldout_tasks(cascade: Cascade, domain: str, admits: Admits = any_length, count: int | None = None) -> list[Task]:
-    """Held-out split of the sources that the domain's stages train on, or of its generator if no stage trains on it.
-    At most `count`, by default `evaluation.prompts_per_domain`; no more are measured.
+    """The `heldout` rows of the domain's stages, or the held-out split of what they train on, or of the domain's
+    generator if no stage trains on it. At most `count`, by default `evaluation.prompts_per_domain`; no more are
+    measured.
 
     Raises UserError if `admits` refuses all of them.
     """
-    sources, share = sources_of(domain, cascade.stages), cascade.evaluation.heldout_fraction
+    sources, share = heldout_sources(domain, cascade)
     how: dict[str, Any] = {"split": "heldout", "seed": cascade.seed, "heldout_fraction": share}
     lists = (load_tasks(path, **how, form=form) for path, form in sources.items())
     own = (task for tasks in lists for task in tasks if task.domain == domain and admits(task))

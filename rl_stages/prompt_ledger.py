@@ -23,7 +23,7 @@ class PromptLedger:
     def __init__(self, session: Session[GrpoStage]) -> None:
         stage = session.stage
         self.room = session.prompt_room(session.cascade.room(stage), stage.thinking_fraction)
-        heldout = session.cascade.evaluation.heldout_fraction
+        heldout = session.cascade.withheld(stage)
         how = (session.seed, stage.epoch_filter, self.room.admits)
         self.stream = open_prompts(stage.data, *how, heldout_fraction=heldout, form=RowForm.of(stage))
         self.file = JsonLines(session.folder.root / "prompts.jsonl")

@@ -102,7 +102,8 @@ class TrainingSession[S: Stage]:
         scores = self.heldout_scores(when)
         if self.log:
             self.folder.record_scores(when, scores)
-            self.log.heldout(when, scores)
+            if scores:
+                self.log.heldout(when, scores)
 
     def heldout_scores(self, when: str) -> Mapping[str, float]:
         """By domain. Collective."""

@@ -108,6 +108,7 @@ class Trainer:
         ignore_padding(self.module)
         pattern = family_of(hf_config).pattern(hf_config)
         self.replay = RouterReplay(self.module, pattern)
+        self.expert_tokens = np.zeros((0, 0), np.int64)
         self.balance = Balance(self.module, pattern, self.config.num_moe_experts or 0, backend().device)
         passed = passed_to(DistributedDataParallelConfig, parallel.megatron)
         self.ddp_config = DistributedDataParallelConfig(

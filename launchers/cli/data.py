@@ -59,7 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     dedup = _kind(kinds, "dedup", "Drop rows that repeat an earlier one", out=True)
     dedup.set_defaults(command=lambda options: _sift(options, Deduplicator()))
     clean = _kind(kinds, "decontaminate", "Drop rows that share nine consecutive words with a benchmark", out=True)
-    clean.add_argument("--against", nargs="+", required=True, metavar="SOURCE", help="rows of the benchmark")
+    several = "rows of a benchmark; repeat for several"
+    clean.add_argument("--against", action="append", required=True, metavar="SOURCE", help=several)
     clean.add_argument("--field", metavar="NAME", help="key of the benchmark's text (default: its messages)")
     clean.add_argument("--words", type=int, default=WORDS, help=f"number of consecutive words (default: {WORDS})")
     clean.set_defaults(command=_decontaminate)

@@ -5,7 +5,6 @@ after SIGTERM. Torch-free. Modules that only a launch needs are imported late, s
 """
 
 import argparse
-import os
 import runpy
 import signal
 import sys
@@ -16,6 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.user_modules import find_modules_of
 from cascade_rl.launchers.cli.version import version_line
 from cascade_rl.launchers.stage.exit_status import USER_ERROR, exit_status
 
@@ -76,12 +76,13 @@ def run_file(arguments: list[str]) -> int:
     if not file.endswith(".py"):
         raise UserError(f"expected a launcher file (LAUNCHER.py), found '{file}'.")
     sys.argv = arguments
+    find_modules_of(Path(file).resolve().parent)
     runpy.run_path(file, run_name="__main__")
     raise UserError(f"{file}: expected a file that ends with launch(...), found no such call.")
 
 
 def _launch(cascade: "Cascade", arguments: list[str], stage_command: Sequence[str]) -> int:
-    _find_modules_of(Path(sys.argv[0]).resolve().parent)
+    find_modules_of(Path(sys.argv[0]).resolve().parent)  # where it was started by python itself
     parser = _parser()
     options = parser.parse_intermixed_args(arguments)
     if options.help is not None:
@@ -116,15 +117,6 @@ def _launch(cascade: "Cascade", arguments: list[str], stage_command: Sequence[st
         return rehearse(cascade, options.runs, stage_command)
     refuse_live_jobs((options.runs / cascade.name).resolve())
     return run_cascade(cascade, options.runs, stage_command, chosen, agreed)
-
-
-def _find_modules_of(folder: Path) -> None:
-    """Makes the modules beside the launcher file importable here and, by PYTHONPATH, in all processes of the run: one's
-    own reward is there. Those of a package have their names in it."""
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if not (folder / "__init__.py").exists() and str(folder) not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (*paths, str(folder))))
-        sys.path.append(str(folder))
 
 
 def _launch_on_cluster(

@@ -1,6 +1,6 @@
 """Checks all inputs of a launch before anything is written or started. Torch-free."""
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -58,17 +58,16 @@ def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere:
             check_build(cascade.layout(stage).rollout)
         form = RowForm.of(stage)
         if isinstance(stage, SftStage):
-            for source in stage.data:
+            for source in (*stage.data, *stage.heldout):
                 count = _rows_of(partial(demonstration.count_demonstrations, form=form))
                 known.recall(f"demonstrations{form.shown}", source, count)
         if isinstance(stage, RewardModelStage):
-            for source in stage.data:
+            for source in (*stage.data, *stage.heldout):
                 known.recall(f"pairs{form.shown}", source, _rows_of(partial(_count_pairs, form)))
         if isinstance(stage, OnPolicyStage):
-            heldout = cascade.evaluation.heldout_fraction
-            find = _rows_of(partial(_trained, heldout, form))
-            domains = (known.recall(f"tasks, {heldout} held out{form.shown}", source, find) for source in stage.data)
-            _check_trained_domains(stage, set(chain.from_iterable(domains)))
+            found = _domains_of(known, form, stage.data, "train", cascade.withheld(stage))
+            _check_trained_domains(stage, found)
+            _check_heldout_domains(cascade, stage, _domains_of(known, form, stage.heldout, "heldout", 1.0))
         if isinstance(stage, MopdStage):
             _check_teachers(stage, model_config(cascade))
     return overlong_prompts(cascade, known)
@@ -153,9 +152,19 @@ def _count_pairs(form: RowForm, source: str) -> int:
     return sum(1 for _ in pairs.read_pairs(source, form))
 
 
-def _trained(heldout_fraction: float, form: RowForm, source: str) -> list[str]:
-    """The domains with tasks in the train split."""
-    return sorted(domain for split, domain in task.census(source, heldout_fraction, form) if split == "train")
+def _domains_of(known: KnownData, form: RowForm, sources: Iterable[str], split: task.Split, heldout: float) -> set[str]:
+    """The domains with tasks in the split."""
+
+    def find(source: str) -> list[str]:
+        return sorted(domain for part, domain in task.census(source, heldout, form) if part == split)
+
+    what = f"tasks, {heldout} held out{form.shown}"
+    return set(chain.from_iterable(known.recall(what, source, _rows_of(find)) for source in sources))
+
+
+def _check_heldout_domains(cascade: Cascade, stage: OnPolicyStage, found: Set[str]) -> None:
+    for domain in sorted(set(stage.trained_domains) & set(cascade.evaluation.domains) - found if stage.heldout else ()):
+        raise UserError(f"{stage.name}.heldout: expected tasks of {domain}, found only {', '.join(sorted(found))}.")
 
 
 def _check_trained_domains(stage: OnPolicyStage, found: Set[str]) -> None:

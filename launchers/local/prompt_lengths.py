@@ -30,7 +30,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jin
 Lengths = Mapping[str, Mapping[str, Any]]
 """Domain -> {"tokens": of every prompt, longest first; "longest": id of the longest}, of one split."""
 
-Recall = Callable[[str], Mapping[str, Lengths]]
+Recall = Callable[[str, float], Mapping[str, Lengths]]
 
 
 def overlong_prompts(cascade: Cascade, known: KnownData, stages: Iterable[Stage] | None = None) -> list[str]:
@@ -41,26 +41,31 @@ def overlong_prompts(cascade: Cascade, known: KnownData, stages: Iterable[Stage]
     model = cascade.base.hf or cascade.base.tokenizer
     if model is None:
         return []
-    named, heldout = cascade.base.chat_template, cascade.evaluation.heldout_fraction
+    named = cascade.base.chat_template
     folder, template = Path(model), named and template_text(named)
-    what = f"prompts of tokenizer {_fingerprint(folder, template)}, held out {heldout}"
-    find = partial(_lengths, folder, template, heldout)
+    what = f"prompts of tokenizer {_fingerprint(folder, template)}"
+    find = partial(_lengths, folder, template)
     sampling = [stage for stage in stages or cascade.stages if isinstance(stage, OnPolicyStage)]
     lines = (_of_stage(cascade, stage, _recall(known, what, find, RowForm.of(stage))) for stage in sampling)
     return list(chain.from_iterable(lines))
 
 
-def _recall(known: KnownData, what: str, find: Callable[[RowForm, str], Any], form: RowForm) -> Recall:
-    return partial(known.recall, f"{what}{form.shown}", find=partial(find, form))
+def _recall(known: KnownData, what: str, find: Callable[[RowForm, float, str], Any], form: RowForm) -> Recall:
+    return lambda path, heldout: known.recall(
+        f"{what}, held out {heldout}{form.shown}", path, partial(find, form, heldout)
+    )
 
 
 def _of_stage(cascade: Cascade, stage: OnPolicyStage, recall: Recall) -> Iterator[str]:
     scored = set(cascade.evaluation.domains) & set(stage.trained_domains)
+    withheld, room = cascade.withheld(stage), cascade.evaluation_room
     for path in dict.fromkeys(source.path for source in parse_sources(stage.data)):
-        found = recall(path)
+        found = recall(path, withheld)
         yield from _overlong(cascade.room(stage), path, found["train"])
         heldout = {domain: lengths for domain, lengths in found["heldout"].items() if domain in scored}
-        yield from _overlong(cascade.evaluation_room, f"the held-out part of {path}", heldout)
+        yield from _overlong(room, f"the held-out part of {path}", heldout)
+    for path in stage.heldout:
+        yield from _overlong(room, path, recall(path, 1.0)["heldout"])
 
 
 def _overlong(room: Room, where: str, found: Lengths) -> Iterator[str]:
@@ -81,7 +86,7 @@ def _overlong(room: Room, where: str, found: Lengths) -> Iterator[str]:
 
 
 def _lengths(
-    folder: Path, template: str | None, heldout_fraction: float, form: RowForm, source: str
+    folder: Path, template: str | None, form: RowForm, heldout_fraction: float, source: str
 ) -> dict[str, Lengths]:
     """By split. Renders and encodes every prompt of the source."""
     from cascade_rl.rl_stages.tasks.prompt_room import prompt_tokens

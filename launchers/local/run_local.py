@@ -63,7 +63,7 @@ def run_cascade(
             if code:
                 _say(console, stage, f"failed with exit code {code}. Run folder: {run.root}")
                 return code
-        for summary in run.record():
+        for summary in filter(lambda summary: summary.before, run.record()):
             console.print(score_table(summary))
         console.print(f"Run folder: {run.root}", soft_wrap=True)
     return 0
@@ -112,7 +112,7 @@ def _run_stage(run: RunFolder, stage: StageFolder, command: Sequence[str], lock:
         return 1
     run.record()
     summary = stage.summary()
-    _say(console, stage, Text.assemble(f"done in {summary.seconds:.0f} s: ", score_line(summary)))
+    _say(console, stage, Text(": ").join(filter(None, (Text(f"done in {summary.seconds:.0f} s"), score_line(summary)))))
     return 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.user_modules import find_modules_of
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.config.cascade import Cascade
@@ -57,6 +58,7 @@ def load_cascade(launcher: Path) -> "Cascade":
         raise UserError(f"no such file: {launcher}")
     if launcher.suffix != ".py":
         raise UserError(f"expected a launcher file (LAUNCHER.py), found '{launcher}'")
+    find_modules_of(launcher.resolve().parent)
     found = [value for value in runpy.run_path(str(launcher)).values() if isinstance(value, Cascade)]
     if len(found) != 1:
         raise UserError(f"{launcher}: expected one global variable with a Cascade, found {len(found)}")

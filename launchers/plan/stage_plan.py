@@ -28,7 +28,6 @@ from cascade_rl.launchers.plan.workload import Workload, workload_of
 from cascade_rl.rl_stages.config.base import Evaluation
 from cascade_rl.rl_stages.config.cascade import Layout
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
-from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 
 
@@ -58,7 +57,7 @@ class Setting:
     @property
     def has_engines(self) -> bool:
         """Whether engines run, for sampling or evaluation."""
-        return not isinstance(self.stage, RewardModelStage)
+        return self.stage.trains_policy and bool(self.evaluation.domains)
 
     @property
     def worker(self) -> EngineWorker:
@@ -207,7 +206,7 @@ def _memory_of(setting: Setting, rank: int) -> dict[str, Terms]:
     phases: dict[str, Terms] = {}
     if setting.has_engines:
         phases["engine"] = {**held, **kept, **awake, **judge}
-    if setting.samples or isinstance(setting.stage, RewardModelStage):
+    if setting.samples or not setting.stage.trains_policy:
         phases["log-prob"] = reading
     if has_copy(setting.stage):
         phases["teachers" if isinstance(setting.stage, MopdStage) else "reference"] = reading

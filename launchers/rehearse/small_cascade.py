@@ -64,8 +64,8 @@ def small_cascade(cascade: Cascade, base: BaseModel, sources: Mapping[str, str],
     for stage in cascade.stages:
         layout = _small_layout(cascade.layout(stage), next(dense))
         made = _small_stage(stage, max(steps_of.get(stage.name, STEPS), _parts(stage)), judge_url)
-        data = tuple(_moved(source, sources) for source in stage.data)
-        stages.append(replace(made, data=data, nproc=layout.nproc, parallel=layout.parallel, rollout=layout.rollout))
+        rows = {key: tuple(_moved(source, sources) for source in getattr(stage, key)) for key in ("data", "heldout")}
+        stages.append(replace(made, **rows, nproc=layout.nproc, parallel=layout.parallel, rollout=layout.rollout))
     evaluation = replace(
         cascade.evaluation,
         prompts_per_domain=HELDOUT,

@@ -5,7 +5,7 @@ that the engine would refuse, memory that the plan says is missing.
 """
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -30,7 +30,11 @@ def failures(cascade: Cascade, base: BaseModel, sources: Mapping[str, str]) -> d
 
 
 def _moved(stage: Stage, sources: Mapping[str, str]) -> Stage:
-    return replace(stage, data=tuple(sources.get(source.path, source.path) for source in parse_sources(stage.data)))
+    return replace(stage, data=_paths(stage.data, sources), heldout=_paths(stage.heldout, sources))
+
+
+def _paths(data: Sequence[str], sources: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(sources.get(source.path, source.path) for source in parse_sources(data))
 
 
 def _of_stage(cascade: Cascade, stage: Stage, known: KnownData) -> Iterator[str]:

@@ -28,8 +28,12 @@ def score_table(summary: StageSummary) -> Table:
 
 
 def score_line(summary: StageSummary) -> Text:
-    """The same scores in one line: `instruction_following 0.350 -> 0.612 (+0.262), math ...`."""
-    return Text(", ").join(_score(domain, before, summary.after[domain]) for domain, before in summary.before.items())
+    """The same scores in one line: `instruction_following 0.350 -> 0.612 (+0.262), math ...`, and validation loss."""
+    parts = [_score(domain, before, summary.after[domain]) for domain, before in summary.before.items()]
+    if summary.validation_loss:
+        first, last = summary.validation_loss
+        parts.append(Text(f"validation loss {first:.3f} -> {last:.3f}"))
+    return Text(", ").join(parts)
 
 
 def phase_table(title: str, seconds: Iterable[tuple[str, float]]) -> Table:

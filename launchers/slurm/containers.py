@@ -8,7 +8,7 @@ from cascade_rl.launchers.slurm.cluster import Cluster
 from cascade_rl.rl_stages.config.base import is_folder
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.source import Source
-from cascade_rl.rl_stages.data.rows import HUB
+from cascade_rl.rl_stages.core.hub import HUB
 
 
 def all_mounts(cluster: Cluster, run: Path) -> tuple[str, ...]:
@@ -53,5 +53,5 @@ def _paths_read(cascade: Cascade) -> Iterable[str]:
         yield cascade.base.hf
     for stage in cascade.stages:
         yield from (model for model in stage.models_read.values() if is_folder(model))
-        sources = map(Source.parse, stage.data)
+        sources = map(Source.parse, (*stage.data, *stage.heldout))
         yield from (source.path for source in sources if not source.generated and not source.path.startswith(HUB))

@@ -199,7 +199,7 @@ def _judge(run: RunFolder, stages: Sequence[StageFolder], console: Console) -> i
     deadline = time.monotonic() + SHARED_FOLDER_S
     while not all(stage.done for stage in stages) and time.monotonic() < deadline:
         time.sleep(1)
-    for summary in run.record():
+    for summary in filter(lambda summary: summary.before, run.record()):
         console.print(score_table(summary))
     bad = [stage.label for stage in stages if not stage.done or not all(verdict.passed for verdict in stage.gate())]
     console.print(f"Run folder: {run.root}" + (f". Not finished: {', '.join(bad)}" if bad else ""), soft_wrap=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from cascade_rl.engine.core.quiet_libraries import quiet_libraries
 from cascade_rl.engine.core.uncollected import uncollected
+from cascade_rl.engine.core.user_modules import imported
 from cascade_rl.launchers.stage.exit_status import exit_status
 from cascade_rl.launchers.stage.last_words import kept
 from cascade_rl.rl_stages.run.run_folder import RunFolder
@@ -25,15 +26,22 @@ def run_stage(run: RunFolder, name: str) -> int:
         from cascade_rl.distillation import mopd
         from cascade_rl.rl_stages import bradley_terry, grpo, sft
         from cascade_rl.rl_stages.session import Session
+        from cascade_rl.rl_stages.training_session import TrainingSession
 
     loops: dict[str, Callable[[Any], None]] = {
         "sft": sft.run, "grpo": grpo.run, "mopd": mopd.run, "reward_model": bradley_terry.run
     }  # fmt: skip
     folder = run.stage(name)
-    kind = Session[Any] if folder.config.trains_policy else bradley_terry.RewardSession
-    with suppress(StopRequested), kind(run, folder) as session:
+    stage = folder.config
+    session_of: type[TrainingSession[Any]] = Session
+    if not stage.trains_policy:
+        session_of = bradley_terry.RewardSession
+    elif not run.cascade.has_sampler(stage):
+        session_of, loops["sft"] = sft.SftSession, sft.learn
+    loop = imported(stage.loop, stage.kind) if stage.loop else loops[stage.kind]
+    with suppress(StopRequested), session_of(run, folder) as session:
         session.score("before")
-        loops[folder.config.kind](session)
+        loop(session)
         session.score("after")
         session.finish()
         return 0

@@ -41,23 +41,26 @@ HELDOUT_FRACTION = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Node):
-    """Held-out scores of all domains, taken before and after each stage.
+    """Held-out scores of all domains, taken before and after each stage. A cascade that only fine-tunes, or trains
+    reward models, needs no domains.
 
     domains      whose answers are scored
-    prompts_per_domain   held-out prompts of each, one answer to each; all of them if there are fewer
+    prompts_per_domain   held-out prompts of each, one answer to each, or preference pairs of a reward model; all of them
+                 if there are fewer
     max_new_tokens   tokens that an answer may have
     temperature  of its samples; 0 is greedy
     heldout_fraction   share of all prompts of RL, preference pairs and lessons that no stage trains on, chosen by a
-                 hash of the prompt. Not in the papers, which evaluate on benchmarks
+                 hash of the prompt, where the stage names no `heldout` rows. Not in the papers, which evaluate on
+                 benchmarks
     unmeasured   domains that stages may train without a held-out score, because an answer is scored only relative to
                  other answers or by a judge model
     max_infrastructure_failures   largest share of a domain's answers that may stay without a score
     min_answer_tokens, overlong_prompts   as in a stage
     """
 
-    domains: tuple[str, ...]
-    prompts_per_domain: int
-    max_new_tokens: int
+    domains: tuple[str, ...] = ()
+    prompts_per_domain: int = 256
+    max_new_tokens: int = 0
     heldout_fraction: float = HELDOUT_FRACTION
     unmeasured: tuple[str, ...] = ()
     temperature: float = 1.0
@@ -66,11 +69,11 @@ class Evaluation(Node):
     overlong_prompts: Overlong = "drop"
 
     def __post_init__(self) -> None:
-        at_least(1, "evaluation", self, "prompts_per_domain", "max_new_tokens", "min_answer_tokens")
+        at_least(1, "evaluation", self, "prompts_per_domain", "min_answer_tokens")
+        at_least(min(1, len(self.domains)), "evaluation", self, "max_new_tokens")
         share("evaluation", self, "max_infrastructure_failures")
         fraction = self.heldout_fraction
         require(0 < fraction < 1, "evaluation.heldout_fraction", "more than 0 and less than 1", fraction)
-        require(len(self.domains) > 0, "evaluation.domains", "at least one domain", self.domains)
         require(self.temperature >= 0, "evaluation.temperature", "0 or more", self.temperature)
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
+from cascade_rl.engine.core.user_modules import imported
 from cascade_rl.rl_stages.config.base import BASE, BEST, BaseModel, Evaluation, is_folder
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
@@ -24,6 +25,17 @@ from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 STAGE_KINDS: dict[str, type[Stage]] = {
     stage.kind: stage for stage in (SftStage, GrpoStage, MopdStage, RewardModelStage)
 }
+OWN_KIND = "python:"
+
+
+def stage_class(kind: str) -> type[Stage] | None:
+    """The class of a kind; None for an unknown one. Raises UserError for a class of the user's that is not there."""
+    if not kind.startswith(OWN_KIND):
+        return STAGE_KINDS.get(kind)
+    found = imported(kind.removeprefix(OWN_KIND), f"kind {kind}")
+    if not (isinstance(found, type) and issubclass(found, Stage) and found.kind == kind and found.loop):
+        raise UserError(f"kind {kind}: expected a class under Stage with that `kind` and a `loop`; found {found!r}")
+    return found
 
 TrackerName = Literal["wandb", "mlflow", "otel"]
 
@@ -62,7 +74,7 @@ class Cascade(Node):
     name: str
     base: BaseModel
     stages: tuple[Stage, ...]
-    evaluation: Evaluation
+    evaluation: Evaluation = field(default_factory=Evaluation)
     seed: int = 1
     nproc: int = 1
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
@@ -120,6 +132,14 @@ class Cascade(Node):
         total = total_tokens(stage.sampling, self.layout(stage).rollout)
         return Room(stage.name, total, stage.min_answer_tokens, stage.overlong_prompts)
 
+    def has_sampler(self, stage: Stage) -> bool:
+        """Whether engines run beside the stage: to sample what it learns from, or its held-out answers."""
+        return stage.trains_policy and bool(self.evaluation.domains)
+
+    def withheld(self, stage: Stage) -> float:
+        """The share of the prompts in the stage's data that no stage trains on."""
+        return 0.0 if stage.heldout else self.evaluation.heldout_fraction
+
     @property
     def evaluation_room(self) -> Room:
         """Those of the evaluation: what every stage's engines have room for."""
@@ -162,11 +182,14 @@ class Cascade(Node):
             if judge and judge.kind == "engine":
                 require(judge.max_tokens < limit, f"{stage.name}.reward_model.max_tokens", expected, judge.max_tokens)
 
-        _check_room(self.evaluation_room, "evaluation", self.evaluation.max_new_tokens)
+        if self.evaluation.domains:
+            _check_room(self.evaluation_room, "evaluation", self.evaluation.max_new_tokens)
 
     def _check_domains(self) -> None:
         measured = self.evaluation.domains
         expected = f"one of evaluation.domains ({', '.join(measured)})"
+        samples = [stage.name for stage in self.stages if isinstance(stage, OnPolicyStage)]
+        require(bool(measured) or not samples, "evaluation.domains", f"at least one domain, with {samples}", measured)
         for stage in self.stages:
             key = "teachers" if isinstance(stage, MopdStage) else "domain"
             for domain in stage.trained_domains if isinstance(stage, OnPolicyStage) else ():

@@ -19,6 +19,8 @@ class SftStage(Stage):
     sequences_per_step   demonstrations per step. The paper counts packed sequences of 256K tokens, 64 per step
     learned_turns        which assistant turns of a conversation are learned: "every" or the "last". The paper does not
                          say; NVIDIA-NeMo/Nemotron's SFT recipe for Nano-3 learns every turn
+    heldout              demonstrations whose mean loss a token is `validation_loss`, in metrics.jsonl
+    validate_every       steps between two of these losses; there is also one before the first step and after the last
     overlong             a sequence longer than token_budget ends the run ("error") or is dropped and counted ("drop")
     """
 
@@ -26,6 +28,7 @@ class SftStage(Stage):
 
     sequences_per_step: int = 64
     learned_turns: Literal["every", "last"] = "every"
+    validate_every: int = 50
     overlong: Literal["error", "drop"] = "error"
     optimizer: OptimizerConfig = SFT_OPTIMIZER
 
@@ -39,4 +42,4 @@ class SftStage(Stage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, self.name, self, "sequences_per_step")
+        at_least(1, self.name, self, "sequences_per_step", "validate_every")

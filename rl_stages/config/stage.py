@@ -25,6 +25,8 @@ def check_kept(owner: str, sampling: Sampling) -> None:
 class Stage(Node):
     """The settings that every stage has.
 
+    kind          what a file calls the class: a name of `STAGE_KINDS`, or `python:MODULE:CLASS` for one's own
+    loop          of one's own class: `MODULE:FUNCTION`, which gets the session
     name          of the stage: lower case letters, digits and _
     domain        of the rows that name none (rl_stages/tasks/domains.py), or a function of the user's
                   ("python:MODULE:NAME")
@@ -34,6 +36,8 @@ class Stage(Node):
     data          sources: files, folders, `hf:` or `generate:` (rl_stages/data/rows.py, rl_stages/tasks/), each with an
                   optional count or weight (rl_stages/config/source.py). Without weights the sources of RL are
                   concatenated, and those of SFT alternate
+    heldout       sources of rows that measure the stage, in the forms of `data`. RL and reward models then train on all
+                  of `data`; otherwise `evaluation.heldout_fraction` of it is withheld
     columns       field of a row -> the column where the data have it (rl_stages/tasks/row_form.py)
     token_budget  tokens per packed micro-batch; the longest sequence must fit
     router        which parts of the MoE routers are trained
@@ -43,6 +47,7 @@ class Stage(Node):
     """
 
     kind: ClassVar[str]
+    loop: ClassVar[str] = ""
     trains_policy: ClassVar[bool] = True
 
     name: str
@@ -51,6 +56,7 @@ class Stage(Node):
     steps: int
     token_budget: int
     optimizer: OptimizerConfig
+    heldout: tuple[str, ...] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
     router: RouterConfig = DEFAULT_ROUTER
     checkpoint_every: int = 1
@@ -77,6 +83,9 @@ class Stage(Node):
         _check_optimizer(f"{self.name}.optimizer", self.optimizer)
         require(len(self.data) > 0, f"{self.name}.data", "at least one source", self.data)
         parse_sources(self.data)
+        for source in parse_sources(self.heldout):
+            whole = source.count is None and source.weight is None
+            require(whole, f"{self.name}.heldout", "sources without count and weight", self.heldout)
         for domain, loss in self.gate.items():
             require(0 <= loss <= 1, f"{self.name}.gate.{domain}", "a loss in [0, 1]", loss)
 

@@ -16,7 +16,7 @@ import yaml
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.passed_fields import PassedFields
-from cascade_rl.rl_stages.config.cascade import STAGE_KINDS, Cascade
+from cascade_rl.rl_stages.config.cascade import STAGE_KINDS, Cascade, stage_class
 from cascade_rl.rl_stages.config.node import nearest
 from cascade_rl.rl_stages.config.stage import Stage
 
@@ -216,7 +216,8 @@ def _read_node(value: Any, cls: Any, where: str) -> Any:
         raise _expected(where, f"the keys of {cls.__name__}", value)
     if cls is Stage:
         value = dict(value)
-        cls = STAGE_KINDS[_read(value.pop("kind", None), Literal[*STAGE_KINDS], f"{where}.kind")]
+        kind = value.pop("kind", None)
+        cls = stage_class(str(kind)) or _read(kind, Literal[*STAGE_KINDS], f"{where}.kind")  # which refuses it
         where = str(value.get("name", where))
     hints = get_type_hints(cls)
     known = {item.name: item for item in fields(cls)}

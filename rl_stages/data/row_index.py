@@ -12,7 +12,8 @@ from array import array
 from pathlib import Path
 from typing import IO
 
-from cascade_rl.rl_stages.data.rows import HUB, Row, data_files, parse_line, read_rows
+from cascade_rl.rl_stages.core.hub import HUB
+from cascade_rl.rl_stages.data.rows import Row, data_files, parse_line, read_rows
 
 
 class RowIndex:

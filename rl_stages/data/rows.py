@@ -1,8 +1,8 @@
 """Streams the rows of a source: memory does not grow with its size, and every row comes with its file and line.
 
 A source is a file (`.jsonl`, also with `.gz` or `.zst`, or `.parquet`), a folder of such files, a folder that
-`datasets` saved to disk, or `hf:<owner>/<name>[/<configuration>][:<split>]`, a data set of the Hub (default split:
-train). Arrow's columnar formats store null for a key that a row lacks, so nulls are read as absent keys.
+`datasets` saved to disk, or a data set of the Hub (rl_stages/core/hub.py). Arrow's columnar formats store null for a
+key that a row lacks, so nulls are read as absent keys.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.core.hub import FORM, HUB, HubSource
 
 Row = Mapping[str, Any]
 
-HUB = "hf:"
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 ROWS_AT_ONCE = 256  # of a columnar file
-FORMS = (
-    f".jsonl, .jsonl.gz, .jsonl.zst, .parquet, a folder of those, a saved data set, or {HUB}owner/name[/config][:split]"
-)
+FORMS = f".jsonl, .jsonl.gz, .jsonl.zst, .parquet, a folder of those, a saved data set, or {FORM}"
 
 
 class RowError(UserError):
@@ -171,15 +169,9 @@ def _saved(path: Path) -> Iterator[Row]:
 def _hub(source: str) -> Iterator[Row]:
     import datasets
 
-    name, _, split = source.removeprefix(HUB).partition(":")
-    parts = name.split("/")
-    if len(parts) not in (2, 3) or not all(parts):
-        raise UserError(f"expected {HUB}owner/name[/config][:split]; found {source!r}")
-    config = parts[2] if len(parts) == 3 else None
-    yield from _loaded(
-        source,
-        lambda: datasets.load_dataset("/".join(parts[:2]), config, split=split or "train", streaming=True),
-    )
+    found = HubSource.parse(source)
+    how = {"split": found.split or "train", "revision": found.commit, "streaming": True}
+    yield from _loaded(source, lambda: datasets.load_dataset(found.repository, found.configuration, **how))
 
 
 def _loaded(source: str, load: Callable[[], Iterable[Row]]) -> Iterable[Row]:

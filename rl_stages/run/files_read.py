@@ -1,8 +1,8 @@
 """The files that a stage reads besides its data, by content: the models that it starts from, learns from or is judged
-by, and the code of `python:` rewards.
+by, and the code of `python:` rewards, domains and stages.
 
 A model counts with its weights, its configuration and its tokenizer, so a checkpoint that was replaced under the same
-name is noticed, whatever its size. Of a reward, the file of its module counts, not what that imports.
+name is noticed, whatever its size. Of code, the file of its module counts, not what that imports.
 """
 
 import hashlib
@@ -12,11 +12,11 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from cascade_rl.rl_stages.config.base import is_folder
-from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.config.cascade import OWN_KIND, Cascade
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 from cascade_rl.rl_stages.run.known_data import KnownData
 
-PYTHON = ("python", "python-answer")  # kinds of rewards whose target is MODULE:FUNCTION
+PYTHON = ("python", "python-answer", "python-domain")  # kinds of domains whose target is MODULE:NAME
 OF_A_MODEL = {".safetensors", ".json", ".jinja", ".model", ".txt"}
 SAID_BYTES = 2e9  # a few seconds
 READERS = 8  # threads; hashing leaves the interpreter's lock
@@ -24,7 +24,8 @@ READERS = 8  # threads; hashing leaves the interpreter's lock
 
 def files_read(cascade: Cascade, stage: Stage, known: KnownData) -> dict[str, str]:
     """The hash of each file, by folder and name or by `python:` module. A folder that is not here has none."""
-    found = dict(_rewards(stage))
+    modules = dict.fromkeys((*_rewards(stage), *_own_kind(stage)))
+    found = {f"python:{module}": file_hash(file) for module in modules if (file := module_file(module))}
     for folder in _models(cascade, stage):
         if Path(folder).is_dir():
             hashes = known.recall("model", folder, _model_files)
@@ -66,9 +67,14 @@ def _model_files(folder: str) -> dict[str, str]:
         return dict(zip((file.name for file in files), readers.map(file_hash, files), strict=True))
 
 
-def _rewards(stage: Stage) -> Iterator[tuple[str, str]]:
+def _rewards(stage: Stage) -> Iterator[str]:
     for domain in stage.trained_domains if isinstance(stage, OnPolicyStage) else ():
         kind, _, target = domain.partition(":")
-        module = target.partition(":")[0]
-        if kind in PYTHON and (file := module_file(module)):
-            yield f"python:{module}", file_hash(file)
+        if kind in PYTHON:
+            yield target.partition(":")[0]
+
+
+def _own_kind(stage: Stage) -> Iterator[str]:
+    if stage.loop:
+        yield stage.loop.partition(":")[0]
+        yield stage.kind.removeprefix(OWN_KIND).partition(":")[0]

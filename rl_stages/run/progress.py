@@ -16,6 +16,7 @@ from cascade_rl.rl_stages.run.pace import duration, pace
 # is 0 if no reward teaches anything.
 SHOWN = {
     "loss": ".4f",
+    "validation_loss": ".4f",
     "reward": ".3f",
     "length": ".1f",
     "truncated_fraction": ".2f",

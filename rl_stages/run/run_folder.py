@@ -8,7 +8,8 @@
       stages/01_sft/
         stage.yaml
         hash                        of all that determines the stage's weights (rl_stages/run/upgrade/hash_file.py)
-        metrics.jsonl               one row per step; a rerun with the same seed gives the same bytes
+        metrics.jsonl               one row per step, and row 0 of a first validation loss; a rerun with the same
+                                    seed gives the same bytes
         events.jsonl                events with their times: attempts, seconds per phase; never rewritten
         parity.json                 trainer and engine compared on the same tokens at the start (rl_stages/start.py)
         scores.json                 held-out scores {"before": {domain: score}, "after": {...}}
@@ -60,7 +61,8 @@ LOCK_PATIENCE_S = 2.0  # the ranks of a killed launcher hold its lock for a mome
 
 @dataclass(frozen=True)
 class StageSummary:
-    """A stage's entry in summary.json. The last two are None if no step reported them."""
+    """A stage's entry in summary.json. What no step reported is None; of the validation loss, the first and the last
+    count."""
 
     name: str
     domain: str
@@ -70,6 +72,7 @@ class StageSummary:
     seconds: float
     tme_max: float | None
     replay_fraction_min: float | None
+    validation_loss: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -241,6 +244,7 @@ class StageFolder:
 
     def summary(self) -> StageSummary:
         rows, scores = self.metrics.rows(), self.scores()
+        losses = [row["validation_loss"] for row in rows if "validation_loss" in row]
         return StageSummary(
             name=self.config.name,
             domain=self.config.domain,
@@ -250,6 +254,7 @@ class StageFolder:
             seconds=round(self.seconds(), 3),
             tme_max=max((row["tme"] for row in rows if "tme" in row), default=None),
             replay_fraction_min=min((row["replay_fraction"] for row in rows if "replay_fraction" in row), default=None),
+            validation_loss=(losses[0], losses[-1]) if losses else None,
         )
 
 

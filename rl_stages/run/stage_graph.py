@@ -19,8 +19,10 @@ from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
 from cascade_rl.rl_stages.config.base import BEST, is_folder
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.differences import differences
+from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.source import Source
 from cascade_rl.rl_stages.config.stage import Stage
+from cascade_rl.rl_stages.core.hub import HUB, HubSource
 from cascade_rl.rl_stages.run.files_read import base_files, file_hash, files_read
 from cascade_rl.rl_stages.run.known_data import KnownData
 
@@ -121,6 +123,8 @@ def selection(cascade: Cascade, only: str | None = None, first: str | None = Non
 def sources(stage: Stage) -> Iterator[str]:
     """The sources whose hashes are part of the stage's identity."""
     yield from (str(source) for source in stage.data)
+    if not isinstance(stage, SftStage):  # which learns the same without them
+        yield from stage.heldout
     yield from (f"{folder}/config.json" for folder in stage.models_read.values() if is_folder(folder))
 
 
@@ -136,9 +140,12 @@ def _differences(node: RolloutConfig | ParallelConfig, names: Sequence[str]) -> 
 
 
 def _data_hash(source: str) -> str:
-    """The hash of a file, or of all files below a folder. If no such path exists, the hash of the text `source`. A
-    source's count and weight are among the settings of its stage."""
-    path = Path(Source.parse(source).path)
+    """The hash of a file, of all files below a folder, or of the commit of a data set of the Hub. If no such path
+    exists, the hash of the text `source`. A source's count and weight are among the settings of its stage."""
+    name = Source.parse(source).path
+    if name.startswith(HUB):
+        return digest([source, HubSource.parse(name).commit])
+    path = Path(name)
     files = sorted(item for item in path.rglob("*") if item.is_file()) if path.is_dir() else [path]
     if not path.exists():
         return digest(source)

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable
 
+from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.rl_stages.core.verdict import Verdict
 
 NAMED, TOLD = 10, 3
 
 
-class InfrastructureFailures(RuntimeError):
-    """More answers than allowed could not be scored."""
+class InfrastructureFailures(UserError):
+    """More answers than allowed could not be scored. Somebody has to repair what failed: a job is not queued again."""
 
 
 def require_infrastructure(verdicts: Iterable[tuple[str, Verdict]], bound: float, where: str) -> None:

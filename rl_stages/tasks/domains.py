@@ -10,6 +10,7 @@ from typing import Any
 
 from cascade_rl.engine.cluster.node import Node
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.user_modules import imported
 from cascade_rl.rl_stages.config.reward_model import RewardModel
 from cascade_rl.rl_stages.core.exemplar import Exemplar
 from cascade_rl.rl_stages.core.task import Task
@@ -171,13 +172,19 @@ DOMAINS = {
 }
 
 
+OWN = "python-domain"
+
+
 def domain_named(name: str) -> Domain:
-    """The domain with that name, or with that agent, or the one that an adapter makes of `kind:target`.
+    """The domain with that name, or with that agent, or the one that an adapter makes of `kind:target`, or the user's
+    own, `python-domain:MODULE:NAME`.
 
     Raises UserError for an unknown name, with the nearest known one, and for a target that its adapter cannot reach.
     """
+    kind, _, target = name.partition(":")
+    if kind == OWN:
+        return _own(name, target)
     if is_third_party(name):
-        kind, _, target = name.partition(":")
         ADAPTERS[kind].check(target)
         return Domain(name, dict, partial(ADAPTERS[kind].verifier, target))
     for domain in DOMAINS.values():
@@ -190,7 +197,14 @@ def domain_named(name: str) -> Domain:
 
 def is_third_party(name: str) -> bool:
     """Whether the name is that of somebody else's reward, `kind:target`, which imports code or asks a server."""
-    return name.partition(":")[0] in ADAPTERS and ":" in name
+    return name.partition(":")[0] in (*ADAPTERS, OWN) and ":" in name
+
+
+def _own(name: str, target: str) -> Domain:
+    found = imported(target, name)
+    if not isinstance(found, Domain):
+        raise UserError(f"{name}: expected a Domain (rl_stages/tasks/domains.py); found {found!r}")
+    return replace(found, name=name)
 
 
 def rules_of(name: str, asked: str) -> Callable[[], Verifier]:

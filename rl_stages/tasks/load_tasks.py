@@ -105,12 +105,14 @@ def load_tasks(
 
 
 def census(source: str, heldout_fraction: float = HELDOUT_FRACTION, form: RowForm = ANY) -> Counter[tuple[Split, str]]:
-    """Number of tasks by split and domain, in one streamed pass over all rows. UserError as in `load_tasks`."""
+    """Number of tasks by split and domain, in one streamed pass over all rows. UserError as in `load_tasks`, for each
+    split that the fraction leaves rows for."""
     found: Counter[tuple[Split, str]] = Counter()
     for task in read_tasks(source, form):
         found[split_of(task.messages, heldout_fraction), task.domain] += 1
-    for split in ("train", "heldout"):
-        if not any(part == split for part, _ in found):
+    shares: dict[Split, float] = {"train": 1 - heldout_fraction, "heldout": heldout_fraction}
+    for split, share in shares.items():
+        if share and not any(part == split for part, _ in found):
             raise UserError(f"{Source.parse(source).path}: expected tasks in the {split} split; found none: add rows")
     require_rows(Source.parse(source), sum(count for (split, _), count in found.items() if split == "train"))
     return found

@@ -1,5 +1,6 @@
 """Held-out scores: means over the answers that have one, where enough of them do."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -91,7 +92,8 @@ def test_no_reader_of_a_stage_sees_a_prompt_that_the_evaluation_holds_out(
     assert splits(task.messages for task in PromptLedger(session).take(200)) == {"train"}
     mix = Mix(["generate:math@1"], 1, wide().evaluation.heldout_fraction)
     assert splits(mix.at(position).messages for position in range(200)) == {"train"}
-    pairs: Any = SimpleNamespace(cascade=wide(), seed=1, stage=SimpleNamespace(data=("generate:rlhf",), columns={}))
+    trained = SimpleNamespace(data=("generate:rlhf",), heldout=(), columns={})
+    pairs: Any = SimpleNamespace(cascade=wide(), seed=1, stage=trained)
     assert splits(pair.messages for pair in RewardSession.pairs(pairs, "train")) == {"train"}
     assert splits(pair.messages for pair in RewardSession.pairs(pairs, "heldout")) == {"heldout"}
 
@@ -115,3 +117,38 @@ def test_distillation_and_fine_tuning_read_the_fraction(monkeypatch: pytest.Monk
     with pytest.raises(Seen) as tuned:
         sft.run(session)
     assert tuned.value.args[0] == (("generate:math",), 1, MOST, form)
+
+
+def sums(path: Path, first: int, count: int) -> str:
+    rows = ({"prompt": f"What is {n} + {n}?", "expected_answer": str(n + n)} for n in range(first, first + count))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_rows_of_its_own_are_held_out_and_all_of_the_data_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of another stage that trains on the domain, whose data are then no longer scored."""
+    monkeypatch.setattr(prompt_ledger, "from_rank0", lambda produce: produce())
+    trained, heldout = sums(tmp_path / "train.jsonl", 0, 40), sums(tmp_path / "test.jsonl", 40, 9)
+    other = next(stage for stage in CASCADE.stages if stage.name == "math_rl")
+    stage = replace(other, name="own", data=(trained,), heldout=(heldout,))
+    cascade = replace(wide(), stages=(stage, other))
+    scored = {task.messages[0]["content"] for task in heldout_tasks(cascade, "math")}
+    assert scored == {f"What is {n} + {n}?" for n in range(40, 49)}
+    how = {"seed": 1, "first_step": 0, "folder": SimpleNamespace(root=tmp_path), "prompt_room": no_limit}
+    session: Any = SimpleNamespace(cascade=cascade, stage=stage, **how)
+    assert {task.id for task in PromptLedger(session).take(40)} == {f"train-{n:06d}" for n in range(40)}
+
+
+def test_a_reward_model_has_pairs_of_its_own_held_out(tmp_path: Path) -> None:
+    def pairs(name: str, count: int) -> str:
+        rows = ({"prompt": f"{name} {n}", "chosen": "yes", "rejected": "no"} for n in range(count))
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(tmp_path / name)
+
+    stage = SimpleNamespace(data=(pairs("train.jsonl", 30),), heldout=(pairs("test.jsonl", 3),), columns={})
+    session: Any = SimpleNamespace(cascade=wide(), seed=1, stage=stage)
+    read = {split: RewardSession.pairs(session, split) for split in ("train", "heldout")}  # type: ignore[arg-type]
+    assert {split: len(found) for split, found in read.items()} == {"train": 30, "heldout": 3}
+    assert all(pair.messages[0]["content"].startswith("test.jsonl") for pair in read["heldout"])

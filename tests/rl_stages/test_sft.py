@@ -3,6 +3,7 @@
 import json
 import zlib
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,3 +124,21 @@ def test_two_stages_start_from_one_another_and_draw_differently() -> None:
         for stage in cascade.stages
     ]
     assert drawn[0] != drawn[1]
+
+
+def test_the_validation_loss_is_a_mean_over_learned_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not over answers; of those that fit the budget."""
+    monkeypatch.setattr(sft, "from_rank0", lambda produce: produce())
+    here = session(heldout=(rows(tmp_path / "v.jsonl", ["a", "a longer one", "word " * 600]),), overlong="drop")
+    read: list[TrainSequence] = []
+
+    def log_probs(sequences: list[TrainSequence]) -> list[np.ndarray]:
+        read.extend(sequences)
+        return [np.where(sequence.loss_mask, -1.0 - place, np.nan) for place, sequence in enumerate(sequences)]
+
+    here.trainer, here.phase = SimpleNamespace(log_probs=log_probs), lambda name: nullcontext()
+    found = sft.Validation(here).loss()
+    short, long = (int(sequence.loss_mask.sum()) for sequence in read)
+    assert short < long
+    assert found == {"validation_loss": pytest.approx((short + 2 * long) / (short + long))}
+    assert sft.Validation(session()).loss() == {}

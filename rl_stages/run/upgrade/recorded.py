@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from cascade_rl.rl_stages.config import schema
-from cascade_rl.rl_stages.config.cascade import STAGE_KINDS, Cascade
+from cascade_rl.rl_stages.config.cascade import Cascade, stage_class
 from cascade_rl.rl_stages.config.differences import default_of
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.config.text import changes, from_plain, leaves, read_yaml, split_null, to_plain, to_yaml
@@ -79,7 +79,7 @@ class Reader:
 
     def _read_node(self, value: dict[str, Any], cls: Any, prefix: str) -> dict[str, Any]:
         if cls is Stage:
-            cls, prefix = STAGE_KINDS.get(str(value.get("kind")), cls), f"{value.get('name')}."
+            cls, prefix = stage_class(str(value.get("kind"))) or cls, f"{value.get('name')}."
         owners, hints = schema.owners_of(cls), get_type_hints(cls)
         given, retired = {}, schema.retired(owners)
         for key, item in value.items():

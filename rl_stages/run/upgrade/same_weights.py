@@ -9,6 +9,7 @@ from typing import Any
 
 from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.stage import Stage
+from cascade_rl.rl_stages.core.hub import HUB
 from cascade_rl.rl_stages.run.stage_graph import Identity, digest
 
 JUDGE_SERVICE = ("url", "api_key_env", "deadline_seconds", "retries", "concurrency")
@@ -17,6 +18,7 @@ FREE = frozenset(
     | {f"reward_model.{key}" for key in JUDGE_SERVICE}
 )
 STOP_RULES = frozenset({"stop_at_plateau", "stop_at_length_clip"})
+VALIDATION = frozenset({"heldout", "validate_every"})  # of SFT
 OF_THE_END = STOP_RULES | {"steps"}
 
 Names = Mapping[str, Collection[str]]
@@ -25,8 +27,9 @@ Names = Mapping[str, Collection[str]]
 
 def free_keys(stage: Stage) -> frozenset[str]:
     """The keys of `FREE` for this stage. Where SFT drops what is too long, the budget decides what is learned."""
-    dropping = isinstance(stage, SftStage) and stage.overlong == "drop"
-    return FREE - {"token_budget"} if dropping else FREE
+    if not isinstance(stage, SftStage):
+        return FREE
+    return (FREE - {"token_budget"} if stage.overlong == "drop" else FREE) | VALIDATION
 
 
 def same_settings(old: Identity, new: Identity, beside: Collection[str]) -> bool:
@@ -37,14 +40,19 @@ def same_settings(old: Identity, new: Identity, beside: Collection[str]) -> bool
 def same_inputs(old: Identity, new: Identity, parent: str, names: Names) -> bool:
     """Whether data, files and the weights that the stage reads are equal. `parent` is the name of its parent.
 
-    A folder of before does not say which files it read: they are taken for those of today."""
+    A folder of before does not say which files it read, and knows data of the Hub by their name alone: they are taken
+    for those of today."""
     models = {parent: old.parent, **old.teachers}
     return (
-        old.data == new.data
+        {source: _today(source, old.data[source], new) for source in old.data} == new.data
         and (not old.files or old.files == new.files)
         and old.teachers.keys() == new.teachers.keys()
         and all(content in names[name] for name, content in models.items())
     )
+
+
+def _today(source: str, content: str, new: Identity) -> str | None:
+    return new.data.get(source) if source.startswith(HUB) and content == digest(source) else content
 
 
 def until(step: int, identity: Identity) -> Identity:

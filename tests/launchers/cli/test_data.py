@@ -123,6 +123,9 @@ def test_decontaminate_drops_nine_shared_words_and_not_eight(tmp_path: Path) -> 
     report, kept = run(tmp_path, "decontaminate", source, "--against", benchmark, "--field", "problem")
     assert kept == [rows[1], rows[3]]
     assert report["dropped"] == {"shares 9 words with the benchmark": 2}
+    other = write(tmp_path / "other.jsonl", [{"problem": "Prove it now."}])
+    _, kept = run(tmp_path, "decontaminate", "--field", "problem", "--against", benchmark, "--against", other, source)
+    assert kept == rows[1:2]
     with pytest.raises(UserError, match=r"bench\.jsonl:1: expected a row with 'messages' .* text with --field"):
         run(tmp_path, "decontaminate", source, "--against", benchmark)
 

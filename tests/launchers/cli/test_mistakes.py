@@ -89,6 +89,19 @@ def test_what_is_no_fault_of_the_program_has_no_traceback(raised: BaseException,
     assert exit_status("cascade", fails) == code
 
 
+def test_a_full_disk_is_one_message_that_says_where_there_is_room(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "argv", ["run_stage", str(folder / "run"), "sft"])
+    assert exit_status("01_sft", fails) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"01_sft: No space left on device; free now: {folder / 'run'} ") and told.count("\n") == 1
+    assert "goes on from the newest checkpoint" in told
+
+
 @pytest.mark.parametrize("raised", [ValueError("x"), ConnectionResetError(errno.ECONNRESET, "reset"), OSError("x")])
 def test_a_fault_of_the_program_keeps_its_traceback(raised: Exception) -> None:
     def fails() -> int:

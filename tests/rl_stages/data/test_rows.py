@@ -118,7 +118,7 @@ def test_sources_that_are_none_are_refused(tmp_path: Path) -> None:
         ("gone.jsonl", "no such file: gone.jsonl; expected data "),
         (str(tmp_path / "empty"), "expected data .*; found .*/empty', which has none of these formats"),
         (str(tmp_path / "splits"), f"several: name one of {tmp_path}/splits/train"),
-        ("hf:alone", r"expected hf:owner/name\[/config\]\[:split\]; found 'hf:alone'"),
+        ("hf:alone", r"expected hf:owner/name\[@revision\]\[/config\]\[:split\]; found 'hf:alone'"),
     ):
         with pytest.raises(UserError, match=message):
             list(read_rows(source))
@@ -131,5 +131,7 @@ def test_a_hub_name_is_read_as_a_stream(monkeypatch: pytest.MonkeyPatch) -> None
         "load_dataset",
         lambda *names, **options: asked.append((names, options)) or iter([{"a": 1, "b": None}]),
     )
-    assert list(read_rows("hf:nvidia/rl-data/IF-RL:test")) == [("hf:nvidia/rl-data/IF-RL:test:1", {"a": 1})]
-    assert asked == [(("nvidia/rl-data", "IF-RL"), {"split": "test", "streaming": True})]
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    source = f"hf:nvidia/rl-data@{commit}/IF-RL:test"
+    assert list(read_rows(source)) == [(f"{source}:1", {"a": 1})]
+    assert asked == [(("nvidia/rl-data", "IF-RL"), {"split": "test", "streaming": True, "revision": commit})]

@@ -20,10 +20,13 @@ from cascade_rl.rl_stages.config.reward_model import RewardModel
 from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.stage import LengthClip
 from cascade_rl.rl_stages.config.text import override
+from cascade_rl.rl_stages.core import hub
 from cascade_rl.rl_stages.run import run_folder
 from cascade_rl.rl_stages.run.durable_file import JsonLines, write_atomically
 from cascade_rl.rl_stages.run.run_folder import CACHE_VARIABLE, RunFolder, StageFolder
 from cascade_rl.rl_stages.run.sample_record import SampleRecord, read_samples, write_samples
+from cascade_rl.rl_stages.run.stage_graph import digest
+from cascade_rl.rl_stages.run.upgrade.hash_file import write_hash
 from cascade_rl.rl_stages.run.upgrade.kept_folders import Agree
 
 CASCADE = Cascade(
@@ -296,6 +299,43 @@ def test_where_sft_drops_what_is_too_long_the_budget_says_what_is_learned(tmp_pa
         pass
 
 
+def test_a_validation_loss_is_added_to_a_stage_that_has_begun(tmp_path: Path) -> None:
+    (tmp_path / "validation.jsonl").write_text("{}")
+    said = list[str]()
+    with RunFolder.claim(tmp_path / "run", CASCADE) as (run, _):
+        keep_step(run.stage("sft"), 1)
+    measured = with_sft(heldout=(str(tmp_path / "validation.jsonl"),), validate_every=2)
+    with RunFolder.claim(run.root, measured, agree=asked(said)) as (again, _):
+        assert len(said) == 1 and said[0].startswith("goes on: 01_sft (at step 1): sft.")
+        assert again.stage("sft").last_step() == 1
+
+
+def test_another_commit_of_data_on_the_hub_is_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = {"openai/gsm8k": "one"}
+    monkeypatch.setattr(hub, "_commit", lambda repository, revision: commits[repository])
+    cascade = with_rl(data=("hf:openai/gsm8k*0.5",))
+    with RunFolder.claim(tmp_path / "run", cascade) as (run, _):
+        keep_step(run.stage("rl"), 1)
+    with RunFolder.claim(run.root, cascade):
+        pass
+    commits["openai/gsm8k"] = "two"
+    told = pytest.raises(UserError, match=r"02_rl \(at step 1\): its data hf:openai/gsm8k\*0\.5")
+    with told, RunFolder.claim(run.root, cascade):
+        pass
+
+
+def test_a_folder_of_before_knows_data_of_the_hub_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "_commit", lambda repository, revision: "one")
+    cascade, source = with_rl(data=("hf:openai/gsm8k",)), "hf:openai/gsm8k"
+    with RunFolder.claim(tmp_path / "run", cascade) as (run, _):
+        keep_step(run.stage("rl"), 1)
+        rl = run.stage("rl")
+        assert rl.identity
+        write_hash(rl.root, replace(rl.identity, data={source: digest(source)}), same_weights=False)
+    with RunFolder.claim(run.root, cascade) as (again, _):
+        assert again.stage("rl").last_step() == 1
+
+
 def test_a_stage_keeps_the_name_by_which_others_know_it(run: RunFolder) -> None:
     """The hash of a parent changes, and neither its child nor what was set aside of it is asked about."""
     finish(run.stage("sft"))
@@ -506,6 +546,7 @@ def test_summary_and_lineage(run: RunFolder) -> None:
         "steps": 3,
         "tme_max": 1.000003,
         "replay_fraction_min": None,
+        "validation_loss": None,
     }
     lineage = json.loads((run.root / "lineage.json").read_text())
     assert lineage["stages"][0]["parent_hashes"] == [lineage["base"]]

@@ -1,12 +1,17 @@
+import json
 import random
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.rl_stages.tasks.domains import DOMAINS, domain_named
+from cascade_rl.rl_stages.environments.environment import played
+from cascade_rl.rl_stages.tasks.domains import DOMAINS, domain_named, lessons_of, rules_of
 from cascade_rl.rl_stages.tasks.load_tasks import parse_task
+from cascade_rl.rl_stages.tasks.row_form import RowForm
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 PAY = {"type": "function", "name": "pay", "parameters": {"type": "object"}, "strict": True}
 # A row as NeMo-Gym has it, an answer that scores 1 and one that scores 0.
 GYM_ROWS = {
@@ -74,3 +79,37 @@ def test_each_domain_scores_its_own_right_answers():
 def test_an_unknown_domain_names_the_nearest():
     with pytest.raises(UserError, match="found 'maths'; did you mean 'math'"):
         domain_named("maths")
+
+
+def test_a_domain_outside_of_the_package_reads_makes_and_scores_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "own_parts"))
+    name = "python-domain:letters:LETTERS"
+    lessons = list(lessons_of(name))
+    assert len(lessons) == 26 * 4
+    with closing(rules_of(name, "here")()) as verifier:
+        for lesson in lessons[:8]:
+            task = parse_task(lesson.row(name), "here", "one", RowForm(rewards=(name,)))
+            assert task.domain == name
+            answers = lesson.right(random.Random(0)), lesson.wrong(random.Random(0)), f"{task.metadata['letter']}!"
+            assert [verifier(task, str(answer)).score for answer in answers] == [1.0, 0.0, 0.5]
+    with pytest.raises(UserError, match="letter: expected one letter; found 'ab'"):
+        parse_task(lessons[0].row(name) | {"letter": "ab"}, "here", "one")
+    with pytest.raises(UserError, match="somebody else's reward that the launcher's stage names"):
+        parse_task(lessons[0].row(name), "here", "one", RowForm(rewards=()))
+    with pytest.raises(UserError, match=r"python-domain:letters:PROMPTS: expected a Domain .*; found \('Write the"):
+        domain_named("python-domain:letters:PROMPTS")
+
+
+def test_an_environment_outside_of_the_package_judges_the_turns_of_its_lessons(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "tools"))
+    domain = domain_named("python-domain:shelves:SHELVES")
+    assert domain.environment
+    environment = domain.environment()
+    for lesson in list(lessons_of(domain.name))[:9]:
+        task = parse_task(lesson.row(domain.name), "here", "one")
+        for draw, score in ((lesson.right, 1.0), (lesson.wrong, 0.0)):
+            turns = [turn for turn in draw(random.Random(0)) if turn["role"] == "assistant"]  # type: ignore[index]
+            shown = (json.dumps(call["function"]) for turn in turns[:1] for call in turn["tool_calls"])  # type: ignore[index]
+            said = [f"<tool_call>{next(shown)}</tool_call>", turns[1]["content"]]  # type: ignore[index]
+            verdict = played(environment, task, said)
+            assert verdict and verdict.score == score
