@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
+from cascade_rl.engine.backend.ranks import from_rank0
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.train.losses import SftLoss
@@ -67,19 +68,21 @@ def learn(session: TrainingSession[SftStage]) -> None:
 
 
 class Validation:
-    """The held-out demonstrations of the stage, encoded once."""
+    """The held-out demonstrations of the stage, encoded once, on rank 0."""
 
     def __init__(self, session: TrainingSession[SftStage]) -> None:
         self.session = session
-        self.sequences = from_rank0(partial(_heldout, session)) if session.stage.heldout else []
+        self.sequences = _heldout(session) if session.log and session.stage.heldout else []
         self.tokens = sum(int(sequence.loss_mask.sum()) for sequence in self.sequences)
 
     def loss(self) -> dict[str, float]:
-        """`validation_loss` of the current weights; empty without such demonstrations. Collective."""
-        if not self.sequences:
+        """`validation_loss` of the current weights, on rank 0; empty without such demonstrations. Collective."""
+        if not self.session.stage.heldout:
             return {}
         with self.session.phase("validation"):
             logprobs = self.session.trainer.log_probs(self.sequences)
+        if not self.sequences:
+            return {}
         pairs = zip(logprobs, self.sequences, strict=True)
         total = sum(float(logprob[sequence.loss_mask].sum(dtype=np.float64)) for logprob, sequence in pairs)
         return {"validation_loss": -total / self.tokens}

@@ -130,10 +130,10 @@ def test_the_wheel_works_in_an_environment_of_its_own(elsewhere: Path, tmp_path:
     assert where.startswith(str(elsewhere.parent))
     assert told("cascade", "--version") == "cascade-rl 0.1.0\n"
     told("cascade", "new", "mine")
-    submitted = ("nemo-run", "mine/launcher.py", "--cluster", "example", "--dryrun", "out")
-    told(*submitted, "--backend", "sbatch")
-    assert "mine" in (tmp_path / "out/cascade.yaml").read_text()
     precision = [f"{key}=bfloat16" for key in ("parallel.precision", "rollout.dtype")]
+    submitted = ("nemo-run", "mine/launcher.py", "--cluster", "example", "--dryrun", "out")
+    told(*submitted, "--backend", "sbatch", *precision)
+    assert "mine" in (tmp_path / "out/cascade.yaml").read_text()
     assert "everything fits" in told("cascade", "plan", "mine/launcher.py", *precision)
-    assert "Install cascade-rl[slurm], or submit with --backend sbatch." in told(*submitted, code=2)
+    assert "Install cascade-rl[slurm], or submit with --backend sbatch." in told(*submitted, *precision, code=2)
     assert "Install cascade-rl[cpu] or cascade-rl[cuda]." in told("nemo-run", "mine/launcher.py", code=2)

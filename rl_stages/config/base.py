@@ -45,8 +45,8 @@ class Evaluation(Node):
     reward models, needs no domains.
 
     domains      whose answers are scored
-    prompts_per_domain   held-out prompts of each, one answer to each, or preference pairs of a reward model; all of them
-                 if there are fewer
+    prompts_per_domain   held-out prompts of each, one answer to each, or preference pairs of a reward model; all if
+                 there are fewer
     max_new_tokens   tokens that an answer may have
     temperature  of its samples; 0 is greedy
     heldout_fraction   share of all prompts of RL, preference pairs and lessons that no stage trains on, chosen by a

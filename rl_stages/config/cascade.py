@@ -37,6 +37,7 @@ def stage_class(kind: str) -> type[Stage] | None:
         raise UserError(f"kind {kind}: expected a class under Stage with that `kind` and a `loop`; found {found!r}")
     return found
 
+
 TrackerName = Literal["wandb", "mlflow", "otel"]
 
 

@@ -26,13 +26,13 @@ PROJECT = re.compile(
 NEAR = 120
 MADE = {
     # by a run, in its folder
-    "inputs.json", "lineage.json", "parity.json", "scores.json",
+    "inputs.json", "lineage.json", "mlflow.json", "otel.json", "parity.json", "scores.json", "wandb.json",
     # by a command that is asked to write it
     "certificate.json", "jobs.json", "out/jobs.json", "out/NN_stage.sh", "plan.json",
     # by `cascade eval`
     "OUT/results.json", "OUT/settings.json", "settings.json",
     # by `cascade new`
-    "launcher.py", "mine/launcher.py", "model.json", "reward.py", "test_reward.py",
+    "mine/launcher.py", "test_reward.py",
 }  # fmt: skip
 EXAMPLES = {
     "LAUNCHER.py": "stands for a user's launcher file",

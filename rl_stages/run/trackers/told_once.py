@@ -11,7 +11,7 @@ type Warn = Callable[[int, str], None]
 
 
 class ToldOnce:
-    """A tracker whose id and newest steps are in the stage's folder, in NAME.json.
+    """A tracker whose id and newest steps are in the stage's folder, in a file with its name.
 
     A step is noted before it is told: an attempt that repeats it after a kill tells it no second time. Whatever the
     tracker raises becomes a warning; it is then told nothing more in this attempt, and the next one tells what it
