@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.rl_stages.rewards.swe.grading import TEST_LIMITS, TestRun, grade, run_tests
+from cascade_rl.rl_stages.rewards.swe.grading import TEST_LIMITS, TestRun, grade, hides_a_value, run_tests
 from cascade_rl.rl_stages.rewards.swe.instance import Instance, parse_instance
 from cascade_rl.rl_stages.rewards.swe.other_copies import require_hideable
 from cascade_rl.rl_stages.rewards.swe.repository import Repository, can_be_patched, installed_package
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Report:
-    """How the mutants fared: "kept", "survived", "too many fail", "no outcomes" or "unrepaired"."""
+    """How the mutants fared: "kept", "survived", "too many fail", "no outcomes", "unrepaired", "no value to hide"."""
 
     fates: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
@@ -120,8 +120,9 @@ class TaskMaker:
             return "too many fail", None
         row = self._fields(path, mutation, buggy, failing, run)
         instance = Instance.of(parse_instance(row))
-        repaired = grade(instance, instance.repaired, self._sandbox).score == 1.0
-        return ("kept", row) if repaired else ("unrepaired", None)
+        if grade(instance, instance.repaired, self._sandbox).score != 1.0:
+            return "unrepaired", None
+        return ("kept", row) if hides_a_value(instance, self._sandbox) else ("no value to hide", None)
 
     def _fields(self, path: str, mutation: Mutation, buggy: str, failing: list[str], run: TestRun) -> Row:
         messages = {test: run.outcomes[test].message if test in run.outcomes else "" for test in failing}

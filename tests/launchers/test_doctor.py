@@ -28,6 +28,7 @@ def test_tier_grades_and_attacks(capfd: pytest.CaptureFixture[str]) -> None:
     assert "grading: golden patch: score 1, as expected; wrong patch: score 0, wrong: test_f.py::" in told
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user is tried only by root")
 @pytest.mark.parametrize(("found", "escaped"), [(True, True), (False, False)])
 def test_what_escapes_as_another_user_counts(

@@ -152,6 +152,11 @@ def _learn(exam: Exam, paper: Paper, instance: Instance, sandbox: Sandbox, node:
     exam.learn(paper.wrong(instance, run.results, run.seen))
 
 
+def hides_a_value(instance: Instance, sandbox: Sandbox) -> bool:
+    """Whether a patch that reports outcomes itself must know a value to score 1. Known once the golden patch has."""
+    return any(not seal.is_truth for _, seal in _known(instance, sandbox).exam.seals.values())
+
+
 def applicable(before: Files, after: Files) -> dict[str, str]:
     """The part of a patch that counts: the new text of existing source files that it changes."""
     return {path: text for path, text in after.items() if can_be_patched(path) and before.get(path, text) != text}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ _WITH_ID = (int, float, complex, str, type(None))
 class Expected:
     """A value that a module's tests expect, in `form`. `text` is its place in the box's text, with {} for its number.
 
-    parameter   its part of a test's id in pytest, if it is a parameter
+    parameter   its part of a test's id in pytest, where it is a parameter
     is_truth    whether it is the truth value of an assertion, which can be guessed
     """
 
@@ -88,27 +89,41 @@ def _find(module: ast.Module, name: str) -> Function | None:
 
 def _of(name: str, function: Function, text: _Text) -> Iterator[Expected]:
     """Those of one function."""
-    columns = set()
+    named = _parameters(function) | _assigned(function)
+    compared: set[str] = set()
     for node in ast.walk(function):
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("assertEqual", "assertEquals"):
-            yield from (_literal(name, side, text) for side in _one_literal(node.args[:2]))
-        if isinstance(node, ast.Assert):
-            sides = [_sides(part) for part in ast.walk(node.test)]
-            literals = [side for both in sides for side in _one_literal(both)]
-            names = {side.id for both in sides for side in both if isinstance(side, ast.Name)}
-            columns |= names
-            yield from (_literal(name, side, text) for side in literals)
-            if not literals and not names & _parameters(function).keys():
-                condition = text.of(node.test).replace("{", "{{").replace("}", "}}")
-                whole = f"{{}} == bool(({condition}))"
-                yield Expected(name, text.span(node.test), form(True), whole, is_truth=True)
-    for column, values in _parameters(function).items() if columns else ():
-        if column in columns:
-            yield from (_literal(name, value, text, _id(value)) for value in values)
+        sides = _compared(node)
+        literals = [side for both in sides for side in _one_literal(both)]
+        names = {each for both in sides if not _one_literal(both) for each in _one_name(both, named)}
+        compared |= names
+        yield from (_literal(name, side, text) for side in literals)
+        if isinstance(node, ast.Assert) and not literals and not names:
+            yield _truth(name, node.test, text)
+    for each in sorted(compared):
+        yield from (_literal(name, value, text) for value in named[each])
 
 
-def _literal(function: str, node: ast.expr, text: _Text, parameter: str = "") -> Expected:
-    return Expected(function, text.span(node), form(ast.literal_eval(node)), "{}", parameter)
+def _compared(node: ast.AST) -> list[list[ast.expr]]:
+    """Both sides of each comparison that an assertion makes."""
+    if isinstance(node, ast.Assert):
+        return [both for part in ast.walk(node.test) if (both := _sides(part))]
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("assertEqual", "assertEquals"):
+        return [node.args[:2]]
+    return []
+
+
+def _one_name(sides: Sequence[ast.expr], known: Mapping[str, object]) -> list[str]:
+    names = [side.id for side in sides if isinstance(side, ast.Name) and side.id in known]
+    return names if len(names) == 1 else []
+
+
+def _truth(function: str, condition: ast.expr, text: _Text) -> Expected:
+    escaped = text.of(condition).replace("{", "{{").replace("}", "}}")
+    return Expected(function, text.span(condition), form(True), f"{{}} == bool(({escaped}))", is_truth=True)
+
+
+def _literal(function: str, node: ast.expr, text: _Text) -> Expected:
+    return Expected(function, text.span(node), form(ast.literal_eval(node)), "{}", _id(node))
 
 
 def _sides(node: ast.AST) -> list[ast.expr]:
@@ -140,6 +155,18 @@ def _parameters(function: Function) -> dict[str, list[ast.expr]]:
             rows = [_row(row, len(names)) for row in getattr(table, "elts", ())]
             found |= {name: [row[at] for row in rows if _is_scalar(row[at : at + 1])] for at, name in enumerate(names)}
     return found
+
+
+def _assigned(function: Function) -> dict[str, list[ast.expr]]:
+    """The literals of variables that have no other value, as in `expected = 3`."""
+    found: dict[str, list[ast.expr]] = {}
+    stored: Counter[str] = Counter()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            stored[node.id] += 1
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _is_literal(node.value):
+            found.setdefault(node.targets[0].id, []).append(node.value)
+    return {name: values for name, values in found.items() if len(values) == stored[name]}
 
 
 def _names(node: ast.expr) -> list[str]:

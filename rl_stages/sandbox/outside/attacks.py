@@ -170,7 +170,7 @@ for hide in (memfd, lambda: mapped(-1), lambda: mapped(os.open("/dev/zero", os.O
     except (OSError, ValueError) as error:
         print(error)
 """
-_SMALL = replace(LIMITS, cpu_seconds=2.0, memory_mib=128)
+_SMALL = replace(LIMITS, cpu_seconds=2.0, memory_mib=96)
 _SOCKETS = """
 import socket, time
 held = 0

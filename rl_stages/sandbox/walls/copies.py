@@ -20,7 +20,10 @@ Modules = Mapping[str, Sequence[str]]
 """Python packages and top-level modules by path in their repository, such as `src/pkg` or `six.py`. A package has the
 names of the modules that lie directly in it."""
 
-ARCHIVES = (".whl", ".egg", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".conda")
+ARCHIVES = (
+    *(".whl", ".egg", ".zip", ".pyz", ".pex", ".conda", ".deb", ".rpm"),
+    *(".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst"),
+)
 METADATA = (".dist-info", ".egg-info")
 PROJECT = frozenset((".git", "pyproject.toml", "setup.py", "setup.cfg"))
 DOWNLOADS = ("pip/http", "pip/http-v2")  # their files have names that tell nothing
@@ -164,8 +167,9 @@ def _modules_of(metadata: Path) -> set[str]:
 
 
 def _distribution(path: str) -> str:
-    """`catalogue-2.0.10-py3-none-any.whl` as `catalogue`."""
+    """`catalogue-2.0.10-py3-none-any.whl` and `catalogue.zip` as `catalogue`."""
     name = os.path.basename(path)
+    name = next((name.removesuffix(end) for end in ARCHIVES if name.endswith(end)), name)
     return _normal(re.split(r"-\d|\.(?:dist|egg)-info$|-py3", name)[0])
 
 

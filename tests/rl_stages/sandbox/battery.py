@@ -1,5 +1,5 @@
-"""Runs in a process of its own: `battery.py attacks|client|grades TIER [user|container|old]`, or `battery.py kills
-FIRST COUNT`."""
+"""Runs in a process of its own: `battery.py attacks|client|grades TIER [user|container|old|old root]`, or
+`battery.py kills FIRST COUNT`."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ if __name__ == "__main__":
     else:
         if rest == ["container"]:
             become_container()
-        elif rest and os.geteuid() == 0:
+        elif rest and rest != ["old root"] and os.geteuid() == 0:
             become(USER)
-        lowered = {"landlock_abi": 1} if rest == ["old"] else {}
+        lowered = {"landlock_abi": 1} if rest and rest[0].startswith("old") else {}
         {"attacks": attacks, "client": client, "grades": grades}[name](Tier(first), **lowered)

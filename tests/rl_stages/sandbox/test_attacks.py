@@ -25,10 +25,12 @@ PLACES = [
     ("root", Tier.NAMESPACES),
     ("user", Tier.NAMESPACES),
     ("root", Tier.NAMESPACES_WITHOUT_PROC),
+    ("user", Tier.NAMESPACES_WITHOUT_PROC),
     ("root", Tier.LANDLOCK),
     ("user", Tier.LANDLOCK),
     ("container", Tier.LANDLOCK),
     ("old", Tier.LANDLOCK),  # a user, with the first version of Landlock
+    ("old root", Tier.LANDLOCK),
 ]
 if not IS_ROOT:
     PLACES = [*(("user", tier) for tier in Tier), ("old", Tier.LANDLOCK)]
@@ -83,7 +85,7 @@ def outcomes() -> dict[Place, dict[str, str | None] | str]:
 def test_attack_is_contained(attack: str, place: Place, outcomes: dict[Place, dict[str, str | None] | str]) -> None:
     found = outcomes[place]
     if isinstance(found, str):
-        assert place[1] is not Tier.LANDLOCK, found
+        assert any(isinstance(other, dict) for other in outcomes.values()), found
         warnings.warn(f"NOT TESTED: {place[1]} as {place[0]}: {found}", stacklevel=1)
         pytest.skip(found)
     assert found[attack] is None, found[attack]

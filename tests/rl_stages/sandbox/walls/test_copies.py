@@ -24,6 +24,7 @@ FILES = [
     *(f"anywhere/pack/{name}.py" for name in ("one", "two", "three")),
     *(f"elsewhere/pack/{name}.py" for name in ("a", "b")),
     *(f"wheels/{name}" for name in ("pack_age-2.0-py3-none-any.whl", "single-1.0.tar.gz", "kept-1.0.zip")),
+    *(f"wheels/{name}" for name in ("pack.zip", "pack-2.0.tar.zst", "package.zip")),
     "cache/pip/http-v2/0/1",
     "cache/uv/archive-v0/x/pack/__init__.py",
     "cache/uv/archive-v0/x/pack-3.0.dist-info/METADATA",
@@ -51,6 +52,7 @@ def test_every_copy_of_a_package_is_found_and_nothing_else(root, path):
         *(f"{SITE}/pack", f"{SITE}/Pack_Age-2.0.dist-info", f"{SITE}/pip/_vendor/pack"),
         *(f"{OTHER}/pack", f"{OTHER}/pack-1.0.egg-info"),
         *("work", "project/src/pack", "anywhere/pack", "wheels/pack_age-2.0-py3-none-any.whl"),
+        *("wheels/pack.zip", "wheels/pack-2.0.tar.zst"),
         *("cache/pip/http-v2", "cache/uv/archive-v0/x/pack", "cache/uv/archive-v0/x/pack-3.0.dist-info"),
     }
 
