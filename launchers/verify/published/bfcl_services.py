@@ -25,8 +25,8 @@ MOST_SECONDS = 300
 
 
 def cases(folder: Path) -> Iterator[Case]:
-    for data in folder.glob("bfcl_eval/data"):
-        asked = list(_asked(data))
+    for checker in folder.glob("bfcl_eval/eval_checker"):
+        asked = list(_asked(checker.with_name("data")))
         command = (sys.executable, "-m", bfcl_states.__name__, str(folder))
         lines = "".join(f"{line}\n" for line, _ in asked)
         found = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=MOST_SECONDS, check=True)
