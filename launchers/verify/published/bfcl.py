@@ -36,11 +36,10 @@ def cases(folder: Path) -> Iterator[Case]:
 
 def of_row(name: str, row: Row, calls: list[Call]) -> Iterator[Case]:
     """The right calls, and wrong ones."""
-    expected = {"type": "function_call_batch", "calls": [_wanted(call) for call in calls]}
-    task = _task(row, expected)
-    yield Case(name, row["id"], task, (_said(calls),), 1.0)
-    for number, wrong in enumerate(_perturbed(calls)):
-        yield Case(f"{name}, perturbed", f"{row['id']}/{number}", task, (_said(wrong),), 0.0)
+    task = expecting(row, calls)
+    yield Case(name, row["id"], task, (said(calls),), 1.0)
+    for number, wrong in enumerate(perturbed(calls)):
+        yield Case(f"{name}, perturbed", f"{row['id']}/{number}", task, (said(wrong),), 0.0)
 
 
 def _without_call(name: str, row: Row) -> Iterator[Case]:
@@ -48,10 +47,10 @@ def _without_call(name: str, row: Row) -> Iterator[Case]:
     if tools:
         task = _task(row, {"type": "message"})
         yield Case(name, row["id"], task, ("None of the functions does that.",), 1.0)
-        yield Case(f"{name}, perturbed", row["id"], task, (_said([{"name": tools[0]["name"], "arguments": {}}]),), 0.0)
+        yield Case(f"{name}, perturbed", row["id"], task, (said([{"name": tools[0]["name"], "arguments": {}}]),), 0.0)
 
 
-def _perturbed(calls: list[Call]) -> Iterator[list[Call]]:
+def perturbed(calls: list[Call]) -> Iterator[list[Call]]:
     """Without a call, with one twice, with another name, and with another value of the first argument."""
     first, *others = calls
     yield others
@@ -89,8 +88,13 @@ def _wanted(call: Call) -> Row:
     return {"type": "function_call", "name": call["name"], "arguments": json.dumps(call["arguments"])}
 
 
-def _said(calls: list[Call]) -> str:
+def said(calls: list[Call]) -> str:
     return "\n".join(f"<tool_call>{json.dumps(call)}</tool_call>" for call in calls) or "No call."
+
+
+def expecting(row: Row, calls: list[Call]) -> Row:
+    """The row of `tool_call` that expects `calls`."""
+    return _task(row, {"type": "function_call_batch", "calls": [_wanted(call) for call in calls]})
 
 
 def _task(row: Row, expected: Row) -> Row:

@@ -18,11 +18,13 @@ from cascade_rl.launchers.verify.answers import Given, Name
 from cascade_rl.launchers.verify.matching import Pair
 from cascade_rl.launchers.verify.published import (
     bfcl,
+    bfcl_services,
     bfcl_turns,
     gym_tests,
     human_eval,
     instructions,
     math_pairs,
+    reasoning_datasets,
     recorded,
     schema_suite,
     yaml_scalars,
@@ -43,12 +45,25 @@ SOURCES = (
         | {"gpqa_diamond, its tests": 0.66, "ifbench, its tests": 0.88, "math_with_judge, its tests": 0.8}
         | {"single_step_tool_use_with_argument_comparison, its tests": 0.83, "workplace_assistant, its tests": 0.5},
     ),
-    Source("bfcl-eval", together(bfcl.cases, bfcl_turns.cases)),
+    Source(
+        "bfcl-eval",
+        together(bfcl.cases, bfcl_turns.cases, bfcl_services.cases),
+        {
+            f"multi_turn_base, states {kind}": share
+            for kind, share in (
+                ("in reverse", 0.46),
+                ("with another name", 0.98),
+                ("with another value", 0.95),
+                ("without a call", 0.99),
+            )
+        },
+    ),
     Source(
         "math-verify",
         math_pairs.cases,
         {"test_all": 0.9, "test_boxed": 0.0, "test_numina_cases": 0.95, "test_yujianll": 0.92},
     ),
+    Source("reasoning-gym", reasoning_datasets.cases),
     Source("human-eval", human_eval.cases),
     Source("if-verifiable", instructions.cases, {"ifbench": 0.95, "ifeval": 0.99}),
     Source(

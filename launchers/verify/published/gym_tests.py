@@ -15,9 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cascade_rl.launchers.verify.published import gym_recorder
 from cascade_rl.launchers.verify.published.case import Case
 from cascade_rl.launchers.verify.published.recorded import domain_of, has_rules, said_in
+from cascade_rl.launchers.verify.published.upstream import gym_recorder
 
 MOST_SECONDS = 120
 PROMPT = {"input": [{"role": "user", "content": "(not in the test)"}]}

@@ -15,9 +15,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from cascade_rl.launchers.verify.published import upstream_checks
 from cascade_rl.launchers.verify.published.case import Case, asking
-from cascade_rl.launchers.verify.published.upstream_checks import Question
+from cascade_rl.launchers.verify.published.upstream import if_checkers
+from cascade_rl.launchers.verify.published.upstream.if_checkers import Question
 from cascade_rl.rl_stages.tasks.domains import DOMAINS
 
 LESSONS, SHARED = 200, 10
@@ -54,7 +54,7 @@ def _of_lessons(responses: Sequence[str]) -> Iterator[Question]:
 
 def _asked(folder: Path, questions: Sequence[Question]) -> list[bool | None]:
     """Upstream's verdicts. CalledProcessError if its checkers raise."""
-    command = (sys.executable, "-m", upstream_checks.__name__, str(folder))
+    command = (sys.executable, "-m", if_checkers.__name__, str(folder))
     asked = "".join(json.dumps(question) + "\n" for question in questions)
     found = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=MOST_SECONDS, check=True)
     return [json.loads(line) for line in found.stdout.splitlines()]

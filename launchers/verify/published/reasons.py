@@ -59,6 +59,11 @@ BY_UPSTREAM = (
     ("ifbench", "custom:csv_city", "upstream counts empty lines at the end as rows"),
     ("ifeval", "change_case:english_", "langdetect takes short texts, and capitals, for other languages"),
 )
+NO_TRACE = "the row's last state and what was returned are the same: BFCL reads no calls"
+BY_STATES = (
+    ("in reverse", "calls match", "a batch of calls has no order here, as in Gym; these calls depend on each other"),
+    *((kind, "", NO_TRACE) for kind in ("without a call", "with another name", "with another value")),
+)
 CONTRADICTION = "the answer contradicts itself"
 REASONS = (
     Reason("nemo-gym", "structured_outputs", "", "the wheel has the rollout without its schema"),
@@ -66,6 +71,7 @@ REASONS = (
     Reason("nemo-gym", "gpqa_diamond", "'options'", "the wheel has the rollout without its options"),
     Reason("nemo-gym", "mcqa", "C against C", "a letter beside its option's text, in a box, is an answer"),
     *(Reason("nemo-gym", f"{group}, its tests", told, why) for group, told, why in TESTS_OF_GYM),
+    *(Reason("bfcl-eval", f"multi_turn_base, states {kind}", told, why) for kind, told, why in BY_STATES),
     Reason("math-verify", "test_all", "x = 5+5+1 =", CONTRADICTION),
     Reason("math-verify", "test_all", "z = 3+3 = 2 against", CONTRADICTION),
     Reason("math-verify", "test_all", "x=1/3\\approx1.3", CONTRADICTION),
