@@ -174,7 +174,6 @@ class RolloutConfig:
             if not getattr(self, name) > 0:
                 raise UserError(f"rollout.{name}: expected more than 0, found {getattr(self, name)}.")
 
-
     def keeps_prefixes(self, moe: bool) -> bool:
         """Whether an engine that can, keeps prefixes of its requests for later ones. On CUDA vLLM keeps the experts of
         each cached block, and returns experts only if it keeps prefixes."""
