@@ -112,7 +112,7 @@ def _patch_uneven_collectives() -> None:
 
 
 def _patch_adam_step_state() -> None:
-    """A fully reshardable checkpoint expects Transformer Engine's Adam, which has no per-parameter "step"."""
+    """Megatron reads checkpoints for Transformer Engine's Adam, which has no per-parameter "step"."""
     from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
     set_states = DistributedOptimizer._set_main_param_and_optimizer_states

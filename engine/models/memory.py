@@ -17,13 +17,11 @@ class StateBytes:
     gradients  one float32 buffer
     optimizer  Adam's two float32 moments, and a float32 copy of weights in another dtype; sharded over the data
                parallel ranks (for experts, over the expert data parallel ranks)
-    largest    gradient buffer; experts have one of their own if they are cut otherwise than the rest
     """
 
     weights: int
     gradients: int
     optimizer: int
-    largest: int
 
     @property
     def total(self) -> int:
@@ -45,11 +43,9 @@ def state_bytes(shards: Iterable[Shard], place: Place, itemsize: int) -> StateBy
         else:
             experts += numbers
     per_number = 2 * FLOAT32 + (FLOAT32 if itemsize < FLOAT32 else 0)
-    separate = place.expert.size > 1 or place.expert_tensor.size != place.tensor.size
     shared = math.ceil(dense / place.data.size) + math.ceil(experts / place.expert_data.size)
     return StateBytes(
         weights=itemsize * (dense + experts) + FLOAT32 * biases,
         gradients=FLOAT32 * (dense + experts),
         optimizer=per_number * shared,
-        largest=FLOAT32 * (max(dense, experts) if separate else dense + experts),
     )

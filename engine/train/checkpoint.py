@@ -23,9 +23,9 @@ from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQu
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.engine.models.hf_config import HfConfig
+from cascade_rl.engine.train.optimizer_state import Held, held, put_back, stored
 from cascade_rl.engine.train.trainer import Trainer
 
-SHARDING = "fully_reshardable"
 _NOT_THE_MODEL = {"transformers_version", "dtype", "torch_dtype", "_name_or_path"}
 
 
@@ -45,7 +45,7 @@ class CheckpointWriter:
         """
         self.finish()
         request = dist_checkpointing.save(
-            _sharded(trainer, loading=False),
+            _sharded(trainer, _held(trainer)) | {"updates": _updates(trainer)},
             str(folder),
             async_sharded_save=True,
             async_strategy="mcore",
@@ -96,26 +96,27 @@ def load(trainer: Trainer, folder: Path) -> None:
     Raises UserError if the checkpoint is of another model.
     """
     _check_model(trainer.hf_config, folder)
-    state = dist_checkpointing.load(_sharded(trainer, loading=True), str(folder))
+    found = [[one.emptied() for one in part] for part in _held(trainer)]
+    state = dist_checkpointing.load(_sharded(trainer, found), str(folder))
     trainer.module.load_state_dict(state["model"])
-    for number, part in enumerate(_parts(trainer)):
-        part.load_parameter_state_from_fully_reshardable(state["moments"][number])
+    for part, numbers in zip(_parts(trainer), found, strict=True):
+        put_back(part, numbers)
         _set_updates(part, state["updates"])
 
 
-def _sharded(trainer: Trainer, *, loading: bool) -> dict[str, Any]:
+def _held(trainer: Trainer) -> list[list[Held]]:
     _prime_adam(trainer)
+    return [list(held(part)) for part in _parts(trainer)]
+
+
+def _sharded(trainer: Trainer, found: list[list[Held]]) -> dict[str, Any]:
+    """The state to write or to read, where that of the optimizers is in the memory of `found`."""
     metadata = {
-        "distrib_optim_sharding_type": SHARDING,
         "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
         "singleton_local_shards": False,
     }
     model = trainer.module.sharded_state_dict(metadata=metadata)
-    moments = {
-        number: part.sharded_param_state_fully_reshardable(model, loading, metadata)
-        for number, part in enumerate(_parts(trainer))
-    }
-    return {"model": model, "moments": moments} | ({} if loading else {"updates": _updates(trainer)})
+    return {"model": model, "optimizer": [stored(part, model) for part in found]}
 
 
 def _identity(hf_config: HfConfig) -> HfConfig:

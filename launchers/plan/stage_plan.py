@@ -213,7 +213,6 @@ def _memory_of(setting: Setting, rank: int) -> dict[str, Terms]:
     phases["train"] = {**held, **trainer.training(), **asleep, **judge_asleep}
     if setting.has_engines:
         phases["refit"] = {**held, **kept, **trainer.refit(), **awake, **setting.worker.refit(), **judge_asleep}
-    phases["checkpoint"] = {**held, **kept, **trainer.checkpoint(), **asleep, **judge_asleep}
     return phases
 
 
@@ -280,8 +279,8 @@ def _evaluation(setting: Setting) -> float:
 def _host_bytes(setting: Setting) -> float:
     model, layout, gpus = setting.model, setting.layout, min(setting.layout.nproc, setting.gpu.gpus_per_node)
     samples = sample_host_bytes(model, setting.stage, layout, setting.work)
-    gathered = checkpoint_host_bytes(model.state(0, layout.nproc, layout.parallel))
-    return gpus * (samples + gathered) + judge_host_bytes(setting.stage, setting.worker, gpus)
+    checkpoint = checkpoint_host_bytes(model.state(0, layout.nproc, layout.parallel))
+    return gpus * (samples + checkpoint) + judge_host_bytes(setting.stage, setting.worker, gpus)
 
 
 def _sandbox_core_seconds(setting: Setting) -> float:

@@ -52,6 +52,6 @@ def sample_bytes(model: Model, layout: Layout) -> int:
 
 
 def checkpoint_host_bytes(state: StateBytes) -> int:
-    """Bytes of host memory of each rank while a checkpoint is taken: weights and moments of its model shard in float32,
-    and two copies of the buffer that is being gathered (`get_parameter_state_dp_zero` of Megatron-Core 0.19)."""
-    return 3 * state.gradients + 2 * state.largest
+    """Bytes of host memory of a rank while a checkpoint is written behind the training: a copy of what it stores
+    (engine/train/optimizer_state.py). One rank of each data parallel group stores the weights; all are counted."""
+    return state.weights + state.optimizer

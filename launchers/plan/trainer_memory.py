@@ -90,11 +90,6 @@ class TrainerRank:
         """What torch's allocator cannot give back after a step: blocks that outlive it lie among those that do not."""
         return {"cached": self.assumed.cached * sum(self.training().values())}
 
-    def checkpoint(self) -> Terms:
-        """Megatron gathers the weights and moments of each gradient buffer on all of its ranks, one after the other
-        (its `get_parameter_state_dp_zero`, of the sharding "fully_reshardable")."""
-        return {"gathered": self._state.largest}
-
     def refit(self) -> Terms:
         return {"buckets": ROUNDS_IN_FLIGHT * BUCKET_BYTES}
 

@@ -26,7 +26,7 @@ WHEEL = os.environ.get("CASCADE_TRANSFORMER_ENGINE")  # the folder that it was u
 LAUNCHERS = ("cascade2_30b_a3b", "cascade1_8b", "cascade1_8b_thinking", "cascade1_14b")
 CARDS = ("h100", "b200")
 DTYPES = ("bfloat16", "float32")
-SAID = {"FusedAttention": "cuDNN", "FlashAttention": "FlashAttention", "UnfusedDotProductAttention": "unfused"}
+SAID = {"fused": "cuDNN", "flash": "FlashAttention", "unfused": "unfused"}
 HEAD = """# Attention on a GPU
 
 The trainer's attention is Transformer Engine's. Which of its backends runs depends on dtype, card and layout; where

@@ -33,7 +33,6 @@ MARKS = {"sequence_parallel": False, "allreduce": True, "tensor_model_parallel":
 NANO = {"hybrid_override_pattern": "ME*-", "num_hidden_layers": 4}
 MODELS = {"nemotron_3_nano_30b_a3b": NANO, "qwen3_8b": {"num_hidden_layers": 1}}
 WORLD = 64
-NAMES = ("FlashAttention", "FusedAttention", "UnfusedDotProductAttention")
 
 
 class _Compiled(types.ModuleType):
@@ -76,22 +75,15 @@ def _enumerations(sources: Path) -> dict[str, type[IntEnum]]:
 
 
 def allowed(capability: tuple[int, int], dtype: str, attention: dict[str, Any]) -> list[str]:
-    """The backends that `get_attention_backend` leaves, the one that runs first."""
+    """The backends that `get_attention_backend` leaves on such a card, the one that runs first."""
     from transformer_engine.pytorch.attention.dot_product_attention import utils
+
+    from cascade_rl.engine.backend.cards import attention_backends
 
     utils.get_cudnn_version = lambda: CUDNN
     utils.get_device_compute_capability = lambda: capability
     utils._get_fused_attn_backend = lambda **_: (int(utils.FusedAttnBackend["F16_arbitrary_seqlen"]), "")
-    parameters = utils.AttentionParams(
-        qkv_dtype=getattr(torch, dtype),
-        qkv_layout="thd_thd_thd",
-        attn_mask_type="padding_causal",
-        window_size=(-1, 0),
-        **attention,
-    )
-    flash, _, fused, _, unfused, left = utils.get_attention_backend(parameters)
-    chosen = [name for name, used in zip(NAMES, (flash, fused, unfused), strict=True) if used]
-    return chosen + [name for name, used in zip(NAMES, left, strict=True) if used and name not in chosen]
+    return attention_backends(getattr(torch, dtype), **attention)
 
 
 def parameters(name: str, provider: type) -> dict[str, list[Any]]:

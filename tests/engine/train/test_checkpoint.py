@@ -11,6 +11,8 @@ import numpy as np
 import psutil
 import pytest
 import torch
+import torch.distributed as dist
+from megatron.core import dist_checkpointing
 
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.errors import UserError
@@ -53,8 +55,28 @@ def save(hf: dict, folder: Path) -> tuple[State, State]:
     ids = np.random.default_rng(0).integers(0, tiny.VOCABULARY, (4, 12))
     for step in range(2):
         trainer.update([TrainSequence(row, np.ones(11, np.bool_)) for row in ids], SftLoss(), step)
-    checkpoint.save(trainer, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("all_gather", "all_gather_into_tensor", "gather"):
+            patch.setattr(dist, name, _refused)
+        checkpoint.save(trainer, folder)
     return start, state_of(trainer)
+
+
+def _refused(*_: Any, **__: Any) -> None:
+    raise AssertionError("a checkpoint gathered tensors")
+
+
+def save_as_megatron(hf: dict, folder: Path) -> State:
+    """As a version of Cascade that gathered the state of the optimizer."""
+    trainer = new_trainer(hf, EP2, seed=1)
+    ids = np.random.default_rng(0).integers(0, tiny.VOCABULARY, (4, 12))
+    trainer.update([TrainSequence(row, np.ones(11, np.bool_)) for row in ids], SftLoss(), 0)
+    model = trainer.module.sharded_state_dict(metadata={"singleton_local_shards": False})
+    parts = trainer.optimizer.chained_optimizers
+    gathered = {i: part.sharded_param_state_fully_reshardable(model, False, {}) for i, part in enumerate(parts)}
+    state = {"model": model, "moments": gathered, "updates": 1}
+    dist_checkpointing.save(state, str(folder), content_metadata={"model": checkpoint._identity(hf)})
+    return state_of(trainer)
 
 
 def load(hf: dict, folder: Path, parallel: ParallelConfig) -> tuple[State, list[int]]:
@@ -85,6 +107,12 @@ def test_every_rank_gets_back_its_state(hf_config: dict, saved: tuple[Path, list
         assert [name for name, tensor in start.items() if torch.equal(found[name], tensor)] == []  # it had moved
         assert {float(tensor) for name, tensor in found.items() if name.endswith(".step")} == {2.0}
         assert len(set(steps)) == len(steps) > 1  # a shared counter would count every parameter
+
+
+def test_what_megatron_gathered_is_read(hf_config: dict, tmp_path: Path) -> None:
+    expected = run_ranks(2, save_as_megatron, hf_config, tmp_path)
+    for written, (found, _) in zip(expected, run_ranks(2, load, hf_config, tmp_path, EP2), strict=True):
+        assert [name for name, tensor in written.items() if not torch.equal(found[name], tensor)] == []
 
 
 BATCH_SEED = 5

@@ -68,3 +68,20 @@ def test_bytes_are_those_of_storages_that_are_alive(card: FakeCard) -> None:
     assert card.memory.held == 0
     one = torch.empty(1, device=CARD)
     assert card.memory.held == 512 >= one.nbytes
+
+
+def test_a_storage_that_is_emptied_counts_no_more(card: FakeCard) -> None:
+    """As Megatron does with outputs that it computes again."""
+    rows = torch.empty(1000, HIDDEN, device=CARD)
+    card.memory.resize(rows.untyped_storage(), 0)
+    assert (card.memory.held, card.memory.peak) == (0, 4 * 1000 * HIDDEN)
+    card.memory.resize(rows.untyped_storage(), 600)
+    assert card.memory.held == 1024
+    del rows
+    assert card.memory.held == 0
+
+
+def test_unknown_numbers_are_not_zero(card: FakeCard) -> None:
+    """So that each row has a gradient, and the number of those that have is known."""
+    gradient = torch.empty(6, 2, device=CARD)
+    assert (gradient != 0).any(1).nonzero().shape == (6, 1)
