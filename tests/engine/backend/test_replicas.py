@@ -82,7 +82,7 @@ def scattered() -> Found:
         with counted() as got:
             found.values.append(plain(replicas.scatter(lambda: values)))
         found.bytes.append(sum(got))
-        found.kept.append(len(replicas._held))
+        found.kept.append(len(replicas.held))
 
     turn(shares)
     again = [each | {"advantage": np.ones(1000, np.float32)} for each in shares]
