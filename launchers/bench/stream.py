@@ -2,24 +2,30 @@
 
 The ranks are threads that run the product's own functions over a wire that counts (counting_wire.py): samples are told,
 log-probs are read and come back, the update gets its values. Models, the packing of micro-batches and the sockets are
-left out. Beside it, the same step as if every rank got everything. Seconds are those of a processor.
+left out. Beside it, the same step as if every rank got everything; and a few samples over real sockets to one other
+process. Seconds are those of a processor.
 """
 
 import json
+import multiprocessing
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.table import Table
 
 from cascade_rl.engine import models
-from cascade_rl.engine.backend.ranks import from_rank0
+from cascade_rl.engine.backend.process_groups import join_ranks
+from cascade_rl.engine.backend.ranks import barrier, from_rank0
 from cascade_rl.engine.backend.replicas import Replicas
 from cascade_rl.engine.core.rollouts import Rollout
 from cascade_rl.engine.core.settings import ParallelConfig
@@ -30,6 +36,7 @@ from cascade_rl.engine.train import trainer
 from cascade_rl.engine.train.planner import Plan, plan_micro_batches
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.launchers.bench.counting_wire import CountingWire
+from cascade_rl.launchers.local.held_port import held_port
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.scoring.scored_sample import Sample
@@ -37,6 +44,7 @@ from cascade_rl.rl_stages.scoring.scored_sample import Sample
 HF = models.read_config(Path(models.__file__).parent / "published/nemotron_3_nano_30b_a3b")
 PARALLEL = ParallelConfig(tensor=4, context=4, expert=16, sequence=True)  # short stages of cascade2_30b_a3b.py, H100
 REPLICA = PARALLEL.tensor * PARALLEL.context
+ON_SOCKETS = 64  # samples
 PROMPT, TOKENS, MOE_LAYERS, TOP_K, CHARACTERS = 1024, 49_152, 23, 6, 4  # the last: of a token's text
 
 
@@ -77,6 +85,7 @@ def run(json_path: Path | None, machine: str, ranks: int, samples: int) -> int:
     begun = time.process_time()
     _plan([TOKENS - 1] * samples, ranks)
     plan_s = time.process_time() - begun
+    wire = dict(zip(("send", "receive"), _over_sockets(), strict=True))
     table = Table("arrays go", "rank", "GB received", "GB sent", "GB held", "s", title=_title(ranks, samples))
     for way, costs in found.items():
         for rank, cost in costs.items():
@@ -84,9 +93,17 @@ def run(json_path: Path | None, machine: str, ranks: int, samples: int) -> int:
     console = Console(highlight=False)
     console.print(table)
     console.print(f"and {plan_s:.2f} s for the plan on every rank, twice a step, on {machine}")
+    console.print("over sockets, s/GB: " + ", ".join(f"{name} {value:.2f}" for name, value in wire.items()))
     if json_path:
         costs = {way: {rank: asdict(cost) for rank, cost in of.items()} for way, of in found.items()}
-        told = {"machine": machine, "ranks": ranks, "samples": samples, "tokens": TOKENS, "plan_s": plan_s}
+        told = {
+            "machine": machine,
+            "ranks": ranks,
+            "samples": samples,
+            "tokens": TOKENS,
+            "plan_s": plan_s,
+            "s_per_gb": wire,
+        }
         json_path.write_text(json.dumps(told | {"step": costs}, indent=2) + "\n")
     return 0
 
@@ -148,6 +165,32 @@ def _to_all(batch: Batch, rank: int) -> int:
     from_rank0(lambda: [(sample.text, sample.verdict) for sample in batch.samples])
     from_rank0(lambda: [_logprobs(sequence) for sequence in batch.sequences])
     return batch.bytes
+
+
+def _over_sockets() -> list[float]:
+    """Seconds per gigabyte of rank 0, and of the other rank, which is a replica."""
+    fork, batch = multiprocessing.get_context("fork"), _batch(ON_SOCKETS)
+
+    def rank_main(rank: int, port: int, writer: Connection) -> None:
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        join_ranks()
+        replicas = Replicas(rank)
+        replicas.scatter(lambda: [None, None])  # the ranks tell each other their replicas
+        begun = time.process_time()
+        replicas.scatter(lambda: [None, batch.sequences])
+        writer.send((time.process_time() - begun) / (batch.bytes / 1e9))
+        barrier()
+        torch.distributed.destroy_process_group()
+
+    pipes = [fork.Pipe(duplex=False) for _ in range(2)]
+    with held_port() as port:
+        ranks = [fork.Process(target=rank_main, args=(rank, port, writer)) for rank, (_, writer) in enumerate(pipes)]
+        for process in ranks:
+            process.start()
+        found = [reader.recv() for reader, _ in pipes]
+    for process in ranks:
+        process.join()
+    return found
 
 
 def _plan(lengths: Sequence[int], ranks: int) -> Plan:
