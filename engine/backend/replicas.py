@@ -41,12 +41,16 @@ class Parcel:
 
 
 class Replicas:
-    """The replicas of a job. `own` is the number of the replica of this rank; that of rank 0 is 0."""
+    """The replicas of a job.
+
+    own   number of the replica of this rank; that of rank 0 is 0
+    held  the arrays that this rank has from rank 0, by rank 0's numbers
+    """
 
     def __init__(self, own: int) -> None:
         self.own = own
         self._sent = Sent()
-        self._held: dict[int, np.ndarray] = {}
+        self.held: dict[int, np.ndarray] = {}
 
     def scatter[T](self, produce: Callable[[], Sequence[T]]) -> T:
         """Of the values that `produce()` returns on rank 0, one for each replica, that of this rank's. Collective.
@@ -105,11 +109,11 @@ class Replicas:
 
     def _opened(self, parcel: Parcel, give: Pass) -> Any:
         for number in parcel.gone:
-            del self._held[number]
+            del self.held[number]
         sizes = [dtype.itemsize * math.prod(shape) for _, dtype, shape in parcel.follow]
         for (number, dtype, shape), array in zip(parcel.follow, receive(sizes, give), strict=True):
-            self._held[number] = array.view(dtype).reshape(shape)
-        return _Reader(parcel.pickled, self._held).load()
+            self.held[number] = array.view(dtype).reshape(shape)
+        return _Reader(parcel.pickled, self.held).load()
 
     def _back(self, rank: int, told: Outline, mine: Any) -> Any:
         return filled(told, partial(dist.recv, src=rank, group=control_group())) if rank else mine

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -195,8 +195,8 @@ class Trainer:
         parts = _parts(sequences, updates) if is_rank0() else []
         denominators = from_rank0(lambda: [loss.denominator(part) for part in parts])
         taken = [
-            self._optimizer_step(part, loss, denominator, step)
-            for part, denominator in zip_longest(parts, denominators, fillvalue=())
+            self._optimizer_step(parts[place] if parts else [], loss, denominator, step)
+            for place, denominator in enumerate(denominators)
             if denominator
         ]
         self._gather_weights()

@@ -1,52 +1,44 @@
 """`cascade bench control`: what the ranks of a large job cost each other beside their work, on one machine.
 
 The members of a refit are threads that run the product's own functions over a store that counts. Only their connections
-are left out. A plan and a step's rollouts are measured in processes of their own. Seconds are those of a processor.
+are left out. A plan is measured in a process of its own. Seconds are those of a processor.
 """
 
 import json
 import multiprocessing
-import os
 import resource
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from cascade_rl.engine import models
-from cascade_rl.engine.backend.process_groups import join_ranks
-from cascade_rl.engine.core.rollouts import Rollout
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models.hf_config import HfConfig
 from cascade_rl.engine.models.name_map import Cut
 from cascade_rl.engine.refit import group
 from cascade_rl.engine.refit.plan import Member, Plan
 from cascade_rl.engine.refit.vllm_map import WorkerPlace, worker_shards
-from cascade_rl.engine.sync.sampler import sample
 from cascade_rl.launchers.bench.counting_store import CountingStore
-from cascade_rl.launchers.local.held_port import held_port
 
 NANO = Path(models.__file__).parent / "published/nemotron_3_nano_30b_a3b"
 PARALLEL = ParallelConfig(tensor=4, context=4, expert=16, sequence=True)  # short stages of cascade2_30b_a3b.py, H100
 WORKERS, CARDS_PER_NODE = 4, 8  # of an engine, of a node
 SPREAD_S = 1.0  # between the first worker that has its weights and the last
-SAMPLES, PROMPT, ANSWER, MOE_LAYERS, TOP_K, EXPERTS = 32, 1024, 16_000, 23, 6, 128
 CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class Cost:
     """seconds     of the member for which they are most
-    megabytes   what it holds for a plan, what it moves at the store, or its arrays of the rollouts
+    megabytes   what it holds for a plan, or what it moves at the store
     operations  at the store, for a meeting and one refit: of the member with most of them, and of all members
     """
 
@@ -150,13 +142,10 @@ def measure(ranks: int) -> Mapping[str, Cost]:
     meeting = Meeting(models.read_config(NANO), ranks)
     meeting.run()
     store, (meet, judge) = meeting.store, map(max, zip(*meeting.seconds, strict=True))
-    sender, receiver = _on_two_ranks(_share_rollouts)
     return {
         "plan, once": _in_a_process(_plan, meeting.planned),
         "meeting, once": Cost(meet, store.megabytes(), *store.most_and_all()),
         "verdicts, each refit": Cost(judge, 0.0),
-        f"{SAMPLES} rollouts, rank 0": sender,
-        f"{SAMPLES} rollouts, any other rank": receiver,
     }
 
 
@@ -178,38 +167,6 @@ def _plan(
     return Cost(time.process_time() - begun, _resident() - before)
 
 
-def _share_rollouts() -> Cost:
-    """Of a batch that rank 0 has sampled."""
-    rollouts = _rollouts() if os.environ["RANK"] == "0" else []
-    batch: Any = mock.Mock(collect=lambda: True, in_order=lambda: rollouts) if rollouts else None
-    begun = time.process_time()
-    shared = sample(batch, mock.Mock())
-    assert len(shared) == SAMPLES
-    return Cost(time.process_time() - begun, sum(_bytes(rollout) for rollout in shared) / 1e6)
-
-
-def _rollouts() -> list[Rollout]:
-    rng = np.random.default_rng(0)
-    length = PROMPT + ANSWER - 1
-    return [
-        Rollout(
-            id=f"if_rl/1/{number}",
-            prompt_ids=rng.integers(0, 131_072, PROMPT),
-            token_ids=rng.integers(0, 131_072, ANSWER),
-            logprobs=rng.normal(size=ANSWER).astype(np.float32),
-            routes=rng.integers(0, EXPERTS, (length, MOE_LAYERS, TOP_K)).astype(np.int16),
-            versions=((1, 0),),
-            finish="stop",
-        )
-        for number in range(SAMPLES)
-    ]
-
-
-def _bytes(rollout: Rollout) -> int:
-    arrays = rollout.prompt_ids, rollout.token_ids, rollout.logprobs, rollout.routes
-    return sum(array.nbytes for array in arrays if array is not None)
-
-
 def _resident() -> float:
     """Most megabytes that this process has held."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
@@ -222,26 +179,3 @@ def _in_a_process(work: Callable[..., Cost], arguments: tuple) -> Cost:
     found = reader.recv()
     process.join()
     return found
-
-
-def _on_two_ranks(work: Callable[[], Cost]) -> list[Cost]:
-    fork = multiprocessing.get_context("fork")
-    readers, processes = [], []
-    with held_port() as port:
-        for rank in range(2):
-            reader, writer = fork.Pipe(duplex=False)
-            processes.append(fork.Process(target=_rank, args=(work, port, rank, writer)))
-            processes[-1].start()
-            readers.append(reader)
-        found = [reader.recv() for reader in readers]
-    for process in processes:
-        process.join()
-    return found
-
-
-def _rank(work: Callable[[], Cost], port: int, rank: int, writer: Connection) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    join_ranks()
-    writer.send(work())
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()

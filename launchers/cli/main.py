@@ -71,7 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     doctor = _command(commands, "doctor", _doctor, fit, "Exit code 1 if an attack is not contained.")
     minutes = "check cards instead, ending with a training step, a refit and a generation; exit codes: docs/gpu.md"
     doctor.add_argument("--gpu", action="store_true", help=minutes)
-    _add_benches(commands.add_parser("bench", help="Measure speed: step, control, kernels, packing, refit, verify"))
+    _add_benches(
+        commands.add_parser("bench", help="Measure speed: step, control, kernels, packing, refit, stream, verify")
+    )
     return parser
 
 
@@ -149,6 +151,11 @@ def _add_benches(parser: argparse.ArgumentParser) -> None:
     _bench(benches, "kernels", _bench_kernels, "Time the log-prob and KL ops against their baselines")
     _bench(benches, "packing", _bench_packing, "Compare the batch planner with two packing algorithms")
     _bench(benches, "refit", _bench_refit, "Measure bytes and time of a refit against gather-and-broadcast")
+    stream = _bench(benches, "stream", _bench_stream, "Measure what the arrays of a step cost the ranks of a large job")
+    stream.add_argument("--ranks", type=int, default=512, metavar="N", help="trainer ranks (default: 512)")
+    stream.add_argument(
+        "--samples", type=int, default=2048, metavar="N", help="samples of 49,152 tokens (default: 2048)"
+    )
     _bench(benches, "verify", _bench_verify, "Measure the checks per second of each verifier")
 
 
@@ -213,6 +220,15 @@ def _bench_control(options: argparse.Namespace) -> int:
     from cascade_rl.launchers.bench import control
 
     return control.run(options.json, machine(), options.ranks)
+
+
+def _bench_stream(options: argparse.Namespace) -> int:
+    from cascade_rl.engine.core.quiet_libraries import quiet_libraries
+
+    quiet_libraries()
+    from cascade_rl.launchers.bench import stream
+
+    return stream.run(options.json, machine(), options.ranks, options.samples)
 
 
 def _bench_kernels(options: argparse.Namespace) -> int:

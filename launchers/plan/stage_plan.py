@@ -278,9 +278,9 @@ def _evaluation(setting: Setting) -> float:
 
 def _host_bytes(setting: Setting) -> float:
     model, layout, gpus = setting.model, setting.layout, min(setting.layout.nproc, setting.gpu.gpus_per_node)
-    samples = sample_host_bytes(model, setting.stage, layout, setting.work)
+    samples = sample_host_bytes(model, setting.stage, layout, setting.work, gpus)
     checkpoint = checkpoint_host_bytes(model.state(0, layout.nproc, layout.parallel))
-    return gpus * (samples + checkpoint) + judge_host_bytes(setting.stage, setting.worker, gpus)
+    return samples + gpus * checkpoint + judge_host_bytes(setting.stage, setting.worker, gpus)
 
 
 def _sandbox_core_seconds(setting: Setting) -> float:

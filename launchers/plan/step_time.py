@@ -10,7 +10,7 @@ log-prob    forward FLOPs / (trainer GPUs x peak x share of training) x bubble; 
 bubble      1 + (pipeline - 1) / (micro-batches x virtual_pipeline)
 refit       bytes of a worker / network rate: every worker gets its weights from other nodes
 teacher     like log-prob, plus the time to read each teacher's weights
-control     bytes of the samples of a step x seconds per byte that rank 0 and the others need to pickle them
+control     bytes of the samples of a step x seconds per byte in which they come from rank 0 to their replicas
 """
 
 import math
@@ -110,7 +110,7 @@ def refit_seconds(model: Model, rollout: RolloutConfig, gpu: Gpu, assumed: Assum
 
 
 def hand_out_seconds(model: Model, layout: Layout, work: Workload, assumed: Assumed) -> float:
-    """Seconds in which the samples of a step, at mean lengths, come from rank 0 to every rank."""
+    """Seconds in which the samples of a step, at mean lengths, come from rank 0 to their replicas."""
     return work.tokens * sample_bytes(model, layout) / 1e9 * assumed.hand_out_s_per_gb
 
 

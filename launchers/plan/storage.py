@@ -34,14 +34,15 @@ def step_file_bytes(stage: Stage, work: Workload) -> float:
     return work.sequences * (work.prompt * ID + work.answer * answer)
 
 
-def sample_host_bytes(model: Model, stage: Stage, layout: Layout, work: Workload) -> float:
-    """Bytes of host memory of each rank if every answer has the maximum length: all samples of a step, and the
-    micro-batches of its replica."""
+def sample_host_bytes(model: Model, stage: Stage, layout: Layout, work: Workload, ranks: int) -> float:
+    """Bytes of host memory of rank 0's node, with `ranks` ranks, if every answer has the maximum length: all samples of
+    a step on rank 0, those of its replica on each other rank, and the micro-batches of its replica on each."""
     if not isinstance(stage, OnPolicyStage):
         return 0
     cut = layout.parallel
     replicas = layout.nproc // (cut.tensor * cut.pipeline * cut.context)
-    return work.most_tokens * (sample_bytes(model, layout) + batch_bytes(model, stage, layout) / replicas)
+    sample, batch = sample_bytes(model, layout), batch_bytes(model, stage, layout)
+    return work.most_tokens * (sample + ((ranks - 1) * sample + ranks * batch) / replicas)
 
 
 def sample_bytes(model: Model, layout: Layout) -> int:

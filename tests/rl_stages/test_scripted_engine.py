@@ -22,6 +22,7 @@ from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.rewards.verifiers.math import MathVerifier
 from cascade_rl.rl_stages.run.run_folder import RunFolder
+from cascade_rl.rl_stages.run.sample_record import read_samples
 from cascade_rl.rl_stages.session import Session
 from tests.engine.models import tiny
 from tests.gloo import run_ranks
@@ -114,13 +115,18 @@ def preference(session: Session[GrpoStage]) -> float:
     return float(right - wrong)
 
 
-def test_a_session_trains_on_the_samples_of_another_engine(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_session_trains_on_the_samples_of_another_engine(ranks: int, tmp_path: Path) -> None:
+    """On two ranks too, of which one never has the samples of the other."""
     with RunFolder.claim(tmp_path / "run", cascade(tmp_path)) as (run, _):
-        ((before, after, scores),) = run_ranks(1, train, run)
+        found = run_ranks(ranks, train, run)
         rows = run.stage("rl").metrics.rows()
+        recorded = read_samples(run.stage("rl").rollouts(STEPS))
     assert [row["reward"] for row in rows] == [0.5] * STEPS
-    assert scores == {"math": pytest.approx(0.5)}
-    assert after > before + 1
+    assert len(recorded) == 8
+    for before, after, scores in found:
+        assert scores == {"math": pytest.approx(0.5)}
+        assert after > before + 1
 
 
 class NotingVerifier(MathVerifier):

@@ -1,5 +1,6 @@
 """A step's groups: drawn until there are enough with signal, and the same again after a kill."""
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +20,7 @@ from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
 from cascade_rl.rl_stages.scoring.infrastructure import InfrastructureFailures
+from cascade_rl.rl_stages.scoring.scored_sample import sequences_of
 from cascade_rl.rl_stages.step_batch import StepBatch, TooFewGroups, draw_batch, in_modes
 from cascade_rl.rl_stages.tasks.prompt_stream import PromptStream, any_length
 
@@ -54,7 +56,7 @@ class Killed(BaseException):
 class FakeSession:
     """A policy whose answers to a prompt are scored by the kind of the prompt; dies in draw number `dies_in`."""
 
-    seed = 5
+    seed, elsewhere = 5, False
     cascade = SimpleNamespace(room=lambda stage: stage, evaluation=SimpleNamespace(heldout_fraction=0.1))
 
     def __init__(self, root: Path, stage: GrpoStage, first_step: int, dies_in: int) -> None:
@@ -79,8 +81,9 @@ class FakeSession:
             for p, t in enumerate(tasks)
         ]
 
-    def on_rank0[T](self, produce: Callable[[Any], T]) -> T:
-        return produce(self)
+    def on_rank0[T](self, produce: Callable[[Any], T], told: Callable[[T], T]) -> T:
+        found = produce(self)
+        return pickle.loads(pickle.dumps(told(found))) if self.elsewhere else found
 
     def rewards(self, tasks: Sequence[Task], groups: Sequence[Sequence[Rollout]]) -> list[list[tuple[str, Verdict]]]:
         pairs = zip(tasks, groups, strict=True)
@@ -138,6 +141,20 @@ def test_groups_without_signal_are_dropped_and_replaced(tmp_path: Path) -> None:
     assert metrics["surplus_groups"] == accepted - 8
     assert metrics["signal_fraction"] == 1.0
     assert metrics["reward"] == np.mean([sample.reward for sample in batch.drawn])
+
+
+def test_a_rank_without_the_tokens_takes_the_same_groups(tmp_path: Path) -> None:
+    """With the same advantages and metrics, and nothing that is as long as the answers."""
+    (here,), _ = run(tmp_path, HALF, range(1))
+    (tmp_path / "prompts.jsonl").unlink()
+    with patch.object(FakeSession, "elsewhere", True):
+        (there,), _ = run(tmp_path, HALF, range(1))
+    assert ids(there) == ids(here)
+    assert [sample.advantage for sample in there.samples] == [sample.advantage for sample in here.samples]
+    assert there.metrics(STAGE) == here.metrics(STAGE)
+    assert len(sequences_of(here.samples, 1.0)) == len(here.samples)
+    assert sequences_of(there.samples, 1.0) == []
+    assert {(sample.text, sample.task.messages) for sample in there.samples} == {("", ())}
 
 
 def test_a_draw_takes_what_is_missing_over_the_share_that_had_signal() -> None:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from cascade_rl.engine.backend import raw_arrays
 from cascade_rl.engine.backend.process_groups import join_ranks
+from cascade_rl.engine.backend.raw_arrays import ALIGNMENT
 from cascade_rl.engine.backend.replicas import Replicas, Sent
 from tests.gloo import run_ranks
 
@@ -82,7 +83,7 @@ def scattered() -> Found:
         with counted() as got:
             found.values.append(plain(replicas.scatter(lambda: values)))
         found.bytes.append(sum(got))
-        found.kept.append(len(replicas._held))
+        found.kept.append(len(replicas.held))
 
     turn(shares)
     again = [each | {"advantage": np.ones(1000, np.float32)} for each in shares]
@@ -114,7 +115,7 @@ def test_a_rank_gets_what_is_its_replicas_to_the_bit(found: list[Found]) -> None
 def test_a_rank_gets_its_own_arrays_once_and_no_others(found: list[Found]) -> None:
     for rank, (got, replica) in enumerate(zip(found, REPLICA, strict=True)):
         arrays = [held for held in share(replica).values() if isinstance(held, np.ndarray)]
-        own = sum(-(-array.nbytes // raw_arrays.ALIGNMENT) * raw_arrays.ALIGNMENT for array in arrays)
+        own = sum(-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays)
         advantages, tokens = 4032, share(2 - replica)["tokens"].nbytes if replica != 1 else 0
         assert got.bytes == ([0] * 4 if rank == 0 else [own, advantages, tokens, 0])
 

@@ -74,10 +74,14 @@ def training_sequence(rollout: Rollout) -> TrainSequence:
 
 
 def sampled_gap(trainer: Trainer, rollouts: Sequence[Rollout]) -> np.ndarray:
-    """|log p_train - log p_rollout| of each drawn token."""
-    sequences = [training_sequence(rollout) for rollout in rollouts]
-    ours = [found[len(r.prompt_ids) - 1 :] for found, r in zip(trainer.log_probs(sequences), rollouts, strict=True)]
-    return np.abs(np.concatenate(ours) - np.concatenate([r.logprobs for r in rollouts]))
+    """|log p_train - log p_rollout| of each drawn token, which rank 0 has."""
+    logprobs = trainer.log_probs([training_sequence(rollout) for rollout in rollouts])
+
+    def gaps() -> np.ndarray:
+        ours = [found[len(r.prompt_ids) - 1 :] for found, r in zip(logprobs, rollouts, strict=True)]
+        return np.abs(np.concatenate(ours) - np.concatenate([r.logprobs for r in rollouts]))
+
+    return from_rank0(gaps)
 
 
 def stale_error(refit: Refit, version: int) -> str:

@@ -113,7 +113,7 @@ def test_an_engine_that_keeps_dying_is_given_up() -> None:
 
 
 @pytest.mark.parametrize(("largest", "dtype"), [(255, np.uint8), (256, np.int16)])
-def test_ranks_share_routes_in_the_smallest_dtype(
+def test_routes_are_in_the_smallest_dtype(
     largest: int, dtype: type[np.number], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampler, "from_rank0", lambda produce: produce())

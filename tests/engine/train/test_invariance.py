@@ -19,13 +19,13 @@ from megatron.core import parallel_state
 from safetensors.torch import load_file
 
 from cascade_rl.engine.backend.process_groups import cut_ranks, initialize_distributed
-from cascade_rl.engine.backend.ranks import from_all
+from cascade_rl.engine.backend.ranks import from_all, is_rank0
 from cascade_rl.engine.core.rollouts import Kept
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import export_hf, family_of, read_config
 from cascade_rl.engine.models.build import place_of_this_rank
-from cascade_rl.engine.train import checkpoint, trainer
+from cascade_rl.engine.train import checkpoint
 from cascade_rl.engine.train.losses import Loss, PolicyLoss, SftLoss
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.kernels.policy_objective import PolicyObjective
@@ -85,7 +85,7 @@ MATRIX: dict[str, dict[str, tuple[int, ParallelConfig]]] = {
 @dataclass(frozen=True)
 class Answer:
     """Metrics and gradients (by HF name) of each loss; router biases after all of them; log-probs after the step, and
-    how many numbers the ranks told each other for these."""
+    how many numbers the ranks told rank 0 for these."""
 
     metrics: dict[str, dict[str, float]]
     gradients: dict[str, dict[str, np.ndarray]]
@@ -142,24 +142,23 @@ def answer(model: Path, parallel: ParallelConfig, token_budget: int) -> Answer:
 
     policy.optimizer.step = capture
     for at, loss in enumerate(LOSSES):
-        metrics[loss] = policy.update(batch, LOSSES[loss], at)
+        metrics[loss] = policy.update(batch if is_rank0() else [], LOSSES[loss], at)
     biases = in_hf_names(policy, {n: m for n, m in policy.module.named_buffers() if n.endswith("expert_bias")})
     after, reported = reported_log_probs(policy, batch)
     return Answer(metrics, gradients, biases, after, reported)
 
 
 def reported_log_probs(policy: Trainer, batch: list[TrainSequence]) -> tuple[np.ndarray, int]:
-    """All log-probs, and how many numbers the ranks told each other for them."""
-    told: list[Any] = []
+    """All log-probs, and how many numbers the ranks told rank 0 for them."""
+    told, to_rank0 = list[int](), policy.replicas.to_rank0
 
-    def heard(mine: Any) -> list[Any]:
-        told.extend(from_all(mine))
-        return told
+    def tell(mine: Any) -> list[Any]:
+        told.extend(values.size for values in (mine["logprob"].values() if mine else ()))
+        return to_rank0(mine)
 
-    with mock.patch.object(trainer, "from_all", heard):
+    with mock.patch.object(policy.replicas, "to_rank0", tell):
         logprobs = np.concatenate(policy.log_probs(batch))
-    replicas = [named["logprob"].values() for _, named in filter(None, told)]
-    return logprobs, sum(values.size for own in replicas for values in own)
+    return logprobs, sum(from_all(sum(told)))
 
 
 def whole_gradients(policy: Trainer) -> dict[str, torch.Tensor]:

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from cascade_rl.engine.backend.process_groups import initialize_distributed
+from cascade_rl.engine.backend.ranks import is_rank0
+from cascade_rl.engine.backend.raw_arrays import ALIGNMENT
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.train import checkpoint
@@ -18,6 +20,7 @@ from cascade_rl.engine.train.reference import Reference
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.kernels.policy_objective import PolicyObjective
 from cascade_rl.rl_stages.scoring.normaliser import with_shares
+from tests.engine.backend.test_replicas import counted
 from tests.engine.models import tiny
 from tests.gloo import run_ranks
 
@@ -155,6 +158,48 @@ def test_several_updates_are_those_of_the_parts_one_after_another(model: Path) -
     assert {"loss", "entropy", "reference_kl", "lr", "grad_norm"} <= of_tokens
     for name in of_tokens:
         assert whole.metrics[name] == pytest.approx(by_hand.metrics[name], rel=1e-12), name
+
+
+@dataclass(frozen=True)
+class Share:
+    """Of one rank: the sequences of its micro-batches by their places, the bytes that it got for log-probs and for an
+    update, and how many log-probs came back."""
+
+    places: set[int]
+    read: int
+    updated: int
+    back: int
+
+
+def shared_out(model: Path) -> Share:
+    """Only rank 0 has the batch."""
+    parallel = ParallelConfig(tensor=2, sequence=True)
+    initialize_distributed(parallel, seed=1)
+    policy, given = trainer(model, parallel, 64), sequences() if is_rank0() else []
+    with counted() as read:
+        logprobs = policy.log_probs(given)
+    with counted() as updated:
+        policy.update(given, LOSSES["grpo"], 0)
+    places = set(chain(*(batch.index for batch in policy.local_batches(given))))
+    return Share(places, sum(read), sum(updated), len(logprobs))
+
+
+def test_a_rank_gets_its_replicas_sequences_once_and_rank_0_alone_the_log_probs(model: Path) -> None:
+    """Two replicas of two ranks."""
+    batch = sequences()
+    ranks = run_ranks(4, shared_out, model)
+    assert ranks[0].places == ranks[1].places
+    assert ranks[2].places == ranks[3].places == set(range(len(batch))) - ranks[0].places
+    for rank in ranks[1:]:
+        own = [batch[place] for place in rank.places]
+        assert rank.read == sum(aligned(s.token_ids, s.loss_mask, s.routes) for s in own)
+        assert rank.updated == sum(aligned(*s.per_token.values()) for s in own)
+        assert rank.back == 0
+    assert ranks[0].back == len(batch)
+
+
+def aligned(*arrays: np.ndarray) -> int:
+    return sum(-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays)
 
 
 def replayed_and_free(model: Path) -> tuple[list[np.ndarray], list[np.ndarray], float]:
