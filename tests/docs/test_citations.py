@@ -32,7 +32,7 @@ MADE = {
     # by `cascade eval`
     "OUT/results.json", "OUT/settings.json", "settings.json",
     # by `cascade new`
-    "launcher.py", "mine/launcher.py", "model.json", "reward.py", "test_reward.py",
+    "mine/launcher.py", "test_reward.py",
 }  # fmt: skip
 EXAMPLES = {
     "LAUNCHER.py": "stands for a user's launcher file",
