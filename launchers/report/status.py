@@ -21,7 +21,8 @@ def run(root: Path, live: Collection[str] = ()) -> int:
     folder = RunFolder.open(root)
     console = Console(highlight=False)
     console.print(status_table(folder, live))
-    console.print(scores_table(folder))
+    if folder.cascade.scored_domains:
+        console.print(scores_table(folder))
     for stage in folder.stages:
         failed = last_attempt(stage) if state(folder, stage, live) == FAILED else None
         if failed and failed.message:
