@@ -12,6 +12,7 @@ much room as its answer has at true size.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -64,8 +65,17 @@ def small_cascade(cascade: Cascade, base: BaseModel, sources: Mapping[str, str],
     for stage in cascade.stages:
         layout = _small_layout(cascade.layout(stage), next(dense))
         made = _small_stage(stage, max(steps_of.get(stage.name, STEPS), _parts(stage)), judge_url)
-        rows = {key: tuple(_moved(source, sources) for source in getattr(stage, key)) for key in ("data", "heldout")}
-        stages.append(replace(made, **rows, nproc=layout.nproc, parallel=layout.parallel, rollout=layout.rollout))
+        moved = partial(_moved, sources=sources)
+        stages.append(
+            replace(
+                made,
+                data=tuple(map(moved, stage.data)),
+                heldout=tuple(map(moved, stage.heldout)),
+                nproc=layout.nproc,
+                parallel=layout.parallel,
+                rollout=layout.rollout,
+            )
+        )
     evaluation = replace(
         cascade.evaluation,
         prompts_per_domain=HELDOUT,

@@ -24,7 +24,8 @@ def run(root: Path, live: Collection[str] = ()) -> int:
     folder = RunFolder.open(root)
     console = Console(highlight=False)
     console.print(status_table(folder, live))
-    console.print(scores_table(folder))
+    if folder.cascade.scored_domains:
+        console.print(scores_table(folder))
     if left := str(TimeLeft.of(folder)):
         console.print(f"time left: {left}", soft_wrap=True)
     for stage in folder.stages:

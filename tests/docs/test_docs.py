@@ -11,6 +11,8 @@ import pytest
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome, Sampling
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig
+from cascade_rl.launchers.plan.cascade_plan import plan_cascade
+from cascade_rl.launchers.plan.hardware import read_hardware
 from cascade_rl.rl_stages.config.base import Evaluation
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
@@ -141,3 +143,4 @@ def test_the_stages_of_the_docs_make_a_cascade() -> None:
     assert isinstance(cascade, Cascade)
     assert cascade.parent(cascade.stage("mcqa_rl")) is cascade.stage("math_rl")
     assert cascade.stage("mcqa_rl").gate == {"math": 0.02}
+    assert plan_cascade(cascade, *read_hardware("h100")).fits

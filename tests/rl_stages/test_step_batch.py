@@ -57,7 +57,7 @@ class FakeSession:
     """A policy whose answers to a prompt are scored by the kind of the prompt; dies in draw number `dies_in`."""
 
     seed, elsewhere = 5, False
-    cascade = SimpleNamespace(room=lambda stage: stage, evaluation=SimpleNamespace(heldout_fraction=0.1))
+    cascade = SimpleNamespace(room=lambda stage: stage, withheld=lambda stage: 0.1)
 
     def __init__(self, root: Path, stage: GrpoStage, first_step: int, dies_in: int) -> None:
         self.folder, self.stage, self.first_step = SimpleNamespace(root=root), stage, first_step
