@@ -17,7 +17,7 @@
         rollouts/step_00012.parquet
         checkpoints/step_00012/     complete; an incomplete one is named step_00012.partial
         export/  tensorboard/  logs/
-        wandb.json  mlflow.json  otel.json   the tracked run, and the newest step that it was told (run/trackers/)
+        tracked/                    by tracker: its run, and the newest step that it was told (run/trackers/)
         done                        written last: the stage is finished
 
 Guarantees: A folder that was made with another base, seed or evaluation is refused and not touched. A stage that
