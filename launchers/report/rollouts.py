@@ -51,6 +51,7 @@ class Rollouts:
     groups: int = 0
     domains: list[str] = field(default_factory=list)
     outcomes: Counter[tuple[int, str, str]] = field(default_factory=Counter)  # stage, domain, outcome
+    ages: Counter[tuple[int, int, int]] = field(default_factory=Counter)  # tokens: stage, step, updates since sampled
     broken: Counter[tuple[int, str, str]] = field(default_factory=Counter)  # infrastructure: stage, domain, detail
     starts: list[int] = field(default_factory=list)  # first rollout of each chunk
     vocabulary: set[int] = field(default_factory=set)
@@ -67,9 +68,10 @@ class Rollouts:
         }
 
     def counts(self) -> dict[str, Any]:
-        """Counts of the outcomes, and of the infrastructure failures by their messages."""
+        """Counts of the outcomes, of the tokens by age, and of the infrastructure failures by their messages."""
         return {
             "outcomes": [[*key, count] for key, count in self.outcomes.items()],
+            "ages": [[*key, count] for key, count in sorted(self.ages.items())],
             "broken": [[*key, count] for key, count in self.broken.most_common()],
         }
 
@@ -107,6 +109,7 @@ def chunk_blocks(files: Sequence[tuple[int, int, Path]], tokenizer: Any, rollout
     for stage, step, path in files:
         table = parquet.read_table(path)
         _tally(rollouts, stage, table)
+        _tally_ages(rollouts, stage, step, table)
         table = table.take(_whole_groups(rollouts, table["id"].to_pylist()))
         if table.num_rows:
             batch = _Batch(table)
@@ -191,6 +194,15 @@ def _tally(rollouts: Rollouts, stage: int, table: Any) -> None:
         rollouts.outcomes[stage, domain, outcome] += 1
         if outcome == Outcome.INFRASTRUCTURE_FAILURE:
             rollouts.broken[stage, domain, detail] += 1
+
+
+def _tally_ages(rollouts: Rollouts, stage: int, step: int, table: Any) -> None:
+    """Step n learns in weight version n - 1. A sample names the versions that made it, each with its first token."""
+    lengths = _flat(table["token_ids"])[1].tolist()
+    for spans, length in zip(table["versions"].to_pylist(), lengths, strict=True):
+        ends = [first for _, first in spans[1:]] + [length]
+        for (version, first), end in zip(spans, ends, strict=True):
+            rollouts.ages[stage, step, step - 1 - version] += end - first
 
 
 def _whole_groups(rollouts: Rollouts, ids: list[str]) -> np.ndarray:
