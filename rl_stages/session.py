@@ -114,7 +114,7 @@ class Session[S: Stage](TrainingSession[S]):
         """By domain. The scores before a stage are those after its parent: same weights, prompts and seeds."""
         parent = self.folder.parent
         known = from_rank0(lambda: parent.scores()["after"] if when == "before" and parent else {})
-        return known or evaluate(self)
+        return known or evaluate(self, when)
 
     def _open_zero(self, nodes: list[Node]) -> RankZero | None:
         if self.log is None:
