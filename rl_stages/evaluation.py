@@ -11,7 +11,9 @@ from cascade_rl.engine.core.rollouts import Rollout, Sampling
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.room import Room
 from cascade_rl.rl_stages.core.task import Task
+from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.rank_zero import RankZero
+from cascade_rl.rl_stages.run.sample_record import SampleRecord, write_samples
 from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
 from cascade_rl.rl_stages.tasks.load_tasks import load_tasks
 from cascade_rl.rl_stages.tasks.prompt_room import PromptRoom
@@ -33,8 +35,10 @@ class Evaluated(Protocol):
     def on_rank0[T](self, produce: Callable[[RankZero], T]) -> T: ...
 
 
-def evaluate(session: Evaluated) -> dict[str, float]:
+def evaluate(session: Evaluated, when: str) -> dict[str, float]:
     """Mean score of one answer per held-out prompt, by domain, from one draw. Collective.
+
+    The answers are kept in the stage's folder, as those "before" or "after" it.
 
     All stages of a run use the same prompts and seeds: a stage's scores "before" are its parent's "after", to the bit.
     Samples without a score (infrastructure failures) are left out. Raises InfrastructureFailures if their share is
@@ -49,8 +53,9 @@ def evaluate(session: Evaluated) -> dict[str, float]:
     bound = settings.max_infrastructure_failures
 
     def means(zero: RankZero) -> dict[str, float]:
-        labels = {domain: _label(domain) for domain in settings.domains}
-        return {domain: _mean(zero, domain, tasks[label], answers[label], bound) for domain, label in labels.items()}
+        found = {domain: _records(zero, tasks[_label(domain)], answers[_label(domain)]) for domain in settings.domains}
+        write_samples(zero.folder.heldout(when), [record for records in found.values() for record in records])
+        return {domain: _mean(domain, records, bound) for domain, records in found.items()}
 
     return session.on_rank0(means)
 
@@ -77,13 +82,38 @@ def _label(domain: str) -> str:
     return f"heldout-{domain}"
 
 
-def _mean(
-    zero: RankZero, domain: str, tasks: Sequence[Task], answers: Sequence[Sequence[Rollout]], bound: float
-) -> float:
-    verdicts = [verdict for ((_, verdict),) in zero.judge(tasks, answers)]
-    names = [rollout.id for (rollout,) in answers]
-    require_infrastructure(zip(names, verdicts, strict=True), bound, f"held-out {domain}")
-    scores = [verdict.score for verdict in verdicts if verdict.score is not None]
+def _records(zero: RankZero, tasks: Sequence[Task], answers: Sequence[Sequence[Rollout]]) -> list[SampleRecord]:
+    """Each prompt's answer with its verdict. No trainer has scored its tokens, and none learns from them."""
+    return [
+        SampleRecord(
+            id=rollout.id,
+            task_id=task.id,
+            domain=task.domain,
+            prompt_ids=rollout.prompt_ids,
+            token_ids=rollout.token_ids,
+            rollout_logprobs=rollout.logprobs,
+            train_logprobs=None,
+            loss_mask=np.zeros(len(rollout.token_ids), np.bool_),
+            reward=verdict.score,
+            advantage=0.0,
+            outcome=verdict.outcome,
+            finish=rollout.finish,
+            versions=rollout.versions,
+            text=text,
+            detail=verdict.detail,
+            reward_parts=verdict.parts,
+            thinking=task.thinking,
+            generated=rollout.generated,
+            turns=rollout.turns,
+        )
+        for task, (rollout,), ((text, verdict),) in zip(tasks, answers, zero.judge(tasks, answers), strict=True)
+    ]
+
+
+def _mean(domain: str, records: Sequence[SampleRecord], bound: float) -> float:
+    verdicts = [(record.id, Verdict(record.outcome, record.reward, detail=record.detail)) for record in records]
+    require_infrastructure(verdicts, bound, f"held-out {domain}")
+    scores = [record.reward for record in records if record.reward is not None]
     if not scores:
-        raise RuntimeError(f"no held-out answer of {domain} could be scored: {verdicts[0].detail}")
+        raise RuntimeError(f"no held-out answer of {domain} could be scored: {records[0].detail}")
     return float(np.mean(scores))

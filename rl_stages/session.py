@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -57,10 +56,10 @@ class Session[S: Stage](TrainingSession[S]):
         start(self.refit, self.folder, self.tokenizer, self.parent, self.first_step)
         self.ledger_version = -1
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is Mismatch and self.zero:
             self.zero.ledger.discard()  # the trainer disagrees with these samples, so they must be sampled again
-        super().__exit__(kind, *rest)
+        super().__exit__(kind)
 
     # The operations of a loop, in addition to those of `TrainingSession` and `refit`.
 
@@ -114,7 +113,7 @@ class Session[S: Stage](TrainingSession[S]):
         """By domain. The scores before a stage are those after its parent: same weights, prompts and seeds."""
         parent = self.folder.parent
         known = from_rank0(lambda: parent.scores()["after"] if when == "before" and parent else {})
-        return known or evaluate(self)
+        return known or evaluate(self, when)
 
     def _open_zero(self, nodes: list[Node]) -> RankZero | None:
         if self.log is None:

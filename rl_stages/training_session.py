@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch.distributed as dist
 
@@ -52,8 +52,10 @@ class TrainingSession[S: Stage]:
             self.exits = self.exits.pop_all()
         return self
 
-    def __exit__(self, *details: Any) -> None:
-        self.exits.__exit__(*details)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.log:
+            self.log.failed = kind is not None
+        self.exits.close()
 
     def open(self) -> None:
         """Builds the trainer with the weights of the parent or of the newest complete checkpoint."""

@@ -12,6 +12,7 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.report.blocks import block, json_block, planes
 from cascade_rl.launchers.report.collect import collect, expert_load
 from cascade_rl.launchers.report.rollouts import (
+    File,
     Rollouts,
     chunk_blocks,
     count,
@@ -44,22 +45,20 @@ def page(root: Path, limit: int, live: Collection[str], follow: str | None = Non
     if limit < 0:
         raise UserError(f"--rollouts: expected 0 or more, found {limit}.")
     folder = RunFolder.open(root)
-    steps = step_files(folder)
-    rollouts = Rollouts(total=count(steps), limit=limit)
+    found = step_files(folder)
+    rollouts = Rollouts(total=count(found), limit=limit)
     scripts = [*map(_resource, SCRIPTS)]
     if follow:
         scripts += [_resource("watch.js"), f"follow({json.dumps(follow)});"]
-    return _page(folder, rollouts, steps, live, "\n".join(scripts)), rollouts
+    return _page(folder, rollouts, found, live, "\n".join(scripts)), rollouts
 
 
-def _page(
-    run: RunFolder, rollouts: Rollouts, steps: list[tuple[int, int, Path]], live: Collection[str], script: str
-) -> str:
+def _page(run: RunFolder, rollouts: Rollouts, files: list[File], live: Collection[str], script: str) -> str:
     """The page. What is seen first comes first: the browser shows it while it still reads the rest."""
-    chunks = "".join(_rollout_blocks(run, rollouts, steps))
+    chunks = "".join(_rollout_blocks(run, rollouts, files))
     loads = [expert_load(stage) for stage in run.stages]
     facts = collect(run, live) | {"rollouts": rollouts.facts(), "counts": rollouts.counts(), "bytes": len(chunks)}
-    facts["unfinished"] = unfinished(run, steps)
+    facts["unfinished"] = unfinished(run, files)
     parts = {
         "title": escape(f"{run.cascade.name}: report"),
         "style": _resource("report.css"),
@@ -74,10 +73,10 @@ def _page(
     return page
 
 
-def _rollout_blocks(run: RunFolder, rollouts: Rollouts, steps: list[tuple[int, int, Path]]) -> Iterator[str]:
+def _rollout_blocks(run: RunFolder, rollouts: Rollouts, files: list[File]) -> Iterator[str]:
     if rollouts.total:
         tokenizer = open_tokenizer(run)
-        chunks = list(chunk_blocks(steps, tokenizer, rollouts))
+        chunks = list(chunk_blocks(files, tokenizer, rollouts))
         yield from rollouts.column_blocks()
         yield vocabulary_block(rollouts, tokenizer)
         yield from chunks

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.launchers.report.blocks import block, json_block, planes
-from cascade_rl.rl_stages.run.run_folder import RunFolder
+from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 
 CHUNK_ROWS, CHUNK_TOKENS = 256, 65_536
 OUTCOMES = [outcome.value for outcome in Outcome]
@@ -37,7 +37,17 @@ COLUMNS = {
     "tme": np.float32,  # mean of exp|log p_train - log p_rollout| over the generated tokens; NaN: none
     "kl": np.float32,  # mean of log p_train - log p_teacher over the tokens in the loss; NaN: no teacher
     "group": np.uint32,
+    "heldout": np.uint8,  # 1: of an evaluation; its step is 0 before the stage, and the last one after it
 }
+
+
+class File(NamedTuple):
+    """A parquet file of samples. `stage`: its index."""
+
+    stage: int
+    step: int
+    path: Path
+    heldout: bool = False
 
 
 @dataclass
@@ -50,7 +60,9 @@ class Rollouts:
     kept: int = 0
     groups: int = 0
     domains: list[str] = field(default_factory=list)
+    stages: set[int] = field(default_factory=set)
     outcomes: Counter[tuple[int, str, str]] = field(default_factory=Counter)  # stage, domain, outcome
+    ages: Counter[tuple[int, int, int]] = field(default_factory=Counter)  # tokens: stage, step, updates since sampled
     broken: Counter[tuple[int, str, str]] = field(default_factory=Counter)  # infrastructure: stage, domain, detail
     starts: list[int] = field(default_factory=list)  # first rollout of each chunk
     vocabulary: set[int] = field(default_factory=set)
@@ -61,15 +73,17 @@ class Rollouts:
             "total": self.total,
             "kept": self.kept,
             "domains": self.domains,
+            "stages": sorted(self.stages),
             "outcomes": OUTCOMES,
             "starts": self.starts,
             "columns": {name: np.dtype(dtype).name for name, dtype in COLUMNS.items()},
         }
 
     def counts(self) -> dict[str, Any]:
-        """Counts of the outcomes, and of the infrastructure failures by their messages."""
+        """Counts of the outcomes, of the tokens by age, and of the infrastructure failures by their messages."""
         return {
             "outcomes": [[*key, count] for key, count in self.outcomes.items()],
+            "ages": [[*key, count] for key, count in sorted(self.ages.items())],
             "broken": [[*key, count] for key, count in self.broken.most_common()],
         }
 
@@ -79,38 +93,49 @@ class Rollouts:
             yield block(f"column-{name}", planes(np.concatenate(parts).astype(dtype)) if parts else b"")
 
 
-def step_files(run: RunFolder) -> list[tuple[int, int, Path]]:
-    """(index of the stage, step, parquet file), in the order of the run."""
-    return [
-        (index, int(path.stem.removeprefix("step_")), path)
-        for index, stage in enumerate(run.stages)
+def step_files(run: RunFolder) -> list[File]:
+    """In the order of the run."""
+    return [file for index, stage in enumerate(run.stages) for file in _of_stage(index, stage)]
+
+
+def _of_stage(index: int, stage: StageFolder) -> Iterator[File]:
+    steps = [
+        File(index, int(path.stem.removeprefix("step_")), path)
         for path in sorted((stage.root / "rollouts").glob("step_*.parquet"))
     ]
+    before, after = stage.heldout("before"), stage.heldout("after")
+    if before.exists():
+        yield File(index, 0, before, heldout=True)
+    yield from steps
+    if after.exists():
+        yield File(index, stage.last_step(), after, heldout=True)
 
 
-def count(files: Sequence[tuple[int, int, Path]]) -> int:
+def count(files: Sequence[File]) -> int:
     from pyarrow import parquet
 
-    return sum(parquet.read_metadata(path).num_rows for _, _, path in files)
+    return sum(parquet.read_metadata(file.path).num_rows for file in files)
 
 
-def unfinished(run: RunFolder, files: Sequence[tuple[int, int, Path]]) -> list[list[int]]:
+def unfinished(run: RunFolder, files: Sequence[File]) -> list[list[int]]:
     """[index of the stage, step] of the rollouts whose step has no metrics: it was interrupted, or is still running."""
     known = [{row["step"] for row in stage.metrics.rows()} for stage in run.stages]
-    return [[stage, step] for stage, step, _ in files if step not in known[stage]]
+    return [[file.stage, file.step] for file in files if not file.heldout and file.step not in known[file.stage]]
 
 
-def chunk_blocks(files: Sequence[tuple[int, int, Path]], tokenizer: Any, rollouts: Rollouts) -> Iterator[str]:
+def chunk_blocks(files: Sequence[File], tokenizer: Any, rollouts: Rollouts) -> Iterator[str]:
     """Yields the blocks of all chunks, and fills `rollouts`. Reads one file at a time."""
     from pyarrow import parquet
 
-    for stage, step, path in files:
-        table = parquet.read_table(path)
-        _tally(rollouts, stage, table)
+    for file in files:
+        table = parquet.read_table(file.path)
+        if not file.heldout:
+            _tally(rollouts, file.stage, table)
+            _tally_ages(rollouts, file.stage, file.step, table)
         table = table.take(_whole_groups(rollouts, table["id"].to_pylist()))
         if table.num_rows:
             batch = _Batch(table)
-            _add_columns(rollouts, stage, step, batch)
+            _add_columns(rollouts, file, batch)
             yield from _chunks(rollouts, batch, tokenizer)
 
 
@@ -193,6 +218,15 @@ def _tally(rollouts: Rollouts, stage: int, table: Any) -> None:
             rollouts.broken[stage, domain, detail] += 1
 
 
+def _tally_ages(rollouts: Rollouts, stage: int, step: int, table: Any) -> None:
+    """Step n learns in weight version n - 1. A sample names the versions that made it, each with its first token."""
+    lengths = _flat(table["token_ids"])[1].tolist()
+    for spans, length in zip(table["versions"].to_pylist(), lengths, strict=True):
+        ends = [first for _, first in spans[1:]] + [length]
+        for (version, first), end in zip(spans, ends, strict=True):
+            rollouts.ages[stage, step, step - 1 - version] += end - first
+
+
 def _whole_groups(rollouts: Rollouts, ids: list[str]) -> np.ndarray:
     """The rows to keep: at most `limit` in all, evenly spread over the run, and only whole groups of a prompt."""
     share, position = min(1.0, rollouts.limit / max(rollouts.total, 1)), 0
@@ -212,10 +246,11 @@ def _group_sizes(ids: list[str]) -> list[int]:
     return [len(list(group)) for _, group in groupby(ids, lambda name: name.rpartition("/")[0])]
 
 
-def _add_columns(rollouts: Rollouts, stage: int, step: int, batch: _Batch) -> None:
+def _add_columns(rollouts: Rollouts, file: File, batch: _Batch) -> None:
     columns = {
-        "stage": np.full(batch.rows, stage),
-        "step": np.full(batch.rows, step),
+        "stage": np.full(batch.rows, file.stage),
+        "step": np.full(batch.rows, file.step),
+        "heldout": np.full(batch.rows, file.heldout),
         "domain": _codes(rollouts.domains, batch.values("domain")),
         "outcome": [OUTCOMES.index(outcome) for outcome in batch.values("outcome")],
         "reward": [math.nan if reward is None else reward for reward in batch.values("reward")],
@@ -228,6 +263,7 @@ def _add_columns(rollouts: Rollouts, stage: int, step: int, batch: _Batch) -> No
         "kl": batch.means(batch.trainer - batch.teacher, batch.mask) if batch.taught else np.full(batch.rows, math.nan),
         "group": np.repeat(np.arange(len(batch.groups)) + rollouts.groups, batch.groups),
     }
+    rollouts.stages.add(file.stage)
     for name, values in columns.items():
         rollouts.columns[name].append(np.asarray(values).astype(COLUMNS[name]))
     rollouts.groups += len(batch.groups)

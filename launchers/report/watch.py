@@ -21,7 +21,7 @@ from cascade_rl.launchers.report.status import is_claimed
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 
 LOOPBACK = "127.0.0.1"
-GROWING = ("metrics.jsonl", "events.jsonl", "scores.json", "done", "rollouts")  # of a stage
+GROWING = ("metrics.jsonl", "events.jsonl", "scores.json", "done", "rollouts", "heldout")  # of a stage
 
 
 class LivePage:

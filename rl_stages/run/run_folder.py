@@ -16,9 +16,10 @@
         prompts.jsonl               GRPO: the prompts of each step, with their pass rates (rl_stages/prompt_ledger.py)
         ledger/version_00011        samples and verdicts of those weights (rl_stages/run/ledger.py)
         rollouts/step_00012.parquet
+        heldout/after.parquet       the answers that scores.json is of; heldout/before.parquet if it took those itself
         checkpoints/step_00012/     complete; an incomplete one is named step_00012.partial
         export/  tensorboard/  logs/
-        wandb.json  mlflow.json  otel.json   the tracked run, and the newest step that it was told (run/trackers/)
+        tracked/                    by tracker: its run, and the newest step that it was told (run/trackers/)
         done                        written last: the stage is finished
 
 Guarantees: A folder that was made with another base, seed or evaluation is refused and not touched. A stage that
@@ -137,6 +138,10 @@ class StageFolder:
 
     def rollouts(self, step: int) -> Path:
         return self.root / "rollouts" / f"step_{step:05d}.parquet"
+
+    def heldout(self, when: str) -> Path:
+        """The answers of the evaluation "before" or "after" the stage."""
+        return self.root / "heldout" / f"{when}.parquet"
 
     def ledger(self, version: int) -> Path:
         return self.root / "ledger" / f"version_{version:05d}"

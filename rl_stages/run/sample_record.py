@@ -1,4 +1,4 @@
-"""The record of one sample of an RL step, and the parquet file with all records of a step."""
+"""The record of one sample, of an RL step or of an evaluation, and the parquet file with all records of either."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleRecord:
-    """One sample, from prompt to gradient.
+    """One sample, from prompt to gradient. A held-out one ends at its reward: it has no `train_logprobs`.
 
     prompt_ids        int [prompt]
     token_ids         int [answer], including stop tokens and the replies of an environment
@@ -36,7 +36,7 @@ class SampleRecord:
     prompt_ids: np.ndarray
     token_ids: np.ndarray
     rollout_logprobs: np.ndarray
-    train_logprobs: np.ndarray
+    train_logprobs: np.ndarray | None
     loss_mask: np.ndarray
     reward: float | None
     advantage: float
@@ -53,9 +53,10 @@ class SampleRecord:
 
 
 def write_samples(path: Path, records: Sequence[SampleRecord]) -> None:
-    """Writes one parquet file atomically. It is on disk when this returns."""
+    """Writes one parquet file atomically, and its folder if need be. It is on disk when this returns."""
     from pyarrow import parquet, table
 
+    path.parent.mkdir(exist_ok=True)
     schema = _schema()
     columns = {item.name: [_plain(getattr(record, item.name)) for record in records] for item in fields(SampleRecord)}
     temporary = path.with_name(f".{path.name}.tmp")

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any, Self
+from typing import Self
 
 from cascade_rl.rl_stages.run.progress import Phase, Progress
 from cascade_rl.rl_stages.run.run_folder import StageFolder
@@ -21,24 +21,26 @@ class StepLog:
 
     seconds               of the step so far, by phase
     reward_overlapped_s   seconds by which the reward phase would be longer, had no answer been scored during generation
+    failed                whether an exception ends the attempt, as trackers are told
     """
 
     def __init__(self, folder: StageFolder) -> None:
         self.folder, self.exits = folder, ExitStack()
         self.seconds: dict[str, float] = {}
-        self.reward_overlapped_s = 0.0
+        self.reward_overlapped_s, self.failed = 0.0, False
         self.board, self.trackers = TensorBoard(self.folder), list[ToldOnce]()
         self._writing: Future[None] | None = None
 
     def __enter__(self) -> Self:
-        self.exits.push(self._close_trackers)
+        self.exits.callback(self._close_trackers)
         self._writer = self.exits.enter_context(ThreadPoolExecutor(1, "samples"))
         self.exits.callback(self.settle)
         self.progress = self.exits.enter_context(Progress(self.folder.label, self.folder.config.steps))
         return self
 
-    def __exit__(self, *details: Any) -> None:
-        self.exits.__exit__(*details)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.failed = self.failed or kind is not None
+        self.exits.close()
 
     def report_to(self, trackers: Sequence[ToldOnce]) -> None:
         """Tells these too from now on, and at once the steps that they lack."""
@@ -88,9 +90,9 @@ class StepLog:
         for tracker in self.trackers:
             tracker.log(series, step, values)
 
-    def _close_trackers(self, kind: type[BaseException] | None, *_: object) -> None:
+    def _close_trackers(self) -> None:
         for tracker in (self.board, *self.trackers):
-            tracker.close(failed=kind is not None)
+            tracker.close(self.failed)
 
     def _speed(self, tokens: int) -> dict[str, float]:
         phases = {f"seconds/{name}": spent for name, spent in self.seconds.items()}

@@ -59,7 +59,7 @@ def code() -> str:
 QUOTED = {
     "reward_flat": ["groups whose rewards are not all equal", "raise max_draws, or switch"],
     "reward_hacked": ["tie_rate", "reference_kl"],
-    "routing_flip": ["reference_kl", "probe_gap"],
+    "routing_flip": ["reference_kl", "probe_gap", "routing_churn"],
     "tme_grows": [
         "mean of exp|log p_train - log p_rollout| is ", "mean of exp|log p_train - log p_rollout| of the probe is ",
         "expected sequences whose mean of exp|log p_train - log p_rollout| is at most ",

@@ -7,17 +7,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cascade_rl.distillation import mopd
+from cascade_rl.engine.core.rollouts import Rollout
 from cascade_rl.rl_stages import prompt_ledger, sft
 from cascade_rl.rl_stages.bradley_terry import RewardSession
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.core.messages import Message
+from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.evaluation import evaluate, heldout_tasks
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
+from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
+from cascade_rl.rl_stages.run.sample_record import read_samples
 from cascade_rl.rl_stages.scoring.infrastructure import InfrastructureFailures
 from cascade_rl.rl_stages.sft import Mix
 from cascade_rl.rl_stages.tasks.domains import lessons_of
@@ -33,29 +38,54 @@ def no_limit(*_: object) -> Any:
     return SimpleNamespace(admits=any_length)
 
 
-def scores(verdicts: list[Verdict]) -> dict[str, float]:
+@pytest.fixture
+def stage(tmp_path: Path) -> StageFolder:
+    with RunFolder.claim(tmp_path / "tiny", CASCADE) as (run, _):
+        return run.stage("math_rl")
+
+
+def answer(name: str) -> Rollout:
+    return Rollout(name, np.array([1, 2]), np.array([3, 4]), np.float32([-1, -0.5]), None, ((2, 0),), "stop")
+
+
+def scores(stage: StageFolder, verdicts: list[Verdict]) -> dict[str, float]:
     """Of 32 prompts of each domain, whose answers get these verdicts in turn."""
-    zero = SimpleNamespace(judge=lambda tasks, groups: [[("", verdicts[i % len(verdicts)])] for i in range(len(tasks))])
+
+    def judge(tasks: list[Task], _groups: object) -> list[list[tuple[str, Verdict]]]:
+        return [[("seven", verdicts[place % len(verdicts)])] for place in range(len(tasks))]
+
+    zero = SimpleNamespace(judge=judge, folder=stage)
     session: Any = SimpleNamespace(
         cascade=CASCADE,
         prompt_room=no_limit,
         draw_all=lambda batches, group, sampling, heldout: {
-            label: [[SimpleNamespace(id=f"{label}/{i}")] for i in range(len(tasks))] for label, tasks in batches.items()
+            label: [[answer(f"{label}/{i}")] for i in range(len(tasks))] for label, tasks in batches.items()
         },
         on_rank0=lambda produce: produce(zero),
     )
-    return evaluate(session)
+    return evaluate(session, "after")
 
 
-def test_failures_below_the_bound_are_left_out_of_the_mean() -> None:
+def test_failures_below_the_bound_are_left_out_of_the_mean(stage: StageFolder) -> None:
     verdicts = [BROKEN] * 2 + [Verdict.scored(1.0)] * 15 + [Verdict.scored(0.0)] * 15
-    assert scores(verdicts) == {"instruction_following": 0.5, "math": 0.5}
+    assert scores(stage, verdicts) == {"instruction_following": 0.5, "math": 0.5}
 
 
-def test_failures_beyond_the_bound_end_the_stage() -> None:
+def test_the_answers_are_kept_with_their_verdicts(stage: StageFolder) -> None:
+    scores(stage, [Verdict.scored(1.0, {"style": 0.5}, "7 = 7"), BROKEN, *[Verdict.scored(0.0)] * 30])
+    right, broken, *_ = rows = read_samples(stage.heldout("after"))
+    assert len(rows) == 64 and {row["domain"] for row in rows} == {"instruction_following", "math"}
+    assert (right["id"], right["text"], right["detail"]) == ("heldout-instruction_following/0", "seven", "7 = 7")
+    assert (right["reward"], right["reward_parts"], broken["reward"]) == (1.0, [("style", 0.5)], None)
+    assert (right["token_ids"], right["rollout_logprobs"], right["versions"]) == ([3, 4], [-1.0, -0.5], [[2, 0]])
+    assert right["train_logprobs"] is None and right["loss_mask"] == [False, False]
+    assert not stage.heldout("before").exists()
+
+
+def test_failures_beyond_the_bound_end_the_stage(stage: StageFolder) -> None:
     verdicts = [BROKEN] * 4 + [Verdict.scored(1.0)] * 28
     with pytest.raises(InfrastructureFailures) as error:
-        scores(verdicts)
+        scores(stage, verdicts)
     assert "held-out instruction_following: 4 of 32 answers could not be scored" in str(error.value)
     assert "disk full" in str(error.value)
     assert "heldout-instruction_following/0, heldout-instruction_following/1" in str(error.value)

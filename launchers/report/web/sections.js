@@ -163,6 +163,20 @@ function timings(run) {
   if (!byId("time-charts").childElementCount) byId("time-charts").textContent = "No step has finished yet.";
 }
 
+// The age of tokens: of runs whose samples are not all of the newest weights.
+function ages(run) {
+  const found = run.counts.ages, old = new Set(found.filter(([, , age]) => age > 0).map(([stage]) => stage)), all = [...new Set(found.map(([, , age]) => age))].sort((a, b) => a - b);
+  byId("ages").hidden = !old.size;
+  byId("ages-legend").replaceChildren(...all.map((age, i) => h("span", null, h("i", { style: `background:var(--c${i % 8})` }), plural(age, "update"))));
+  byId("ages-charts").replaceChildren(...[...old].map((stage) => {
+    const own = found.filter(([of]) => of === stage), steps = [...new Set(own.map(([, step]) => step))];
+    const total = (step) => own.reduce((sum, [, of, , count]) => sum + (of === step ? count : 0), 0);
+    const part = (age) => steps.map((step) => (100 * (own.find(([, of, its]) => of === step && its === age)?.[3] ?? 0)) / total(step));
+    const tokens = own.reduce((sum, [, , , count]) => sum + count, 0), mean = own.reduce((sum, [, , age, count]) => sum + age * count, 0) / tokens, { label } = run.stages[stage];
+    return h("figure", null, h("figcaption", null, h("b", null, label), h("output", null, `mean age ${number(mean)}`)), barChart(`Share of tokens by age in each step of ${label}`, steps, all.map((age, i) => [`var(--c${i % 8})`, part(age)]), " %"));
+  }));
+}
+
 // Failures by sample, by attempt and of engines.
 function failures(run) {
   const { outcomes, broken } = run.counts, names = run.rollouts.outcomes, body = byId("failures-body");

@@ -1,6 +1,7 @@
 // The rollouts: filters over typed columns, a list that builds only the visible rows, and one rollout token by token.
 
 const ROW = 26, SLICE_MS = 30, KEPT_CHUNKS = 48, AHEAD = 12, TOKENS_AT_ONCE = 2000, ROWS_AT_ONCE = 200;
+const OF = ["training", "evaluation"]; // by the column "heldout"
 const FLAG_LOSS = 1, FLAG_GENERATED = 2;
 const SORTS = {
   step: { text: "order of the run", label: "step", show: (value) => String(value) },
@@ -196,8 +197,8 @@ function interval(text) {
 function predicate(wanted, run, columns) {
   const index = (names, name) => (name ? names.indexOf(name) : -1);
   const stage = index(run.stages.map((each) => each.name), wanted.stage), domain = index(run.rollouts.domains, wanted.domain), outcome = index(run.rollouts.outcomes, wanted.outcome);
-  const [first, last] = interval(wanted.steps), [low, high] = interval(wanted.reward), rewarded = Boolean(wanted.reward);
-  return (i) => (stage < 0 || columns.stage[i] === stage) && (domain < 0 || columns.domain[i] === domain) && (outcome < 0 || columns.outcome[i] === outcome)
+  const of = index(OF, wanted.of), [first, last] = interval(wanted.steps), [low, high] = interval(wanted.reward), rewarded = Boolean(wanted.reward);
+  return (i) => (stage < 0 || columns.stage[i] === stage) && (domain < 0 || columns.domain[i] === domain) && (outcome < 0 || columns.outcome[i] === outcome) && (of < 0 || columns.heldout[i] === of)
     && columns.step[i] >= first && columns.step[i] <= last && (!rewarded || (columns.reward[i] >= low - 1e-6 && columns.reward[i] <= high + 1e-6));
 }
 
@@ -229,7 +230,7 @@ const options = (values, texts = values) => [h("option", { value: "" }, "all"), 
 
 // The stages and domains that there are to choose from.
 function offer(fields, run) {
-  const drawn = run.stages.filter((stage) => run.counts.outcomes.some(([index]) => run.stages[index] === stage));
+  const drawn = run.stages.filter((_, index) => run.rollouts.stages.includes(index));
   fields.stage.replaceChildren(...options(drawn.map((stage) => stage.name), drawn.map((stage) => stage.label)));
   fields.domain.replaceChildren(...options(run.rollouts.domains, run.rollouts.domains.map(words)));
 }
@@ -239,13 +240,14 @@ function makeFilters(rollouts) {
   const fields = {
     q: h("input", { name: "q", type: "search", placeholder: "prompt, answer, id, verdict", autocomplete: "off", spellcheck: "false" }),
     stage: h("select", { name: "stage" }),
+    of: h("select", { name: "of" }, options(OF)),
     steps: h("input", { name: "steps", type: "text", size: 7, placeholder: "3-7", autocomplete: "off" }),
     domain: h("select", { name: "domain" }),
     outcome: h("select", { name: "outcome" }, options(rollouts.outcomes, rollouts.outcomes.map(words))),
     reward: h("input", { name: "reward", type: "text", size: 7, placeholder: "0-0.5", autocomplete: "off" }),
     sort: h("select", { name: "sort" }, [["", SORTS.step.text], ["-step", "latest step first"], ...sorts].map(([value, text]) => h("option", { value }, text))),
   };
-  const labels = { q: "text", stage: "stage", steps: "steps", domain: "domain", outcome: "outcome", reward: "reward", sort: "sort by" };
+  const labels = { q: "text", stage: "stage", of: "of", steps: "steps", domain: "domain", outcome: "outcome", reward: "reward", sort: "sort by" };
   byId("filters").append(...Object.entries(fields).map(([name, field]) => h("label", { class: name === "q" ? "grow" : null }, labels[name], field)), h("button", { type: "reset" }, "clear"));
   return fields;
 }
@@ -294,7 +296,7 @@ function detail({ run, columns, vocabulary, i, part, at, numbers, open }) {
   return [
     h("h3", null, part.id[at]),
     h("dl", { class: "facts" }, facts([
-      ["stage", stage.label], ["step", String(columns.step[i])], ["domain", words(run.rollouts.domains[columns.domain[i]])], ["task", part.task_id[at]], ["outcome", state], ["finish", part.finish[at]],
+      ["stage", stage.label], ["step", String(columns.step[i])], ["of", columns.heldout[i] ? "evaluation" : null], ["domain", words(run.rollouts.domains[columns.domain[i]])], ["task", part.task_id[at]], ["outcome", state], ["finish", part.finish[at]],
       ["reward", h("strong", { id: "reward" }, reward === null ? "none" : typeof reward === "string" ? reward : number(reward))], ["advantage", number(columns.advantage[i])],
       ["tokens", `${whole(columns.prompt[i])} + ${whole(columns.answer[i])}${columns.length[i] === columns.answer[i] ? "" : `, ${whole(columns.length[i])} generated`}`],
       ["turns", columns.turns[i] > 1 ? String(columns.turns[i]) : null], ["mode", part.thinking[at] === null ? null : part.thinking[at] ? "thinking" : "not thinking"],
@@ -389,7 +391,7 @@ const tokenKeys = { point: () => {} };
 byId("detail").addEventListener("token", (event) => tokenKeys.point(event.detail));
 
 function overview(run) {
-  header(run); graph(run); scores(run); curves(run); timings(run); failures(run);
+  header(run); graph(run); scores(run); curves(run); timings(run); ages(run); failures(run);
 }
 
 // The page.

@@ -11,7 +11,7 @@ type Warn = Callable[[int, str], None]
 
 
 class ToldOnce:
-    """A tracker whose id and newest steps are in the stage's folder, in a file with its name.
+    """A tracker whose id and newest steps are kept in the stage's folder.
 
     A step is noted before it is told: an attempt that repeats it after a kill tells it no second time. Whatever the
     tracker raises becomes a warning; it is then told nothing more in this attempt, and the next one tells what it
@@ -20,7 +20,8 @@ class ToldOnce:
 
     def __init__(self, name: str, folder: StageFolder, make: Callable[[str | None], Tracker], warn: Warn) -> None:
         self.name, self._folder, self._warn = name, folder, warn
-        self._path = folder.root / f"{name}.json"
+        self._path = folder.root / "tracked" / f"{name}.json"
+        self._path.parent.mkdir(exist_ok=True)
         self._kept: dict[str, Any] = read_json(self._path) if self._path.exists() else {"id": None, "told": {}}
         self._tracker: Tracker | None = None
         self._dare(lambda: self._open(make))

@@ -10,6 +10,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -248,6 +249,46 @@ def test_a_killed_attempt_counts_once(tmp_path: Path) -> None:
     assert [attempt["code"] for attempt in facts["attempts"]] == [None, None]
 
 
+def test_tokens_are_counted_by_the_updates_since_they_were_sampled(tmp_path: Path, tab: Page) -> None:
+    spans = [((1, 0),), ((0, 0), (1, 3)), ((0, 0),)]
+    ids = [9, 9, 9, 0], [-1.0] * 4
+    drawn = [sample(f"math_rl/2/0/sum/{n}", "math", *ids, ids[1], versions=own) for n, own in enumerate(spans)]
+    with RunFolder.claim(tmp_path / "run", cascade(steps=2)) as (run, _):
+        keep_tokenizer(run)
+        write_samples(run.stage("math_rl").rollouts(2), drawn)
+    files = step_files(run)
+    rollouts = Rollouts(total=count(files), limit=0)
+    list(chunk_blocks(files, open_tokenizer(run), rollouts))
+    assert rollouts.counts()["ages"] == [[2, 2, 0, 5], [2, 2, 1, 7]]
+    report.run(run.root, None, LARGE)
+    opened(tab, run.root / "report.html")
+    expect(tab.locator("#ages figure")).to_contain_text("03_math_rlmean age 0.583")
+    expect(tab.locator("#ages-legend")).to_have_text("0 updates1 update")
+    assert tab.locator("#nav a", has_text="Age of tokens").count() == 1
+
+
+def test_answers_to_held_out_prompts_are_shown_apart(tmp_path: Path, tab: Page) -> None:
+    with RunFolder.claim(tmp_path / "run", cascade(steps=2)) as (run, _):
+        keep_tokenizer(run)
+        stage = run.stage("math_rl")
+        write_samples(stage.rollouts(1), SAMPLES[:2])
+        for when, name in (("before", "heldout-math/0/sum/0"), ("after", "heldout-math/1/sum/0")):
+            kept = sample(name, "math", [6, 0], [-0.5, -0.25], [], loss_mask=np.zeros(2, bool))
+            write_samples(stage.heldout(when), [replace(kept, train_logprobs=None)])
+        stage.begin_checkpoint(1)
+        stage.commit_checkpoint(1)
+    report.run(run.root, None, LARGE)
+    opened(tab, run.root / "report.html", "#of=evaluation")
+    rows = tab.locator(".window .row")
+    expect(rows).to_have_count(2)
+    expect(rows.locator("span:nth-child(2)")).to_have_text(["0", "1"])
+    rows.first.click()
+    expect(tab.locator("#detail h3").first).to_have_text("heldout-math/0/sum/0")
+    expect(tab.locator("#detail .facts").first).to_contain_text("ofevaluation")
+    assert [row[3:5] for row in tokens(tab)] == [["-0.5", NONE], ["-0.25", NONE]]
+    expect(tab.locator("#failures-body tbody tr").first).to_contain_text("03_math_rlmath21")  # of training alone
+
+
 def test_a_capped_report_keeps_whole_groups_spread_over_the_run(small: RunFolder) -> None:
     files = step_files(small)
     rollouts = Rollouts(total=count(files), limit=2)
@@ -280,6 +321,7 @@ def test_a_run_that_has_not_begun_has_a_report(tmp_path: Path, tab: Page) -> Non
         report.run(run.root, tmp_path / "early.html", LARGE)
     opened(tab, tmp_path / "early.html")
     expect(tab.locator("#rollouts-note")).to_have_text("No stage has sampled rollouts yet.")
+    expect(tab.locator("#ages")).to_be_hidden()
 
 
 # A large run.

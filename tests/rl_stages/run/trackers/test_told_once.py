@@ -72,7 +72,7 @@ def test_a_step_that_a_killed_attempt_told_is_not_told_again(stage: StageFolder)
 
 def test_a_tracker_that_joins_late_is_told_what_it_lacks(stage: StageFolder) -> None:
     attempt(stage, [], range(1, 3))
-    (stage.root / "memory.json").unlink()
+    (stage.root / "tracked" / "memory.json").unlink()
     told: list = []
     attempt(stage, told, range(3, 4))
     assert rewards(told) == [(1, 0.1), (2, 0.2), (3, 0.3)]
@@ -108,4 +108,4 @@ def test_heldout_scores_are_told_at_the_steps_that_they_belong_to(stage: StageFo
         log.heldout("after", {"math": 0.5})
         log.heldout("after", {"math": 0.5})
     assert told == [(0, {"heldout/math": 0.25}), (2, {"heldout/math": 0.5})]
-    assert read_json(stage.root / "memory.json") == {"id": "first", "told": {"heldout": 2}}
+    assert read_json(stage.root / "tracked" / "memory.json") == {"id": "first", "told": {"heldout": 2}}
