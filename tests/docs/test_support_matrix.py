@@ -32,8 +32,8 @@ SHORT = {
 }
 HEAD = """# Support matrix
 
-Which model family runs under which layout, in which precision, and what proves it. Each row is a case of a test, on tiny
-random models and the ranks of a CPU; the page is made from the tests' own tables (`tests/docs/test_support_matrix.py`).
+Which model family runs under which layout, in which precision, and what proves it. Each row is a case of a test, on
+tiny random models and the ranks of a CPU; the page is made from those tables (`tests/docs/test_support_matrix.py`).
 TP: tensor, SP: sequence, PP: pipeline, VP: virtual pipeline, CP: context, EP: expert, ETP: expert tensor, DP: data
 parallel; the number is that of ranks.
 
@@ -57,7 +57,7 @@ AROUND = """## From a checkpoint to the engine
 """
 LEGEND = """
 All in float32, by one test a column: `tests/engine/models/test_conversion.py` (logits to 1e-5, exported files bit for
-bit), `tests/engine/parity/test_parity.py` (to 1e-5 in every layer), `tests/engine/refit/test_vllm_map.py` (what a worker
+bit), `tests/engine/parity/test_parity.py` (to 1e-5 in every layer), `tests/engine/refit/test_vllm_map.py` (what one
 holds is what vLLM's own loader gives it), `tests/engine/rollout/test_vllm_refit.py` (what the engine computes after the
 refit is what transformers makes of the weights). W: tensor parallel workers; `EP`: they hold whole experts. A refit in
 bfloat16 has one case, Nemotron-H, which is *long* (`tests/engine/sync/test_refit_bfloat16.py`).
