@@ -133,8 +133,8 @@ test-published: $(READY) $(PUBLISHED)/.ready $(ANSWERS)/.ready $(VERIFIERS)/.rea
 test-transformer-engine: $(READY) $(TRANSFORMER_ENGINE)/.ready
 	CASCADE_TRANSFORMER_ENGINE=$(CURDIR)/$(TRANSFORMER_ENGINE) $(BIN)/pytest tests/launchers/test_attention_backends.py
 
-# The site, in build/site, which a browser opens without a server. A broken link or anchor, a page that the menu lacks, and
-# anything loaded from another host are errors.
+# The site, in build/site. It needs no network: `python -m http.server -d build/site` serves it, search included. A broken
+# link or anchor, a page that the menu lacks, and anything that is loaded from another host are errors.
 docs: $(DOCS)/.ready
 	@rm -rf $(SITE)-source && mkdir -p $(SITE)-source && cp -r --parents $(PAGES) $(SITE)-source
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --config-file docs/mkdocs.yml

@@ -90,7 +90,7 @@ def test_the_folder_tests_its_reward_and_trains(tmp_path):
 
 
 def check_the_tour(found: dict[str, Any]) -> None:
-    """docs/tour.md tells of this run. UPDATE_GOLDEN=1 records it anew; tests/docs/test_tour.py then says what to write."""
+    """docs/tour.md tells of this run. UPDATE_GOLDEN=1 records it; then tests/docs/test_tour.py says what to write."""
     if os.environ.get("UPDATE_GOLDEN"):
         write(found)
     recorded = json.loads(RECORD.read_text())
