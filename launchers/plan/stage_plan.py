@@ -8,7 +8,7 @@ from functools import partial
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.models import check_layout
 from cascade_rl.engine.models.layout import divides, token_multiple
-from cascade_rl.engine.rollout.engine_layout import check_rollout
+from cascade_rl.engine.rollout.engine_layout import check_cards, check_rollout
 from cascade_rl.launchers.plan.engine_memory import EngineWorker
 from cascade_rl.launchers.plan.hardware import Assumed, Gpu
 from cascade_rl.launchers.plan.judge_memory import judge_host_bytes, judge_memory
@@ -159,6 +159,7 @@ def problems(setting: Setting) -> Iterator[str]:
         plain = replace(rollout, sleep=False, expert_parallel=False)
         checks += [
             setting.worker.weights,
+            partial(check_cards, rollout),
             *([] if rollout.expert_parallel else [partial(check_rollout, setting.model.hf, plain)]),
         ]
     for check in checks:

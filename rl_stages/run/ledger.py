@@ -52,12 +52,14 @@ class Ledger:
             self._log.close()
         self._log = None
 
-    def open(self, path: Path, weights: str) -> Contents | None:
-        """Continues the file, or begins it. If the file is of other weights, drops its contents and returns them."""
+    def open(self, path: Path, weights: str | None) -> Contents | None:
+        """Continues the file, or begins it. If the file is of other weights, drops its contents and returns them.
+
+        None: of whichever weights the file is, since they are gone."""
         self.__exit__()
         records = read_records(path)
         found = _read(records)
-        same = found.weights == weights
+        same = found.weights is not None and weights in (None, found.weights)
         self._path, self._contents = path, found if same else Contents(weights)
         self._log = AppendLog(path, records if same else ())
         if not same:

@@ -2,9 +2,9 @@
 
 Guarantees: a stage's hash changes with its own settings, its data, its parent, its teachers and the files that it
 reads, and with nothing else. Settings that change how a stage runs but not what it computes (ranks, layout,
-checkpoints, gates) do not change it; of a layout, the precisions of trainer and engines do. With a few settings that
-do, a folder keeps its work (`upgrade/same_weights.py`). Nor does a new version whose new keys have their defaults
-(`rl_stages/config/differences.py`).
+checkpoints, gates) do not change it; of a layout, the precisions of trainer and engines and the staleness of samples
+do. With a few settings that do, a folder keeps its work (`upgrade/same_weights.py`). Nor does a new version whose new
+keys have their defaults (`rl_stages/config/differences.py`).
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from cascade_rl.rl_stages.run.known_data import KnownData
 # Settings of a stage that do not change its weights, or that are hashed by what they resolve to.
 NOT_HASHED = {"parent", "gate", "nproc", "parallel", "rollout", "checkpoint_every", "keep_checkpoints"}
 # The keys of a stage's layout that change them all the same.
-OF_THE_LAYOUT = {"rollout": ("dtype", "replay_routes"), "parallel": ("precision",)}
+OF_THE_LAYOUT = {"rollout": ("dtype", "replay_routes", "max_staleness"), "parallel": ("precision",)}
 
 
 def teacher_stages(cascade: Cascade, stage: Stage) -> tuple[Stage, ...]:
