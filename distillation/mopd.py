@@ -32,6 +32,7 @@ from cascade_rl.rl_stages.agreement import require_agreement, require_replay
 from cascade_rl.rl_stages.config.base import is_folder
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.core.task import Task
+from cascade_rl.rl_stages.passports import require_passports
 from cascade_rl.rl_stages.rank_zero import RankZero
 from cascade_rl.rl_stages.rollout_stream import Ask, RolloutStream
 from cascade_rl.rl_stages.run.sample_record import SampleRecord
@@ -70,6 +71,7 @@ def run(session: Session[MopdStage]) -> None:
             verdicts = [(sample.rollout.id, sample.verdict) for sample in samples]
             require_infrastructure(verdicts, stage.max_infrastructure_failures, f"step {step + 1}")
             sequences = [sample.sequence(stage.sampling.temperature) for sample in samples]
+            require_passports(samples, sequences, step, session.layout.rollout.max_staleness)
             domains = [sample.task.domain for sample in samples]
             with session.phase("log-prob"):
                 student = trainer.log_probs(sequences)

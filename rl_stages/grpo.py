@@ -26,6 +26,7 @@ from cascade_rl.engine.train.reference import Reference
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.rl_stages.agreement import mask_disagreeing, require_agreement, require_replay
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.passports import require_passports
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
 from cascade_rl.rl_stages.scoring.normaliser import with_shares
 from cascade_rl.rl_stages.scoring.nothing_learned import nothing_learned
@@ -50,6 +51,7 @@ def run(session: Session[GrpoStage]) -> None:
                 session.log.warn(step + 1, warning)
             _require_trained(batch.samples, step)
             sequences = [sample.sequence(stage.sampling.temperature) for sample in batch.samples]
+            require_passports(batch.samples, sequences, step, session.layout.rollout.max_staleness)
             with session.phase("log-prob"):
                 train_logprobs = trainer.log_probs(sequences)
                 sequences, masked = mask_disagreeing(sequences, train_logprobs, stage.sequence_error_bound, step)
@@ -62,8 +64,14 @@ def run(session: Session[GrpoStage]) -> None:
             require_replay(learned["replay_fraction"], step, session.layout.rollout)
             probe_gap = stream.refit(step + 1)
             records = [record(*parts) for parts in zip(batch.samples, sequences, train_logprobs, strict=True)]
-            metrics = {**batch.metrics(stage), **prompts.room.metrics, **masked, **gap, **learned}
-            metrics["probe_gap"] = probe_gap
+            metrics = {
+                **batch.metrics(stage),
+                **prompts.room.metrics,
+                **masked,
+                **gap,
+                **learned,
+                "probe_gap": probe_gap,
+            }
             session.record(step + 1, metrics, sum(sample.rollout.length for sample in batch.drawn), records)
 
 

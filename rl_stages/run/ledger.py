@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from cascade_rl.engine.core.rollouts import Kept, Outcome, Request, Rollout, Sampling
+from cascade_rl.engine.core.rollouts import Kept, Outcome, Passport, Request, Rollout, Sampling
 from cascade_rl.rl_stages.core.episode_rollout import EpisodeRollout
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run.append_log import AppendLog, read_records
@@ -89,6 +89,11 @@ class Ledger:
         if kept:
             self._write({"verdicts": {name: asdict(verdict) for name, verdict in kept.items()}})
 
+    def sync(self) -> None:
+        """Returns when everything is on disk. Raises OSError if that fails."""
+        if self._log:
+            self._log.sync()
+
     def discard(self) -> None:
         """Removes the open file, because its samples are wrong."""
         self.__exit__()
@@ -122,6 +127,7 @@ def _plain(rollout: Rollout) -> dict[str, Any]:
     values = {item.name: getattr(rollout, item.name) for item in fields(rollout)}
     if isinstance(rollout, EpisodeRollout):
         values["verdict"] = asdict(rollout.verdict)
+    values["passports"] = [asdict(passport) for passport in rollout.passports]
     if kept := values.pop("kept"):
         values |= {"kept_ids": kept.ids, "kept_counts": kept.counts}
     routes = rollout.routes
@@ -131,7 +137,8 @@ def _plain(rollout: Rollout) -> dict[str, Any]:
 
 
 def _rollout(record: Mapping[str, Any]) -> Rollout:
-    values = {name: record[name] for name in (item.name for item in fields(Rollout)) if name != "kept"}
+    values = {item.name: record[item.name] for item in fields(Rollout) if item.name not in ("kept", "passports")}
+    values["passports"] = tuple(Passport(**plain) for plain in record.get("passports", ()))  # older files have none
     if "kept_ids" in record:
         values["kept"] = Kept(record["kept_ids"], record["kept_counts"])
     values["versions"] = tuple((version, start) for version, start in record["versions"])
