@@ -76,11 +76,12 @@ class RolloutStream:
         """The first samples of a step, the same on every rank. Waits for them."""
         if not self._runs_ahead:
             return self.more(self._ask(step))
-        if step not in self._begun:  # the first step of an attempt
-            self._begin(step, self._ledger_of(step))
-        ask, batch, drawing = self._begun.pop(step)
-        with self.session.phase("generation"), drawing:
-            rollouts = iter(sample(batch, self.session.refit))
+        with self.session.phase("generation"):
+            if step not in self._begun:  # the first step of an attempt
+                self._begin(step, self._ledger_of(step))
+            ask, batch, drawing = self._begun.pop(step)
+            with drawing:
+                rollouts = iter(sample(batch, self.session.refit))
         return Drawn(ask.tasks, [list(islice(rollouts, ask.group)) for _ in ask.tasks])
 
     def more(self, ask: Ask) -> Drawn:
@@ -91,7 +92,8 @@ class RolloutStream:
     def begin(self, step: int) -> None:
         """The engines begin with the first samples of a step, if they may and there is one."""
         if self._runs_ahead and step < self.session.stage.steps:
-            self._begin(step, step - 1)
+            with self.session.phase("generation"):
+                self._begin(step, step - 1)
 
     def refit(self, version: int) -> float:
         """Waits for the samples in flight, then gives the engines new weights. Returns the probe's largest gap.

@@ -130,6 +130,11 @@ class Session[S: Stage](TrainingSession[S]):
         known = from_rank0(lambda: parent.scores()["after"] if when == "before" and parent else {})
         return known or evaluate(self)
 
+    def _commit(self, step: int) -> None:
+        if self.zero:
+            self.zero.ledger.sync()  # the samples of this step were drawn from weights that no checkpoint has
+        super()._commit(step)
+
     def _open_zero(self, nodes: list[Node]) -> RankZero | None:
         if self.log is None:
             return None

@@ -172,6 +172,13 @@ def test_samples_are_one_version_old_and_say_so(undisturbed: Finished) -> None:
     assert all((row["age"], row["age_max"]) == (1.0, 1.0) and "tme" not in row for row in others)
 
 
+def test_the_samples_of_the_oldest_checkpoint_are_kept(undisturbed: Finished) -> None:
+    """Step 4 follows checkpoint 3, and its samples are of weights 2."""
+    stage = undisturbed.run.stage("rl")
+    assert stage.checkpoint_steps() == [3, 4]
+    assert sorted(path.name for path in stage.ledger(0).parent.iterdir()) == ["version_00002"]
+
+
 def test_it_learns(undisturbed: Finished) -> None:
     assert undisturbed.told.learned > 1
 
