@@ -31,15 +31,19 @@ STEPS, SAMPLES = 4, 8  # of each step
 GUESS = np.float32(-np.log(320))  # log-prob of a token by a model that knows nothing
 
 
-def ahead(root: Path, *, deterministic: bool = False) -> Cascade:
+def ahead(root: Path, *, deterministic: bool = False, **settings: Any) -> Cascade:
     whole = cascade(root)
-    stage = replace(whole.stages[0], steps=STEPS, importance="truncated", stale_tme_bound=1e9)  # type: ignore[call-arg]
+    settings = {"steps": STEPS, "importance": "truncated", "stale_tme_bound": 1e9, **settings}
+    stage = replace(whole.stages[0], **settings)
     rollout = replace(whole.rollout, placement="disaggregated", max_staleness=1, deterministic=deterministic)
     return replace(whole, stages=(stage,), rollout=rollout)
 
 
 class Killed(BaseException):
     pass
+
+
+DEATH = EngineDied(-9, (), Path("log"), "")
 
 
 @dataclass
@@ -55,13 +59,15 @@ class Told:
 class AheadEngine(ScriptedEngine):
     """The last sample of a batch that is drawn ahead ends when the trainer has begun to learn.
 
-    Dies before it draws the sample named `dies_at`, with the `death` given.
+    Dies before it draws the sample named `dies_at`, with the `death` given. Under dynamic filtering, half of the groups
+    of a first draw are all right.
     """
 
     dies_at, death = "", Killed()
 
-    def __init__(self, tokenizer: Any, told: Told) -> None:
+    def __init__(self, tokenizer: Any, told: Told, filtered: bool) -> None:
         super().__init__(tokenizer)
+        self.filtered = filtered
         self.told, self.learning, self.pending = told, Event(), dict[str, Rollout]()
 
     def generate(
@@ -69,6 +75,8 @@ class AheadEngine(ScriptedEngine):
     ) -> Iterator[Rollout]:
         fresh = [request for request in requests if request.id not in finished]
         for rollout in super().generate(requests):
+            if self.filtered and _is_easy(rollout.id):
+                rollout = replace(rollout, token_ids=self.answers[0])
             if rollout.id not in finished:
                 self.pending[rollout.id] = replace(rollout, logprobs=np.full(len(rollout.token_ids), GUESS))
         for name in list(self.pending):
@@ -76,7 +84,7 @@ class AheadEngine(ScriptedEngine):
                 self.dies_at = ""
                 raise self.death
             step = name.split("/")[1]
-            if fresh and name == fresh[-1].id and name.startswith("rl/") and step != "1":
+            if fresh and name == fresh[-1].id and step.isdigit() and step != "1":
                 assert self.learning.wait(60), "the trainer did not learn while samples were in flight"
                 self.learning.clear()
             self.told.drawn.append(name)
@@ -88,6 +96,11 @@ class AheadEngine(ScriptedEngine):
     def lacking(self, version: int) -> dict[int, int]:
         self.told.events.append(f"refit {version} with {len(self.pending)} in flight")
         return super().lacking(version)
+
+
+def _is_easy(name: str) -> bool:
+    _, draw, place, *_ = name.split("/")
+    return draw.isdigit() and int(place) % 2 == 1
 
 
 class CountingVerifier(MathVerifier):
@@ -104,7 +117,7 @@ class AheadSession(Session[GrpoStage]):
     dies_at, death, told = "", Killed(), Told()
 
     def start_engine(self, nodes: object) -> Any:
-        self.engine = AheadEngine(self.tokenizer, self.told)
+        self.engine = AheadEngine(self.tokenizer, self.told, self.stage.dynamic_filtering)
         self.engine.dies_at, self.engine.death = self.dies_at, self.death
         return nullcontext(self.engine)
 
@@ -190,26 +203,48 @@ def require_same(run: RunFolder, expected: RunFolder) -> None:
         assert found.rollouts(step).read_bytes() == wanted.rollouts(step).read_bytes()
 
 
-@pytest.mark.parametrize("dies_at", ["rl/3", "rl/4"])
-def test_a_killed_attempt_goes_on_and_draws_and_judges_nothing_twice(
-    dies_at: str, undisturbed: Finished, tmp_path: Path
-) -> None:
-    (fifth,) = [name for name in undisturbed.told.drawn if name.startswith(f"{dies_at}/2/")][:1]
-    with RunFolder.claim(tmp_path / "run", ahead(tmp_path)) as (run, _):
-        (((first, error),)) = run_ranks(1, attempt, run, fifth)
-        assert error.startswith("Killed")
-        (((second, _),)) = run_ranks(1, attempt, run)
-    assert fifth not in first.drawn
+def first_of(undisturbed: Finished, group: str) -> str:
+    """The id of the first sample of a group."""
+    return next(name for name in undisturbed.told.drawn if name.startswith(group))
+
+
+def require_continued(run: RunFolder, dies_at: str, undisturbed: Finished) -> None:
+    """An attempt dies before the first sample of a group; the next one ends as if nothing had happened."""
+    name = first_of(undisturbed, dies_at)
+    (((first, error),)) = run_ranks(1, attempt, run, name)
+    assert error.startswith("Killed")
+    (((second, error),)) = run_ranks(1, attempt, run)
+    assert error == ""
+    assert name not in first.drawn
     assert sorted(first.drawn + second.drawn) == sorted(undisturbed.told.drawn)
     assert len(first.judged + second.judged) == len(undisturbed.told.judged)
     require_same(run, undisturbed.run)
 
 
-def test_samples_of_an_engine_that_died_come_from_the_new_weights(undisturbed: Finished, tmp_path: Path) -> None:
-    death = EngineDied(-9, (), Path("log"), "")
-    (fifth,) = [name for name in undisturbed.told.drawn if name.startswith("rl/3/2/")][:1]
+def test_a_killed_attempt_goes_on_and_draws_and_judges_nothing_twice(undisturbed: Finished, tmp_path: Path) -> None:
     with RunFolder.claim(tmp_path / "run", ahead(tmp_path)) as (run, _):
-        (((told, error),)) = run_ranks(1, attempt, run, fifth, death)
+        require_continued(run, "rl/4/2/", undisturbed)
+
+
+def test_what_the_first_draw_lacks_comes_from_the_newest_weights(tmp_path: Path) -> None:
+    """Two of the four groups of a first draw teach something."""
+    folders = [tmp_path / "whole", tmp_path / "killed"]
+    for folder in folders:
+        folder.mkdir()
+    filtered = [ahead(folder, dynamic_filtering=True) for folder in folders]
+    with RunFolder.claim(folders[0] / "run", filtered[0]) as (whole, _):
+        (((told, error),)) = run_ranks(1, attempt, whole)
+    assert error == ""
+    assert [versions(whole, step) for step in range(1, STEPS + 1)] == [{0}, {0, 1}, {1, 2}, {2, 3}]
+    assert [row.get("age") for row in whole.stage("rl").metrics.rows()] == [None, 0.5, 0.5, 0.5]
+    assert all(event.endswith("with 0 in flight") for event in told.events)
+    with RunFolder.claim(folders[1] / "run", filtered[1]) as (run, _):
+        require_continued(run, "rl/3+1/1/", Finished(whole, told))
+
+
+def test_samples_of_an_engine_that_died_come_from_the_new_weights(undisturbed: Finished, tmp_path: Path) -> None:
+    with RunFolder.claim(tmp_path / "run", ahead(tmp_path)) as (run, _):
+        (((told, error),)) = run_ranks(1, attempt, run, first_of(undisturbed, "rl/3/2/"), DEATH)
     assert error == ""
     assert told.events[2:4] == ["restart", "refit 2 with 4 in flight"]
     assert versions(run, 3) == {1, 2}
@@ -218,10 +253,8 @@ def test_samples_of_an_engine_that_died_come_from_the_new_weights(undisturbed: F
 
 
 def test_where_the_same_samples_are_promised_a_death_ends_the_attempt(undisturbed: Finished, tmp_path: Path) -> None:
-    death = EngineDied(-9, (), Path("log"), "")
-    (fifth,) = [name for name in undisturbed.told.drawn if name.startswith("rl/3/2/")][:1]
     with RunFolder.claim(tmp_path / "run", ahead(tmp_path, deterministic=True)) as (run, _):
-        (((_, error),)) = run_ranks(1, attempt, run, fifth, death)
+        (((_, error),)) = run_ranks(1, attempt, run, first_of(undisturbed, "rl/3/2/"), DEATH)
         assert "Start the run again: it goes on from its checkpoint" in error
         (((_, error),)) = run_ranks(1, attempt, run)
     assert error == ""

@@ -310,6 +310,13 @@ def test_a_stage_in_float32_is_refused_as_on_a_gpu() -> None:
     assert told.startswith("parallel.precision: expected bfloat16")
 
 
+def test_engines_on_cards_of_their_own_are_refused_as_on_a_gpu() -> None:
+    setting = of_nano()
+    apart = replace(setting.layout.rollout, placement="disaggregated", sleep=False)
+    (told,) = plan_stage(replace(setting, layout=replace(setting.layout, rollout=apart))).problems
+    assert told.startswith("rollout.placement: expected colocated, since engines on cards or nodes of their own")
+
+
 def test_what_stays_after_a_step_and_what_a_checkpoint_gathers_is_on_the_gpu() -> None:
     """A rank has more numbers in experts than in the rest: 23 layers with 16 each, up and down."""
     setting = of_nano(ParallelConfig(tensor=2, context=8, expert=8, sequence=True))
