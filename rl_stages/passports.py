@@ -1,12 +1,13 @@
 """Refuses, before an update, samples that are not what an engine has sampled from weights that they may be of."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-from cascade_rl.engine.backend.ranks import from_all, share
 from cascade_rl.engine.core.passport import faults
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.rl_stages.agreement import Mismatch
-from cascade_rl.rl_stages.scoring.age import ages
+from cascade_rl.rl_stages.scoring.age import token_versions
 from cascade_rl.rl_stages.scoring.scored_sample import Sample
 
 TOLD = 3
@@ -21,15 +22,13 @@ def require_passports(
 ) -> None:
     """Raises BrokenPassport, which names each fault, unless what the trainer is to learn from was sampled so.
 
-    Collective: each rank looks at a part of the samples, and all raise the same.
-
     An engine of one's own need not give passports, but then to no sample: of those only the versions are checked.
     """
     given = {bool(sample.rollout.passports) for sample in samples}
     lost = [] if len(given) < 2 else ["passport: some samples have none"]
-    pairs = share(list(zip(samples, sequences, strict=True)))
-    own = [f"{pair[0].rollout.id}: {fault}" for pair in pairs for fault in _faults(*pair, step, max_staleness)]
-    found = lost + [fault for part in from_all(own) for fault in part]
+    check = partial(_check, step=step, oldest=max(step - max_staleness, 0))
+    with ThreadPoolExecutor() as threads:  # gigabytes of routes, and CRC-32 lets other threads run
+        found = lost + [fault for told in threads.map(check, samples, sequences) for fault in told]
     if found:
         more = f" and {len(found) - TOLD} more" if len(found) > TOLD else ""
         raise BrokenPassport(
@@ -39,14 +38,19 @@ def require_passports(
         )
 
 
-def _faults(sample: Sample, sequence: TrainSequence, step: int, max_staleness: int) -> Iterator[str]:
-    rollout, oldest = sample.rollout, max(step - max_staleness, 0)
-    versions, starts = zip(*rollout.versions, strict=True) if rollout.versions else ((), ())
-    if starts[:1] != (0,) or list(starts) != sorted(set(starts)) or starts[-1] >= len(rollout.token_ids):
-        yield f"version: expected spans that begin with the first token and rise, found {rollout.versions}"
-        return
-    if not all(oldest <= version <= step for version in versions):
-        yield f"version: expected {oldest} to {step}, which were sent and are not too old, found {versions}"
-    (age,) = ages([sample], step)
-    ends = [passport.end - 2 for passport in rollout.passports]
-    yield from faults(rollout.passports, sequence, [step - int(age[end]) for end in ends])
+def _check(sample: Sample, sequence: TrainSequence, step: int, oldest: int) -> list[str]:
+    rollout = sample.rollout
+    told = [*_of_versions(rollout.versions, len(rollout.token_ids), step, oldest)]
+    if not told:
+        ends = [passport.end - len(rollout.prompt_ids) for passport in rollout.passports]
+        versions = token_versions(rollout)
+        told = [*faults(rollout.passports, sequence, [versions[end - 1] for end in ends])]
+    return [f"{rollout.id}: {fault}" for fault in told]
+
+
+def _of_versions(spans: Sequence[tuple[int, int]], tokens: int, step: int, oldest: int) -> Iterator[str]:
+    starts = [start for _, start in spans]
+    if starts[:1] != [0] or starts != sorted(set(starts)) or starts[-1] >= tokens:
+        yield f"version: expected spans that begin with the first token and rise, found {spans}"
+    elif not all(oldest <= version <= step for version, _ in spans):
+        yield f"version: expected {oldest} to {step}, which were sent and are not too old, found {spans}"

@@ -43,11 +43,6 @@ def _exchanged(mine: Any, arrays: Sequence[np.ndarray], told: Any, source: int) 
     return mine
 
 
-def share[T](items: Sequence[T]) -> Sequence[T]:
-    """This rank's part of what every rank has."""
-    return items[dist.get_rank() :: dist.get_world_size()]
-
-
 def any_rank(mine: bool) -> bool:
     """Whether `mine` is true on any rank. Collective."""
     return bool(_reduced(float(mine), dist.ReduceOp.MAX))

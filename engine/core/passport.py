@@ -47,12 +47,12 @@ def faults(passports: Sequence[Passport], sequence: TrainSequence, versions: Seq
 
 def _ids(ids: np.ndarray, before: int = 0) -> int:
     """Of the ids and those before them, whose CRC is `before`."""
-    return zlib.crc32(ids.astype(np.int64).tobytes(), before)
+    return zlib.crc32(np.ascontiguousarray(ids, np.int64), before)
 
 
 def _floats(values: np.ndarray) -> int:
-    return zlib.crc32(values.astype(np.float32).tobytes())
+    return zlib.crc32(np.ascontiguousarray(values, np.float32))
 
 
 def _routes(routes: np.ndarray | None, rows: slice) -> int:
-    return 0 if routes is None else zlib.crc32(routes[rows].astype(np.int16).tobytes())
+    return 0 if routes is None else zlib.crc32(np.ascontiguousarray(routes[rows], np.int16))

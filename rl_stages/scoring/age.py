@@ -10,14 +10,15 @@ from cascade_rl.rl_stages.scoring.scored_sample import Sample
 
 def ages(samples: Sequence[Sample], version: int) -> list[np.ndarray]:
     """int64 [n - 1] of each sample's sequence of n tokens, for learning in weights `version`; 0 in its prompt."""
-    return [np.append(np.zeros(_prompt(sample), np.int64), _ages(sample.rollout, version)) for sample in samples]
+    return [_age(sample.rollout, version) for sample in samples]
 
 
-def _prompt(sample: Sample) -> int:
-    return len(sample.rollout.prompt_ids) - 1
-
-
-def _ages(rollout: Rollout, version: int) -> np.ndarray:
-    """int64 [answer]"""
+def token_versions(rollout: Rollout) -> np.ndarray:
+    """The weight version of each token of the answer, int64 [answer]."""
     versions, starts = np.array(rollout.versions, np.int64).T
-    return version - versions.repeat(np.diff(np.append(starts, len(rollout.token_ids))))
+    return versions.repeat(np.diff(np.append(starts, len(rollout.token_ids))))
+
+
+def _age(rollout: Rollout, version: int) -> np.ndarray:
+    prompt = np.zeros(len(rollout.prompt_ids) - 1, np.int64)
+    return np.concatenate([prompt, version - token_versions(rollout)])

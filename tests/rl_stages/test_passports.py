@@ -10,7 +10,6 @@ import pytest
 from cascade_rl.engine.core.passport import passport_of
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.engine.core.train_sequence import TrainSequence
-from cascade_rl.rl_stages import passports
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.passports import BrokenPassport, require_passports
@@ -19,12 +18,6 @@ from cascade_rl.rl_stages.scoring.turns import join
 
 STEP, HEAT = 3, 0.7
 TASK = Task("math-1", "math", ({"role": "user", "content": "?"},), {})
-
-
-@pytest.fixture(autouse=True)
-def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passports, "from_all", lambda mine: [mine])
-    monkeypatch.setattr(passports, "share", lambda items: items)
 
 
 def turn(prompt: list[int], version: int, count: int = 4, cache: int | None = None) -> Rollout:
