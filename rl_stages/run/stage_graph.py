@@ -20,7 +20,7 @@ from cascade_rl.rl_stages.config.base import BEST, is_folder
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.differences import differences
 from cascade_rl.rl_stages.config.source import Source
-from cascade_rl.rl_stages.config.stage import Stage
+from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 from cascade_rl.rl_stages.run.files_read import base_files, file_hash, files_read
 from cascade_rl.rl_stages.run.known_data import KnownData
 
@@ -128,6 +128,8 @@ def _own_settings(cascade: Cascade, stage: Stage) -> Mapping[str, Any]:
     own = {name: value for name, value in differences(stage).items() if name not in NOT_HASHED}
     layout = cascade.layout(stage)
     kept = {node: _differences(getattr(layout, node), names) for node, names in OF_THE_LAYOUT.items()}
+    if not isinstance(stage, OnPolicyStage):
+        kept["rollout"].pop("max_staleness", None)  # it learns from no samples
     return {"kind": stage.kind, **own, "rollout": {}, **{node: keys for node, keys in kept.items() if keys}}
 
 

@@ -31,11 +31,11 @@ def has_older_hash(
 
     names   what else the weights of the stages before are known as; `parent` is among them, or is the base
     The folder does not have the engines' settings, so today's are used. If they were different, the hash differs."""
-    layout, rollout = cascade.layout(stage), cascade.layout(stage).rollout
-    newer = layout.parallel.precision != "float32" or rollout.max_staleness
+    newer = {"precision", "max_staleness"} & {*identity.settings.get("parallel", ()), *identity.settings["rollout"]}
     if newer or changed_settings(folder, stage, free_keys(stage)):
         return False
     own = {key: value for key, value in read_yaml(folder / "stage.yaml").items() if key not in LEFT_OUT}
+    rollout = cascade.layout(stage).rollout
     settings = own | {"engines": {"dtype": rollout.dtype, "replay_routes": rollout.replay_routes}}
     data = [identity.data[source] for source in sources(stage)]
     teachers = (names[teacher.name] for teacher in teacher_stages(cascade, stage))
