@@ -67,8 +67,8 @@ class AheadEngine(ScriptedEngine):
 
     def __init__(self, tokenizer: Any, told: Told, filtered: bool) -> None:
         super().__init__(tokenizer)
-        self.filtered = filtered
-        self.told, self.learning, self.pending = told, Event(), dict[str, Rollout]()
+        self.told, self.filtered = told, filtered
+        self.learning, self.pending = Event(), dict[str, Rollout]()
 
     def generate(
         self, requests: Sequence[Request], follow: object = None, finished: Container[str] = ()
@@ -160,7 +160,7 @@ class Finished:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     root = tmp_path_factory.mktemp("ahead")
     with RunFolder.claim(root / "run", ahead(root)) as (run, _):
-        (((told, error),)) = run_ranks(1, attempt, run)
+        ((told, error),) = run_ranks(1, attempt, run)
     assert error == ""
     return Finished(run, told)
 
@@ -211,9 +211,9 @@ def first_of(undisturbed: Finished, group: str) -> str:
 def require_continued(run: RunFolder, dies_at: str, undisturbed: Finished) -> None:
     """An attempt dies before the first sample of a group; the next one ends as if nothing had happened."""
     name = first_of(undisturbed, dies_at)
-    (((first, error),)) = run_ranks(1, attempt, run, name)
+    ((first, error),) = run_ranks(1, attempt, run, name)
     assert error.startswith("Killed")
-    (((second, error),)) = run_ranks(1, attempt, run)
+    ((second, error),) = run_ranks(1, attempt, run)
     assert error == ""
     assert name not in first.drawn
     assert sorted(first.drawn + second.drawn) == sorted(undisturbed.told.drawn)
@@ -233,7 +233,7 @@ def test_what_the_first_draw_lacks_comes_from_the_newest_weights(tmp_path: Path)
         folder.mkdir()
     filtered = [ahead(folder, dynamic_filtering=True) for folder in folders]
     with RunFolder.claim(folders[0] / "run", filtered[0]) as (whole, _):
-        (((told, error),)) = run_ranks(1, attempt, whole)
+        ((told, error),) = run_ranks(1, attempt, whole)
     assert error == ""
     assert [versions(whole, step) for step in range(1, STEPS + 1)] == [{0}, {0, 1}, {1, 2}, {2, 3}]
     assert [row.get("age") for row in whole.stage("rl").metrics.rows()] == [None, 0.5, 0.5, 0.5]
@@ -244,7 +244,7 @@ def test_what_the_first_draw_lacks_comes_from_the_newest_weights(tmp_path: Path)
 
 def test_samples_of_an_engine_that_died_come_from_the_new_weights(undisturbed: Finished, tmp_path: Path) -> None:
     with RunFolder.claim(tmp_path / "run", ahead(tmp_path)) as (run, _):
-        (((told, error),)) = run_ranks(1, attempt, run, first_of(undisturbed, "rl/3/2/"), DEATH)
+        ((told, error),) = run_ranks(1, attempt, run, first_of(undisturbed, "rl/3/2/"), DEATH)
     assert error == ""
     assert told.events[2:4] == ["restart", "refit 2 with 4 in flight"]
     assert versions(run, 3) == {1, 2}
@@ -254,8 +254,8 @@ def test_samples_of_an_engine_that_died_come_from_the_new_weights(undisturbed: F
 
 def test_where_the_same_samples_are_promised_a_death_ends_the_attempt(undisturbed: Finished, tmp_path: Path) -> None:
     with RunFolder.claim(tmp_path / "run", ahead(tmp_path, deterministic=True)) as (run, _):
-        (((_, error),)) = run_ranks(1, attempt, run, first_of(undisturbed, "rl/3/2/"), DEATH)
+        ((_, error),) = run_ranks(1, attempt, run, first_of(undisturbed, "rl/3/2/"), DEATH)
         assert "Start the run again: it goes on from its checkpoint" in error
-        (((_, error),)) = run_ranks(1, attempt, run)
+        ((_, error),) = run_ranks(1, attempt, run)
     assert error == ""
     require_same(run, undisturbed.run)
