@@ -32,7 +32,9 @@ from cascade_rl.rl_stages.agreement import require_agreement, require_replay
 from cascade_rl.rl_stages.config.base import is_folder
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.core.task import Task
+from cascade_rl.rl_stages.passports import require_passports
 from cascade_rl.rl_stages.rank_zero import RankZero
+from cascade_rl.rl_stages.rollout_stream import Ask, RolloutStream
 from cascade_rl.rl_stages.run.sample_record import SampleRecord
 from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes, record, sequences_of
@@ -54,39 +56,37 @@ def run(session: Session[MopdStage]) -> None:
     prompts.take(session.first_step * stage.prompts_per_step)  # skips those of the finished steps
     teachers = _teachers(session)
     loss = loss_of(stage, teachers)
-    for step in session.steps():
+
+    def ask(step: int) -> Ask:
         tasks = prompts.take(stage.prompts_per_step)
-        teachers.prefetch()
-        with session.phase("generation"):
-            groups = session.draw(f"{stage.name}/{step + 1}", tasks, stage.rollouts_per_prompt, stage.sampling)
-        with session.phase("reward"):
-            samples = session.on_rank0(partial(_samples, tasks, groups), lambda all: [each.told() for each in all])
-        verdicts = [(sample.rollout.id, sample.verdict) for sample in samples]
-        require_infrastructure(verdicts, stage.max_infrastructure_failures, f"step {step + 1}")
-        sequences = sequences_of(samples, stage.sampling.temperature)
-        domains = [sample.task.domain for sample in samples]
-        with session.phase("log-prob"):
-            student = trainer.log_probs(sequences)
-            gap = require_agreement(sequences, student, stage.tme_bound, step)
-        with session.phase("teacher"):
-            taught = teachers.read(sequences, domains, loss.read)
-        sequences = [with_teacher(*parts) for parts in zip(sequences, taught, student, strict=True)]
-        with session.phase("update"):
-            learned = trainer.update(sequences, loss, step)
-        require_replay(learned["replay_fraction"], step, session.layout.rollout)
-        with session.phase("refit"):
-            probe_gap = session.refit(step + 1)
-        if session.log:
-            records = [_record(*parts) for parts in zip(samples, sequences, student, taught, strict=True)]
-            metrics = {
-                **outcomes(samples),
-                **room.metrics,
-                **gap,
-                **learned,
-                **reverse_kl(sequences, domains),
-                "probe_gap": probe_gap,
-            }
-            session.record(step + 1, metrics, sum(sample.rollout.length for sample in samples), records)
+        return Ask(f"{stage.name}/{step + 1}", tasks, stage.rollouts_per_prompt, stage.sampling)
+
+    with RolloutStream(session, ask) as stream:
+        for step in session.steps():
+            teachers.prefetch()
+            tasks, groups = stream.take(step)
+            with session.phase("reward"):
+                samples = session.on_rank0(partial(_samples, tasks, groups), lambda all: [each.told() for each in all])
+            stream.begin(step + 1)
+            verdicts = [(sample.rollout.id, sample.verdict) for sample in samples]
+            require_infrastructure(verdicts, stage.max_infrastructure_failures, f"step {step + 1}")
+            sequences = sequences_of(samples, stage.sampling.temperature)
+            require_passports(samples, sequences, step, session.layout.rollout.max_staleness)
+            domains = [sample.task.domain for sample in samples]
+            with session.phase("log-prob"):
+                student = trainer.log_probs(sequences)
+                gap = require_agreement(stage, samples, sequences, student, step)
+            with session.phase("teacher"):
+                taught = teachers.read(sequences, domains, loss.read)
+            sequences = [with_teacher(*parts) for parts in zip(sequences, taught, student, strict=True)]
+            with session.phase("update"):
+                learned = trainer.update(sequences, loss, step)
+            require_replay(learned["replay_fraction"], step, session.layout.rollout)
+            learned["probe_gap"] = stream.refit(step + 1)
+            if session.log:
+                records = [_record(*parts) for parts in zip(samples, sequences, student, taught, strict=True)]
+                told = {**outcomes(samples), **room.metrics, **gap, **learned, **reverse_kl(sequences, domains)}
+                session.record(step + 1, told, sum(sample.rollout.length for sample in samples), records)
 
 
 def loss_of(stage: MopdStage, teachers: Teachers) -> SampledLoss | TopkLoss | ExactLoss:

@@ -3,6 +3,7 @@
 Rank 0 has the log-probs of both. On a rank without sequences there is nothing to compare; it ends when rank 0 does.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,9 @@ import numpy as np
 from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.train.losses import mismatch
+from cascade_rl.rl_stages.config.stage import OnPolicyStage
+from cascade_rl.rl_stages.scoring.age import ages
+from cascade_rl.rl_stages.scoring.scored_sample import Sample
 
 
 class Mismatch(RuntimeError):
@@ -17,23 +21,44 @@ class Mismatch(RuntimeError):
 
 
 def require_agreement(
-    sequences: list[TrainSequence], train_logprobs: list[np.ndarray], bound: float, step: int
+    stage: OnPolicyStage,
+    samples: Sequence[Sample],
+    sequences: list[TrainSequence],
+    train_logprobs: list[np.ndarray],
+    step: int,
 ) -> dict[str, float]:
     """The gap between the log-probs of trainer, before the update, and sampler over the loss tokens (see `mismatch`).
 
-    Raises Mismatch if its mean is above the bound, before an update can harm the weights."""
+    Tokens from the weights of the step must have the same log-probs on both sides. For those from older weights the
+    policy has moved in between: theirs are `stale_`, and come with the tokens' age.
+
+    Raises Mismatch if a mean is above the stage's bound, before an update can harm the weights."""
     if not sequences:
         return {}
     mask = np.concatenate([sequence.loss_mask for sequence in sequences])
     rollout = np.concatenate([sequence.per_token["rollout_logprob"] for sequence in sequences])
-    gap = mismatch(np.concatenate(train_logprobs), rollout, mask)
-    if not gap["tme"] <= bound:
+    train, age = np.concatenate(train_logprobs), np.concatenate(ages(samples, step))
+    fresh, stale = mask & (age == 0), mask & (age != 0)
+    found: dict[str, float] = {}
+    if fresh.any() or not mask.any():
+        found |= mismatch(train, rollout, fresh)
+        _require(found, "tme", stage.tme_bound, "the refit or the replayed routes are wrong", step)
+    if stale.any():
+        found |= {f"stale_{name}": value for name, value in mismatch(train, rollout, stale).items()}
+        _require(found, "stale_tme", stage.stale_tme_bound, "steps move the policy too far: lower the lr", step)
+        found |= {"age": float(age[mask].mean()), "age_max": float(age[mask].max())}
+    return found
+
+
+def _require(found: Mapping[str, float], name: str, bound: float, otherwise: str, step: int) -> None:
+    if not found[name] <= bound:
+        largest = found[name.replace("tme", "max_gap")]
+        tokens = " over the tokens of older weights" if name.startswith("stale") else ""
         raise Mismatch(
-            f"step {step + 1}: mean of exp|log p_train - log p_rollout| is {gap['tme']:.6f}, expected at most {bound} "
-            f"(largest gap {gap['max_gap']:.2e}). The weights are unchanged. If the sampler runs in lower precision, "
-            "raise tme_bound; otherwise the refit or the replayed routes are wrong"
+            f"step {step + 1}: mean of exp|log p_train - log p_rollout|{tokens} is {found[name]:.6f}, expected at most "
+            f"{bound} (largest gap {largest:.2e}). The weights are unchanged. If the sampler runs in lower precision, "
+            f"raise {name}_bound; otherwise {otherwise}"
         )
-    return gap
 
 
 def mask_disagreeing(

@@ -1,7 +1,7 @@
 """On-policy GRPO with verified rewards, the RL loop of both papers (Eq. 1 of arXiv 2512.13607 and 2603.19220).
 
     for each step:
-        sample a group of answers per prompt from the current weights
+        sample a group of answers per prompt from the current weights; with `rollout.max_staleness`, from those before
         score them; advantage = (reward - group mean) / group std, the same for every token of an answer
         one optimizer step on  - mean over tokens of (w A log pi)
         move the new weights into the sampler
@@ -26,12 +26,13 @@ from cascade_rl.engine.train.reference import Reference
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.rl_stages.agreement import mask_disagreeing, require_agreement, require_replay
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
+from cascade_rl.rl_stages.passports import require_passports
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
 from cascade_rl.rl_stages.scoring.normaliser import with_shares
 from cascade_rl.rl_stages.scoring.nothing_learned import nothing_learned
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, record, sequences_of
 from cascade_rl.rl_stages.session import Session
-from cascade_rl.rl_stages.step_batch import draw_batch
+from cascade_rl.rl_stages.step_batch import draw_batch, first_draws
 
 
 class NothingToLearn(RuntimeError):
@@ -41,29 +42,31 @@ class NothingToLearn(RuntimeError):
 def run(session: Session[GrpoStage]) -> None:
     """Runs the remaining steps of the stage."""
     trainer, prompts = session.trainer, PromptLedger(session)
-    for step in session.steps():
-        stage = session.stage.at(step)
-        batch = draw_batch(session, stage, prompts, step)
-        if session.log and step == session.first_step and (warning := nothing_learned(stage, batch.groups)):
-            session.log.warn(step + 1, warning)
-        _require_trained(batch.samples, step)
-        sequences = sequences_of(batch.samples, stage.sampling.temperature)
-        with session.phase("log-prob"):
-            train_logprobs = trainer.log_probs(sequences)
-            sequences, masked = mask_disagreeing(sequences, train_logprobs, stage.sequence_error_bound, step)
-            gap = require_agreement(sequences, train_logprobs, stage.tme_bound, step)
-            sequences = with_shares(sequences, stage.normaliser, stage.rollouts_per_prompt)
-            sequences = with_old(stage, sequences, train_logprobs)
-            sequences = with_reference(trainer, session.reference, sequences)
-        with session.phase("update"):
-            learned = trainer.update(sequences, PolicyLoss(stage.objective), step, stage.updates_per_step)
-        require_replay(learned["replay_fraction"], step, session.layout.rollout)
-        with session.phase("refit"):
-            probe_gap = session.refit(step + 1)
-        if session.log:
-            records = [record(*parts) for parts in zip(batch.samples, sequences, train_logprobs, strict=True)]
-            told = {**batch.metrics(stage), **prompts.room.metrics, **masked, **gap, **learned, "probe_gap": probe_gap}
-            session.record(step + 1, told, sum(sample.rollout.length for sample in batch.drawn), records)
+    with first_draws(session, prompts) as stream:
+        for step in session.steps():
+            stage = session.stage.at(step)
+            batch = draw_batch(stream, stage, prompts, step)
+            stream.begin(step + 1)
+            if session.log and step == session.first_step and (warning := nothing_learned(stage, batch.groups)):
+                session.log.warn(step + 1, warning)
+            _require_trained(batch.samples, step)
+            sequences = sequences_of(batch.samples, stage.sampling.temperature)
+            require_passports(batch.samples, sequences, step, session.layout.rollout.max_staleness)
+            with session.phase("log-prob"):
+                train_logprobs = trainer.log_probs(sequences)
+                sequences, masked = mask_disagreeing(sequences, train_logprobs, stage.sequence_error_bound, step)
+                gap = require_agreement(stage, batch.samples, sequences, train_logprobs, step)
+                sequences = with_shares(sequences, stage.normaliser, stage.rollouts_per_prompt)
+                sequences = with_old(stage, sequences, train_logprobs)
+                sequences = with_reference(trainer, session.reference, sequences)
+            with session.phase("update"):
+                learned = trainer.update(sequences, PolicyLoss(stage.objective), step, stage.updates_per_step)
+            require_replay(learned["replay_fraction"], step, session.layout.rollout)
+            learned["probe_gap"] = stream.refit(step + 1)
+            if session.log:
+                records = [record(*parts) for parts in zip(batch.samples, sequences, train_logprobs, strict=True)]
+                told = {**batch.metrics(stage), **prompts.room.metrics, **masked, **gap, **learned}
+                session.record(step + 1, told, sum(sample.rollout.length for sample in batch.drawn), records)
 
 
 def with_old(stage: GrpoStage, sequences: list[TrainSequence], logprobs: list[np.ndarray]) -> list[TrainSequence]:

@@ -1,6 +1,6 @@
 """The parts of a stage that only rank 0 has: log, ledger, judges, environments and engine."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -42,12 +42,19 @@ class RankZero:
     episodes: Episodes
     engine: Engine
 
-    def open_ledger(self, version: int, weights: str) -> None:
-        """Opens the ledger of the weights with digest `weights`, which may already have samples of a killed attempt."""
+    def open_ledger(self, version: int, weights: str | None) -> None:
+        """Opens the ledger of the weights with digest `weights`, which may already have samples of a killed attempt.
+        None: whatever they were."""
         if refused := self.ledger.open(self.folder.ledger(version), weights):
             count = len(refused.rollouts)
             self.log.progress.say(f"{count} rollouts were sampled from other weights and are sampled again")
             self.folder.record_event("ledger_refused", version=version, rollouts=count)
+
+    def discard(self, versions: Iterable[int]) -> None:
+        """Removes the open ledger, and those of `versions`."""
+        self.ledger.discard()
+        for version in versions:
+            self.folder.ledger(version).unlink(missing_ok=True)
 
     @contextmanager
     def draw(
@@ -82,13 +89,12 @@ class RecordedBatch(Batch):
         self.asked = {request.id: request for request in requests}
         phase.advance(len(known))
 
-    def stream(self) -> Iterator[Rollout]:
+    def receive(self, rollout: Rollout) -> None:
         """See `Batch`."""
-        for rollout in super().stream():
-            self.zero.ledger.keep(self.asked[rollout.id], rollout)
-            self.phase.advance()
-            self.judge.begin(rollout)
-            yield rollout
+        self.zero.ledger.keep(self.asked[rollout.id], rollout)
+        self.phase.advance()
+        self.judge.begin(rollout)
+        super().receive(rollout)
 
     def record_death(self, death: EngineDied) -> None:
         """See `Batch`."""

@@ -4,8 +4,9 @@ Only rank 0 has `zero`. The other ranks have only their part of the trainer. `on
 """
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
 
@@ -27,7 +28,7 @@ from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.tokenizer import encode_prompt
 from cascade_rl.rl_stages.evaluation import evaluate, heldout_tasks
 from cascade_rl.rl_stages.graders import prove_graders, say_tiers
-from cascade_rl.rl_stages.rank_zero import RankZero, rank_zero
+from cascade_rl.rl_stages.rank_zero import RankZero, RecordedBatch, rank_zero
 from cascade_rl.rl_stages.run.sample_record import SampleRecord
 from cascade_rl.rl_stages.start import start
 from cascade_rl.rl_stages.tasks.prompt_room import PromptRoom
@@ -42,9 +43,13 @@ def _silent(_message: str) -> None:
 
 
 class Session[S: Stage](TrainingSession[S]):
-    """A context manager on each rank. `zero` is None on all ranks except 0."""
+    """A context manager on each rank. `zero` is None on all ranks except 0.
+
+    ahead  rank 0's thread for batches that are sampled while the trainer learns
+    """
 
     zero: RankZero | None
+    ahead: ThreadPoolExecutor
 
     def open(self) -> None:
         """Starts the engines, builds the trainer and verifies that both have the same weights."""
@@ -57,8 +62,9 @@ class Session[S: Stage](TrainingSession[S]):
         self.ledger_version = -1
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is Mismatch and self.zero:
-            self.zero.ledger.discard()  # the trainer disagrees with these samples, so they must be sampled again
+        if kind and issubclass(kind, Mismatch) and self.zero:  # these samples must not be learned from: sampled again
+            newest = self.refit.version
+            self.zero.discard(range(max(newest - self.layout.rollout.max_staleness, 0), newest + 1))
         super().__exit__(kind)
 
     # The operations of a loop, in addition to those of `TrainingSession` and `refit`.
@@ -76,17 +82,34 @@ class Session[S: Stage](TrainingSession[S]):
         self, batches: Mapping[str, Sequence[Task]], group: int, sampling: Sampling, *, heldout: bool = False
     ) -> dict[str, list[list[Rollout]]]:
         """`draw` for several batches at once, by label. Of `heldout` samples, `zero.judge` has the verdicts."""
-        self._open_ledger()
-        labelled = [(f"{label}/{i}", task) for label, tasks in batches.items() for i, task in enumerate(tasks)]
+        with self.drawing(batches, group, sampling, heldout=heldout) as batch:
+            rollouts = iter(sample(batch, self.refit))
+        return {label: [list(islice(rollouts, group)) for _ in tasks] for label, tasks in batches.items()}
+
+    @contextmanager
+    def drawing(
+        self,
+        batches: Mapping[str, Sequence[Task]],
+        group: int,
+        sampling: Sampling,
+        *,
+        heldout: bool = False,
+        ledger: int | None = None,
+    ) -> Iterator[RecordedBatch | None]:
+        """In the block, rank 0 has a batch to `sample`, as `draw_all` does; the other ranks have None. Collective.
+
+        ledger  weight version whose ledger has its samples; None: that of the engines' weights
+        """
+        self._open_ledger(self.refit.version if ledger is None else ledger)
         with ExitStack() as drawing:
             batch = None
             if self.zero:
+                labelled = [(f"{label}/{i}", task) for label, tasks in batches.items() for i, task in enumerate(tasks)]
                 limits = self._limits(sampling)
                 requests = [self._requests(name, task, group, limits) for name, task in labelled]
                 batch = drawing.enter_context(self.zero.draw([task for _, task in labelled], requests, heldout))
                 drawing.enter_context(self.watchdog.waiting_for(batch.pending))
-            rollouts = iter(sample(batch, self.refit))
-        return {label: [list(islice(rollouts, group)) for _ in tasks] for label, tasks in batches.items()}
+            yield batch
 
     def record(
         self, step: int, metrics: Mapping[str, float], tokens: int, records: Sequence[SampleRecord] = ()
@@ -115,11 +138,18 @@ class Session[S: Stage](TrainingSession[S]):
         known = from_rank0(lambda: parent.scores()["after"] if when == "before" and parent else {})
         return known or evaluate(self, when)
 
+    def _commit(self, step: int) -> None:
+        if self.zero:
+            self.zero.ledger.sync()  # the samples of this step were drawn from weights that no checkpoint has
+        super()._commit(step)
+
     def _open_zero(self, nodes: list[Node]) -> RankZero | None:
         if self.log is None:
             return None
         places = say_tiers(self.cascade, self.stage, nodes, self.log)
         prove_rewards([self.stage])  # in the environment of the run, which a launcher on a cluster may not have
+        # Verifiers end with the thread that made them, and what samples in it ends with the engine.
+        self.ahead = self.exits.enter_context(ThreadPoolExecutor(1, thread_name_prefix="ahead"))
         engine = self.exits.enter_context(self.start_engine(nodes))
         parts = rank_zero(self.run, self.folder, self.log, self.tokenizer, engine, nodes[1:])
         zero = self.exits.enter_context(parts)
@@ -141,12 +171,14 @@ class Session[S: Stage](TrainingSession[S]):
     def _request_seed(self, name: str) -> int:
         return zlib.crc32(f"{self.cascade.seed}/{name}".encode())
 
-    def _open_ledger(self) -> None:
-        if self.ledger_version == self.refit.version:
+    def _open_ledger(self, version: int) -> None:
+        """Of the trainer's weights, or of those before them, which an earlier attempt had and which are gone."""
+        if self.ledger_version == version:
             return
-        self.ledger_version, weights = self.refit.version, weights_digest(self.trainer)
+        self.ledger_version = version
+        weights = weights_digest(self.trainer) if version == self.refit.version else None
         if self.zero:
-            self.zero.open_ledger(self.ledger_version, weights)
+            self.zero.open_ledger(version, weights)
 
     def _probe_ids(self) -> list[list[int]]:
         """For each engine, held-out prompts followed by random tokens: typical text for a chat model, and text that it

@@ -4,7 +4,8 @@
         take as many prompts as are missing, divided by the share of groups with signal so far; sample, score
         keep the groups with signal, in the order of their prompts
 
-Surplus groups are dropped too: in the next step they would be off-policy.
+Surplus groups are dropped too: in the next step they would be off-policy. With `rollout.max_staleness` the first draw
+of a step may come from older weights (rollout_stream.py); the others never do.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from math import ceil, floor
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
+from cascade_rl.rl_stages.rollout_stream import Ask, Drawn, RolloutStream
 from cascade_rl.rl_stages.scoring.group_scoring import Group, has_signal, pass_rate, score_groups
 from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes
@@ -53,17 +55,28 @@ class StepBatch:
         return metrics
 
 
-def draw_batch(session: Session[GrpoStage], stage: GrpoStage, prompts: PromptLedger, step: int) -> StepBatch:
+def first_draws(session: Session[GrpoStage], prompts: PromptLedger) -> RolloutStream:
+    """The first draw of each step."""
+
+    def ask(step: int) -> Ask:
+        stage = session.stage.at(step)
+        return _ask(stage, prompts, step, 0, stage.prompts_per_step)
+
+    return RolloutStream(session, ask)
+
+
+def draw_batch(stream: RolloutStream, stage: GrpoStage, prompts: PromptLedger, step: int) -> StepBatch:
     """The batch of step `step`, counting from 0. Collective. `stage` has the settings of that step.
 
-    Raises InfrastructureFailures if too many of its samples have no score, and TooFewGroups after `max_draws` draws.
+    What its first draw lacks is drawn from the newest weights. Raises InfrastructureFailures if too many of its samples
+    have no score, and TooFewGroups after `max_draws` draws.
     """
     draws: list[Sequence[Group]] = []
     kept: list[Group] = []
     for number in range(stage.max_draws):
         count = _wanted(stage.prompts_per_step, sum(map(len, draws)), len(kept))
-        label = f"{stage.name}/{step + 1}" + (f"+{number}" if number else "")
-        draws.append(_draw(session, stage, prompts, step, label, count))
+        drawn = stream.more(_ask(stage, prompts, step, number, count)) if number else stream.take(step)
+        draws.append(_scored(stream.session, stage, prompts, step, drawn))
         _require_scores(stage, draws, step)
         kept += [group for group in draws[-1] if has_signal(group) or not stage.dynamic_filtering]
         if len(kept) >= stage.prompts_per_step:
@@ -79,18 +92,21 @@ def in_modes(tasks: Sequence[Task], thinking_fraction: float | None) -> list[Tas
     return [replace(task, thinking=counts[i + 1] > counts[i]) for i, task in enumerate(tasks)]
 
 
-def _draw(
-    session: Session[GrpoStage], stage: GrpoStage, prompts: PromptLedger, step: int, label: str, count: int
-) -> list[Group]:
+def _ask(stage: GrpoStage, prompts: PromptLedger, step: int, number: int, count: int) -> Ask:
+    label = f"{stage.name}/{step + 1}" + (f"+{number}" if number else "")
     tasks = in_modes(prompts.take(count), stage.thinking_fraction)
-    with session.phase("generation"):
-        rollouts = session.draw(label, tasks, stage.rollouts_per_prompt, stage.sampling)
+    return Ask(label, tasks, stage.rollouts_per_prompt, stage.sampling)
+
+
+def _scored(
+    session: Session[GrpoStage], stage: GrpoStage, prompts: PromptLedger, step: int, drawn: Drawn
+) -> list[Group]:
     with session.phase("reward"):
         groups = session.on_rank0(
-            lambda zero: score_groups(stage, tasks, rollouts, zero.rewards(tasks, rollouts)),
+            lambda zero: score_groups(stage, *drawn, zero.rewards(*drawn)),
             lambda groups: [[sample.told() for sample in group] for group in groups],
         )
-    prompts.learn(step, tasks, [pass_rate(group) for group in groups])
+    prompts.learn(step, drawn.tasks, [pass_rate(group) for group in groups])
     return groups
 
 

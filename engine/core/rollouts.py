@@ -79,6 +79,28 @@ class Kept:
 
 
 @dataclass(frozen=True)
+class Passport:
+    """What an engine says of one turn that it has sampled (engine/core/passport.py).
+
+    start, end   places of the tokens that it generated, among all tokens of the sample, prompt included
+    seed, temperature   with which they were sampled
+    cache        weight version at which the engine last dropped its cached keys, values and states
+    tokens       CRC-32 of all token ids before `end`
+    logprobs     that of the log-probs of its tokens
+    routes       that of the experts which its tokens were routed to when they were first computed; 0 without any
+    """
+
+    start: int
+    end: int
+    seed: int
+    temperature: float
+    cache: int
+    tokens: int
+    logprobs: int
+    routes: int
+
+
+@dataclass(frozen=True)
 class Rollout:
     """One sample. Its answer is what the model generated and, between its turns, what the environment returned.
 
@@ -92,6 +114,7 @@ class Rollout:
     generated   bool [answer], False at environment tokens; None if the model generated the whole answer
     turns       number of turns of the model
     kept        for the [answer] positions; None if it was sampled without top_k, or if nothing was dropped
+    passports   what the engine says of each of its turns; none from an engine that gives none
     """
 
     id: str
@@ -104,6 +127,7 @@ class Rollout:
     generated: np.ndarray | None = None
     turns: int = 1
     kept: Kept | None = None
+    passports: tuple[Passport, ...] = ()
 
     @property
     def length(self) -> int:

@@ -10,6 +10,8 @@ Recomputed = Literal["full", "core_attn", "layernorm", "mlp", "moe", "moe_act", 
 
 Precision = Literal["float32", "bfloat16"]
 
+Placement = Literal["colocated", "disaggregated"]
+
 
 @dataclass(frozen=True)
 class ParallelConfig:
@@ -158,6 +160,10 @@ class RolloutConfig:
     deterministic   an interrupted batch ends with the bits that it would have had. Cost: missing samples are sampled
                     again with the whole of their batch, turns are sampled together, and no batch finds prefixes that
                     another one cached
+    placement       "colocated": engines sample while the trainer waits, in turn on its cards. "disaggregated": they
+                    have their own, and can sample while it learns; built for CPUs alone, where engines are processes
+    max_staleness   weight versions by which a step's samples may be older than the weights that learn from them. 0: a
+                    step samples, then learns. 1: while it learns, the engines sample for the next one (docs/async.md)
     start_limit_s   seconds that an engine has until its first answer; a cold compilation takes minutes
     silence_limit_s  seconds that an engine with work may go without a step or an answer; then it is replaced
     vllm            fields of vLLM's EngineArgs that are passed on
@@ -177,6 +183,8 @@ class RolloutConfig:
     checksum_every: int = 10
     sleep: bool = False
     deterministic: bool = False
+    placement: Placement = "colocated"
+    max_staleness: int = 0
     start_limit_s: float = 3600.0
     silence_limit_s: float = 600.0
     vllm: VllmFields | None = None
@@ -188,6 +196,24 @@ class RolloutConfig:
         for name in ("start_limit_s", "silence_limit_s"):
             if not getattr(self, name) > 0:
                 raise UserError(f"rollout.{name}: expected more than 0, found {getattr(self, name)}.")
+        self._check_placement()
+
+    def _check_placement(self) -> None:
+        if self.max_staleness not in (0, 1):
+            raise UserError(
+                "rollout.max_staleness: expected 0 or 1, since new weights wait for the samples in flight: with more, "
+                f"samples would be older and no step faster (docs/async.md); found {self.max_staleness}."
+            )
+        if self.max_staleness and self.placement == "colocated":
+            raise UserError(
+                "rollout.max_staleness: expected 0 with rollout.placement=colocated, whose engines wait while the "
+                f"trainer learns; found {self.max_staleness}. Set rollout.placement=disaggregated, or 0."
+            )
+        if self.sleep and self.placement == "disaggregated":
+            raise UserError(
+                "rollout.sleep: expected False with rollout.placement=disaggregated, whose engines have memory of "
+                "their own; found True. Leave it out."
+            )
 
     def keeps_prefixes(self, moe: bool) -> bool:
         """Whether an engine that can, keeps prefixes of its requests for later ones. On CUDA vLLM keeps the experts of

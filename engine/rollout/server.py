@@ -10,13 +10,14 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from cascade_rl.engine.core.parent_death import die_with_parent
+from cascade_rl.engine.core.passport import passport_of
 from cascade_rl.engine.core.rollouts import Kept, Request, Rollout, Scored
 from cascade_rl.engine.core.uncollected import uncollected
 from cascade_rl.engine.rollout.protocol import (
@@ -60,7 +61,9 @@ class Server:
             self._moe_layers = self._engine.collective_rpc("moe_layers")[0]
             vllm_cpu_patches.record_routes(self._engine)
         self._scores: dict[str, Scored] = {}
+        self._asked: dict[str, Request] = {}
         self._version: int | None = None
+        self._cache: int | None = None  # the version at which it was dropped last
         self._asleep = False
         self._steps = 0
         self._generated_tokens = 0
@@ -84,6 +87,7 @@ class Server:
             if self._deterministic and not self._has_work():
                 self._drop_caches()  # a prefix cached by an earlier batch has that batch's bits
             for request in command.requests:
+                self._asked[request.id] = request
                 self._add(request.id, request.prompt_ids, _sampling_params(request))
         else:
             self._connection.send(Reply(self._answer(command)))
@@ -122,21 +126,21 @@ class Server:
             self._told = time.monotonic()
 
     def _finish(self, output: "RequestOutput") -> None:
-        completion = output.outputs[0]
+        assert self._cache is not None  # nothing is submitted before the first weights
+        completion, request = output.outputs[0], self._asked.pop(output.request_id)
         first = np.asarray(completion.logprobs.start_indices)  # index of the sampled token of each position
         self._generated_tokens += len(completion.token_ids)
-        self._connection.send(
-            Rollout(
-                id=output.request_id,
-                prompt_ids=np.asarray(output.prompt_token_ids, np.int64),
-                token_ids=np.asarray(completion.token_ids, np.int64),
-                logprobs=np.asarray(completion.logprobs.logprobs, np.float32)[first],
-                routes=self._routes(completion),
-                versions=tuple((int(span.version), span.start) for span in completion.weight_versions),
-                finish=completion.finish_reason,
-                kept=_kept(np.asarray(completion.logprobs.token_ids, np.int32), first),
-            )
+        turn = Rollout(
+            id=output.request_id,
+            prompt_ids=np.asarray(output.prompt_token_ids, np.int64),
+            token_ids=np.asarray(completion.token_ids, np.int64),
+            logprobs=np.asarray(completion.logprobs.logprobs, np.float32)[first],
+            routes=self._routes(completion),
+            versions=tuple((int(span.version), span.start) for span in completion.weight_versions),
+            finish=completion.finish_reason,
+            kept=_kept(np.asarray(completion.logprobs.token_ids, np.int32), first),
         )
+        self._connection.send(replace(turn, passports=(passport_of(turn, request, self._cache),)))
 
     def _scored(self, output: "RequestOutput") -> Scored:
         logprobs = np.asarray(output.prompt_logprobs.logprobs, np.float32)
@@ -153,13 +157,14 @@ class Server:
         self._engine.collective_rpc("update_weights", kwargs={"update_info": update_info})
         self._engine.collective_rpc("finish_weight_update")
         self._engine.engine_core.set_weight_version(str(version))
-        self._drop_caches()
         self._version = version
+        self._drop_caches()
 
     def _drop_caches(self) -> None:
         """Running requests are preempted: their keys, values and states are computed again."""
         if not self._engine.reset_prefix_cache(reset_running_requests=True):
             raise RuntimeError("expected vLLM to drop its prefix cache, found that it kept cached keys and values")
+        self._cache = self._version
 
     def _score(self, sequences: Sequence[Sequence[int]]) -> list[Scored]:
         ids = [f"{SCORE_PREFIX}{index}" for index in range(len(sequences))]

@@ -1,7 +1,9 @@
 """The samples of a batch of requests, even if engine processes die meanwhile."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import replace
+from threading import Lock
 
 from cascade_rl.engine.backend.ranks import from_rank0
 from cascade_rl.engine.core.rollouts import Request, Rollout
@@ -30,24 +32,48 @@ class Batch:
         self.rollouts = dict(finished or {})
         self.deaths: list[EngineDied] = []
         self._unsent = requests
+        self._ahead: Future[None] | None = None
+        self._receiving, self._stopped = Lock(), False
+
+    def begin(self, thread: Executor) -> None:
+        """Samples in `thread` from now on, until nothing is pending or an engine dies. `collect` waits for it.
+
+        Nothing else may use the engine meanwhile."""
+        self._ahead = thread.submit(self._sample)
 
     def collect(self) -> bool:
         """Samples until nothing is pending. False where an engine died: the new one waits for the weights.
 
         Raises EngineDied after RESTARTS restarts.
         """
+        ahead, self._ahead = self._ahead, None
         try:
-            for rollout in self.stream():
-                self.rollouts[rollout.id] = rollout
+            if ahead:
+                ahead.result()
+            else:
+                self._sample()
         except EngineDied as death:
             self.restart(death)
             return False
         return True
 
-    def stream(self) -> Iterator[Rollout]:
-        """The samples as they finish. The requests are sent once, also if the engine dies of it."""
+    def receive(self, rollout: Rollout) -> None:
+        """Called with each sample as it finishes."""
+        self.rollouts[rollout.id] = rollout
+
+    def stop(self) -> None:
+        """Nothing is received after this. What has begun in a thread ends with the engine."""
+        with self._receiving:
+            self._stopped = True
+
+    def _sample(self) -> None:
+        """The requests are sent once, also if the engine dies of it."""
         unsent, self._unsent = self._unsent, ()
-        return self.engine.generate(unsent, self.follow, self.rollouts)
+        for rollout in self.engine.generate(unsent, self.follow, self.rollouts):
+            with self._receiving:
+                if self._stopped:
+                    return
+                self.receive(rollout)
 
     def restart(self, death: EngineDied) -> None:
         """Starts a new process for each dead one."""

@@ -25,10 +25,11 @@ from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import read_config
 from cascade_rl.engine.train import checkpoint
-from cascade_rl.engine.train.losses import PolicyLoss, mismatch
+from cascade_rl.engine.train.losses import PolicyLoss
 from cascade_rl.engine.train.reference import Reference
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.rl_stages import grpo
+from cascade_rl.rl_stages.agreement import require_agreement
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.core.task import Task
@@ -60,7 +61,7 @@ def run(root: Path, name: str, step: int) -> int:
     stage = run.stage(name)
     config = _settings(stage, step)
     rows = _rows(stage, step)
-    samples = _samples(rows, _rollouts(stage, step))
+    samples = _samples(rows, _rollouts(run, stage, step))
     trainer, reference = _trainer(run, stage, step)
     sequences = [_sequence(*pair, config.sampling.temperature) for pair in zip(rows, samples, strict=True)]
     if isinstance(config, MopdStage):
@@ -91,14 +92,16 @@ def _rows(stage: StageFolder, step: int) -> Rows:
     return read_samples(stage.rollouts(step))
 
 
-def _rollouts(stage: StageFolder, step: int) -> Mapping[str, Rollout]:
-    path = stage.ledger(step - 1)
-    if not path.exists():
+def _rollouts(run: RunFolder, stage: StageFolder, step: int) -> Mapping[str, Rollout]:
+    """The samples of the step's weights, and of the older ones that it may learn from."""
+    path, stale = stage.ledger(step - 1), run.cascade.layout(stage.config).rollout.max_staleness
+    paths = [stage.ledger(version) for version in range(step - 1 - stale, step)]
+    if not any(found.exists() for found in paths):
         raise UserError(
             f"{stage.label}: expected the ledger of step {step} in {path}, found none. It is deleted together with the "
             "checkpoint before the step: keep_checkpoints says how many are kept"
         )
-    return read_ledger(path).rollouts
+    return {name: rollout for found in paths for name, rollout in read_ledger(found).rollouts.items()}
 
 
 def _samples(rows: Rows, rollouts: Mapping[str, Rollout]) -> list[Sample]:
@@ -163,7 +166,7 @@ def _reinforced(
     step: int,
 ) -> Found:
     student = trainer.log_probs(sequences)
-    told = _of_batch(config, samples) | _gap(sequences, student)
+    told = _of_batch(config, samples) | _agreement(config, samples, sequences, student, step)
     sequences = with_shares(sequences, config.normaliser, config.rollouts_per_prompt)
     sequences = grpo.with_old(config, sequences, student)
     sequences = grpo.with_reference(trainer, reference, sequences)
@@ -188,7 +191,7 @@ def _distilled(
     teachers = Teachers(trainer, folders, keep_heads=config.objective == "exact")
     loss, domains = mopd.loss_of(config, teachers), [sample.task.domain for sample in samples]
     student = trainer.log_probs(sequences)
-    told = outcomes(samples) | _gap(sequences, student)
+    told = outcomes(samples) | _agreement(config, samples, sequences, student, step)
     taught = teachers.read(sequences, domains, loss.read)
     sequences = [mopd.with_teacher(*parts) for parts in zip(sequences, taught, student, strict=True)]
     learned = trainer.update(sequences, loss, step - 1)
@@ -196,10 +199,15 @@ def _distilled(
     return Found(logprobs, told | learned | mopd.reverse_kl(sequences, domains))
 
 
-def _gap(sequences: list[TrainSequence], student: list[np.ndarray]) -> dict[str, float]:
-    mask = np.concatenate([sequence.loss_mask for sequence in sequences])
-    rollout = np.concatenate([sequence.per_token["rollout_logprob"] for sequence in sequences])
-    return mismatch(np.concatenate(student), rollout, mask)
+def _agreement(
+    config: GrpoStage | MopdStage,
+    samples: list[Sample],
+    sequences: list[TrainSequence],
+    student: list[np.ndarray],
+    step: int,
+) -> dict[str, float]:
+    unbounded = replace(config, tme_bound=np.inf, stale_tme_bound=np.inf)  # what differs is said, not raised
+    return require_agreement(unbounded, samples, sequences, student, step - 1)
 
 
 def _logprob_parts(rows: Rows, found: Mapping[str, Sequence[np.ndarray]]) -> Iterator[str]:

@@ -93,7 +93,7 @@ def _of_parallel(setting: Setting) -> Iterator[Change]:
 
 
 def _of_rollout(rollout: RolloutConfig) -> Iterator[Change]:
-    if not rollout.sleep:
+    if not rollout.sleep and rollout.placement == "colocated":
         yield {"rollout.sleep": True}
     for factor in FACTORS:
         if rollout.engines % factor == 0:

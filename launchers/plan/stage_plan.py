@@ -9,7 +9,7 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.precisions import check_gpu_precision
 from cascade_rl.engine.models import check_layout
 from cascade_rl.engine.models.layout import divides, token_multiple
-from cascade_rl.engine.rollout.engine_layout import check_cut
+from cascade_rl.engine.rollout.engine_layout import check_cards, check_cut
 from cascade_rl.launchers.plan.engine_memory import EngineWorker
 from cascade_rl.launchers.plan.hardware import Assumed, Gpu
 from cascade_rl.launchers.plan.judge_memory import judge_host_bytes, judge_memory
@@ -155,7 +155,7 @@ def problems(setting: Setting) -> Iterator[str]:
     if not divides(setting.model.hf, setting.model.name_map, layout.parallel, layout.nproc):
         checks.append(partial(check_layout, setting.model.hf, layout.parallel, layout.nproc))
     if setting.has_engines:
-        checks += [setting.worker.weights, partial(check_cut, setting.model.hf, rollout)]
+        checks += [setting.worker.weights, partial(check_cards, rollout), partial(check_cut, setting.model.hf, rollout)]
     for check in checks:
         try:
             check()

@@ -92,6 +92,7 @@ class Cascade(Node):
         self._check_parents()
         self._check_layouts()
         self._check_lengths()
+        self._check_staleness()
         self._check_domains()
         self._check_models_read()
 
@@ -185,6 +186,12 @@ class Cascade(Node):
 
         if self.evaluation.domains:
             _check_room(self.evaluation_room, "evaluation", self.evaluation.max_new_tokens)
+
+    def _check_staleness(self) -> None:
+        expected = "truncated or masked with rollout.max_staleness=1, whose samples are of older weights"
+        for stage in self.stages:
+            if isinstance(stage, GrpoStage) and self.layout(stage).rollout.max_staleness:
+                require(stage.importance != "off", f"{stage.name}.importance", expected, stage.importance)
 
     def _check_domains(self) -> None:
         measured = self.evaluation.domains

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from cascade_rl.engine.core.rollouts import Kept, Outcome, Request, Rollout, Sampling
+from cascade_rl.engine.core.rollouts import Kept, Outcome, Passport, Request, Rollout, Sampling
 from cascade_rl.engine.core.routes import narrowed
 from cascade_rl.rl_stages.core.episode_rollout import EpisodeRollout
 from cascade_rl.rl_stages.core.verdict import Verdict
@@ -53,12 +53,14 @@ class Ledger:
             self._log.close()
         self._log = None
 
-    def open(self, path: Path, weights: str) -> Contents | None:
-        """Continues the file, or begins it. If the file is of other weights, drops its contents and returns them."""
+    def open(self, path: Path, weights: str | None) -> Contents | None:
+        """Continues the file, or begins it. If the file is of other weights, drops its contents and returns them.
+
+        None: of whichever weights the file is, since they are gone."""
         self.__exit__()
         records = read_records(path)
         found = _read(records)
-        same = found.weights == weights
+        same = found.weights is not None and weights in (None, found.weights)
         self._path, self._contents = path, found if same else Contents(weights)
         self._log = AppendLog(path, records if same else ())
         if not same:
@@ -87,6 +89,11 @@ class Ledger:
         kept = {name: v for name, v in verdicts.items() if v.outcome is not Outcome.INFRASTRUCTURE_FAILURE}
         if kept:
             self._write({"verdicts": {name: asdict(verdict) for name, verdict in kept.items()}})
+
+    def sync(self) -> None:
+        """Returns when everything is on disk. Raises OSError if that fails."""
+        if self._log:
+            self._log.sync()
 
     def discard(self) -> None:
         """Removes the open file, because its samples are wrong."""
@@ -121,6 +128,7 @@ def _plain(rollout: Rollout) -> dict[str, Any]:
     values = {item.name: getattr(rollout, item.name) for item in fields(rollout)}
     if isinstance(rollout, EpisodeRollout):
         values["verdict"] = asdict(rollout.verdict)
+    values["passports"] = [asdict(passport) for passport in rollout.passports]
     if kept := values.pop("kept"):
         values |= {"kept_ids": kept.ids, "kept_counts": kept.counts}
     if rollout.routes is not None:
@@ -129,7 +137,8 @@ def _plain(rollout: Rollout) -> dict[str, Any]:
 
 
 def _rollout(record: Mapping[str, Any]) -> Rollout:
-    values = {name: record[name] for name in (item.name for item in fields(Rollout)) if name != "kept"}
+    values = {item.name: record[item.name] for item in fields(Rollout) if item.name not in ("kept", "passports")}
+    values["passports"] = tuple(Passport(**plain) for plain in record.get("passports", ()))  # older files have none
     if "kept_ids" in record:
         values["kept"] = Kept(record["kept_ids"], record["kept_counts"])
     values["versions"] = tuple((version, start) for version, start in record["versions"])

@@ -162,7 +162,8 @@ class StageFolder:
 
     def commit_checkpoint(self, step: int) -> None:
         """Gives the checkpoint its final name and deletes the oldest ones beyond `keep_checkpoints`, with the ledgers
-        up to each. No step that reads such a ledger can run again."""
+        before each. No step that reads such a ledger can run again, even if it learns from older samples
+        (`rollout.max_staleness`)."""
         self.partial_checkpoint(step).rename(self.checkpoint(step))
         sync(self.root / "checkpoints")
         for old in self.checkpoint_steps()[: -self.config.keep_checkpoints]:
@@ -177,7 +178,7 @@ class StageFolder:
 
     def _drop_ledgers(self, version: int) -> None:
         for path in (self.root / "ledger").glob("version_*"):
-            if path <= self.ledger(version):
+            if path < self.ledger(version):
                 path.unlink()
 
     def checkpoint_steps(self) -> list[int]:

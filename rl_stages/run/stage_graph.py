@@ -2,9 +2,9 @@
 
 Guarantees: a stage's hash changes with its own settings, its data, its parent, its teachers and the files that it
 reads, and with nothing else. Settings that change how a stage runs but not what it computes (ranks, layout,
-checkpoints, gates) do not change it; of a layout, the precisions of trainer and engines do. With a few settings that
-do, a folder keeps its work (`upgrade/same_weights.py`). Nor does a new version whose new keys have their defaults
-(`rl_stages/config/differences.py`).
+checkpoints, gates) do not change it; of a layout, the precisions of trainer and engines and the staleness of samples
+do. With a few settings that do, a folder keeps its work (`upgrade/same_weights.py`). Nor does a new version whose new
+keys have their defaults (`rl_stages/config/differences.py`).
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.differences import differences
 from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.source import Source
-from cascade_rl.rl_stages.config.stage import Stage
+from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 from cascade_rl.rl_stages.core.hub import HUB, HubSource
 from cascade_rl.rl_stages.run.files_read import base_files, file_hash, files_read
 from cascade_rl.rl_stages.run.known_data import KnownData
@@ -29,7 +29,7 @@ from cascade_rl.rl_stages.run.known_data import KnownData
 # Settings of a stage that do not change its weights, or that are hashed by what they resolve to.
 NOT_HASHED = {"parent", "gate", "nproc", "parallel", "rollout", "checkpoint_every", "keep_checkpoints"}
 # The keys of a stage's layout that change them all the same.
-OF_THE_LAYOUT = {"rollout": ("dtype", "replay_routes"), "parallel": ("precision",)}
+OF_THE_LAYOUT = {"rollout": ("dtype", "replay_routes", "max_staleness"), "parallel": ("precision",)}
 
 
 def teacher_stages(cascade: Cascade, stage: Stage) -> tuple[Stage, ...]:
@@ -132,6 +132,8 @@ def _own_settings(cascade: Cascade, stage: Stage) -> Mapping[str, Any]:
     own = {name: value for name, value in differences(stage).items() if name not in NOT_HASHED}
     layout = cascade.layout(stage)
     kept = {node: _differences(getattr(layout, node), names) for node, names in OF_THE_LAYOUT.items()}
+    if not isinstance(stage, OnPolicyStage):
+        kept["rollout"].pop("max_staleness", None)  # it learns from no samples
     return {"kind": stage.kind, **own, "rollout": {}, **{node: keys for node, keys in kept.items() if keys}}
 
 

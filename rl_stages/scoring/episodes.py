@@ -151,7 +151,7 @@ class Episodes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for play in self.plays.values():
+        for play in list(self.plays.values()):  # a thread that samples ahead may still take some out
             play.abandon()
         for host in filter(None, self.hosts.values()):
             host.close()

@@ -37,6 +37,7 @@ def join(turns: Sequence[Rollout]) -> Rollout:
         generated=generated,
         turns=len(turns),
         kept=_kept(turns, len(token_ids)),
+        passports=tuple(passport for turn in turns for passport in turn.passports),
     )
 
 

@@ -1,7 +1,7 @@
 """SIGKILL at random moments, then the same command again: nothing finished is lost, and the end is the same.
 
 `make chaos KILLS=5` kills one RL stage; `make chaos` kills 100 times over SFT, GRPO and MOPD, on one rank and on
-two, and writes `tests/chaos/log`.
+two, in turn with the engines and while they draw ahead, and writes `tests/chaos/log`.
 """
 
 import json
@@ -33,6 +33,7 @@ from tests.rl_stages.tiny_cascade import CASCADE
 HERE = Path(__file__).parent
 KILLS = int(os.environ.get("CHAOS_KILLS", "5"))
 PER_RUN = 20  # of a long campaign
+AHEAD = ("rollout.placement=disaggregated", "rollout.max_staleness=1")
 GRPO_ALONE = """
 from dataclasses import replace
 from runpy import run_path
@@ -126,24 +127,25 @@ def test_a_long_campaign(tmp_path: Path) -> None:
     launcher, rng, kills = HERE / "chaos_cascade.py", random.Random(7), 0
     with (HERE / "log").open("w", buffering=1) as log:
         say = partial(print, file=log)
-        calm = dict[int, RunFolder]()
+        calm = dict[tuple[str, ...], RunFolder]()
         for number in count():
             if kills >= KILLS:
                 break
             nproc = 1 + number % 2
-            settings = (f"nproc={nproc}", f"parallel.expert={nproc}")
-            if nproc not in calm:
-                (tmp_path / f"calm{nproc}").mkdir()
-                calm[nproc] = undisturbed(tmp_path / f"calm{nproc}", launcher, *settings)
+            ahead = AHEAD if number % 4 >= 2 else ()
+            settings = (f"nproc={nproc}", f"parallel.expert={nproc}", *ahead)
+            if settings not in calm:
+                (tmp_path / f"calm{number}").mkdir()
+                calm[settings] = undisturbed(tmp_path / f"calm{number}", launcher, *settings)
             folder = tmp_path / f"wild{number}"
             folder.mkdir()
             write_rows(folder)
-            say(f"run {number + 1}, {nproc} rank(s)")
+            say(f"run {number + 1}, {nproc} rank(s)" + (", drawing ahead" if ahead else ""))
             campaign = Campaign(folder, launcher, settings, rng, say)
             targets = rng.choices(list(COMMAND), k=min(PER_RUN, KILLS - kills))
-            found = campaign.run(targets, drawn_bytes(tmp_path / f"calm{nproc}"))
+            found = campaign.run(targets, drawn_bytes(calm[settings].root.parents[1]))
             done = require_nothing_lost(campaign)
-            require_same_run(found, calm[nproc])
+            require_same_run(found, calm[settings])
             kills += campaign.kills.total()
             say(
                 f"  arrived after {campaign.starts} starts; {done} samples and verdicts, 0 lost, 0 done twice, metrics,"

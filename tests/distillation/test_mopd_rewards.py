@@ -66,6 +66,22 @@ def test_unmeasured_domains_have_no_reward_are_no_failures_and_are_learned_from(
             assert "reverse_kl_rlhf" in metrics
 
 
+def test_the_student_may_learn_from_answers_of_the_weights_before(tmp_path: Path) -> None:
+    tree = mixed(tmp_path, ("math",), ("rlhf",))
+    stage = replace(tree.stages[0], steps=3, stale_tme_bound=1e9)  # type: ignore[call-arg]
+    ahead = replace(tree.rollout, placement="disaggregated", max_staleness=1)
+    with RunFolder.claim(tmp_path / "run", replace(tree, stages=(stage,), rollout=ahead)) as (run, _):
+        run_ranks(1, distil, run)
+        drawn = [read_samples(run.stage("rl").rollouts(step)) for step in (1, 2, 3)]
+        ages = [metrics.get("age") for metrics in run.stage("rl").metrics.rows()]
+    assert [{str(sample["versions"]) for sample in samples} for samples in drawn] == [
+        {"[[0, 0]]"},
+        {"[[0, 0]]"},
+        {"[[1, 0]]"},
+    ]
+    assert ages == [None, 1.0, 1.0]
+
+
 def test_a_measured_domain_whose_verifier_fails_ends_the_step(tmp_path: Path) -> None:
     with RunFolder.claim(tmp_path / "run", mixed(tmp_path, ("math", "rlhf"), ())) as (run, _):
         with pytest.raises(InfrastructureFailures, match=r"expected 'instruction_id_list' in the row"):

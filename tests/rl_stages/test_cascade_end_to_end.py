@@ -331,6 +331,27 @@ def rows(stage: Path) -> int:
 
 
 @pytest.mark.long
+def test_a_run_that_draws_ahead_is_killed_and_ends_with_the_same_bits(undisturbed: Finished, tmp_path: Path) -> None:
+    """Killed while the engine draws for the step after the one that the trainer learns from."""
+    ahead = ("rollout.placement=disaggregated", "rollout.max_staleness=1", "if_rl.steps=4")
+    launcher = some_stages(tmp_path, undisturbed.stage("sft").export, "if_rl")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        folder.mkdir()
+    expected = finish(start(whole, launcher, *ahead), whole).stage("if_rl")
+    versions = [{row["versions"][0][0] for row in samples(expected, step)} for step in range(1, 5)]
+    assert versions == [{0}, {0}, {1}, {2}]
+    assert all(1 < row["stale_tme"] < 2 and row["age"] == 1 for row in expected.metrics.rows()[1:])
+
+    ledger = killed / "runs/tiny/stages/01_if_rl/ledger/version_00001"
+    launched = start(killed, launcher, *ahead)
+    launched.wait_for(lambda: ledger.exists() and ledger.stat().st_size > 1000)
+    launched.kill()
+    launched.process.communicate()
+    require_same_results(finish(start(killed, launcher, *ahead), killed).stage("if_rl"), expected)
+
+
+@pytest.mark.long
 def test_two_ranks_train_the_same_policy(undisturbed: Finished, tmp_path: Path) -> None:
     """Data and experts over two ranks: the same first samples, the same update but for the last digits."""
     launcher = some_stages(tmp_path, undisturbed.stage("sft").export, "if_rl")

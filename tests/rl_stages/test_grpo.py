@@ -43,6 +43,11 @@ def scored(verdicts: list[Verdict], overlong: str = "penalty") -> list[Sample]:
     return group
 
 
+def bounded(tme: float, stale: float = 1.0) -> Any:
+    """A stage with these bounds."""
+    return SimpleNamespace(tme_bound=tme, stale_tme_bound=stale)
+
+
 def right_and_wrong() -> list[Verdict]:
     return [Verdict.scored(1.0), Verdict.scored(0.0), Verdict.wrong_format("no box"), Verdict.scored(1.0)]
 
@@ -106,17 +111,40 @@ def test_the_gap_is_measured_on_loss_tokens_and_bounded() -> None:
     ours = [sequence.per_token["rollout_logprob"].copy() for sequence in sequences]
     ours[0][:2] = ours[1][:] = -50  # prompts and masked samples do not matter
     ours[0][3] += 0.1
-    gap = require_agreement(sequences, ours, bound=1.06, step=0)
+    gap = require_agreement(bounded(1.06), [trained, masked], sequences, ours, step=0)
     assert gap["tme"] == pytest.approx((1 + np.exp(0.1)) / 2, rel=1e-6)
     with pytest.raises(Mismatch, match=r"step 1: .* is 1\.05\d+, expected at most 1\.05 .*weights are unchanged"):
-        require_agreement(sequences, ours, bound=1.05, step=0)
+        require_agreement(bounded(1.05), [trained, masked], sequences, ours, step=0)
 
 
 def test_a_gap_that_is_no_number_is_beyond_the_bound() -> None:
     (sample, _) = scored([Verdict.scored(1.0), Verdict.scored(0.0)])
     ours = np.array([0, 0, np.nan, -2], np.float32)
     with pytest.raises(Mismatch):
-        require_agreement([sample.sequence(1.0)], [ours], bound=1.001, step=0)
+        require_agreement(bounded(1.001), [sample], [sample.sequence(1.0)], [ours], step=0)
+
+
+def test_tokens_of_older_weights_have_a_bound_of_their_own() -> None:
+    """The second of two tokens was sampled from the weights that learn; the first, a version before."""
+    (sample, _) = scored([Verdict.scored(1.0), Verdict.scored(0.0)])
+    sample = replace(sample, rollout=replace(sample.rollout, versions=((3, 0), (4, 1))))
+    sequence = sample.sequence(1.0)
+    ours = sequence.per_token["rollout_logprob"] + np.array([-50, -50, 0.5, 0.1], np.float32)
+    gap = require_agreement(bounded(1.2, 1.7), [sample], [sequence], [ours], step=4)
+    assert gap["tme"] == pytest.approx(np.exp(0.1), rel=1e-6)
+    assert gap["stale_tme"] == pytest.approx(np.exp(0.5), rel=1e-6)
+    assert (gap["age"], gap["age_max"]) == (0.5, 1.0)
+    with pytest.raises(Mismatch, match=r"step 5: .* over the tokens of older weights is 1\.64.*raise stale_tme_bound"):
+        require_agreement(bounded(1.2, 1.6), [sample], [sequence], [ours], step=4)
+    with pytest.raises(Mismatch, match=r"step 5: .*\| is 1\.10.*raise tme_bound"):
+        require_agreement(bounded(1.1, 1.7), [sample], [sequence], [ours], step=4)
+
+
+def test_a_step_of_older_weights_alone_is_only_bounded_as_such() -> None:
+    (sample, _) = scored([Verdict.scored(1.0), Verdict.scored(0.0)])
+    sequence = sample.sequence(1.0)
+    gap = require_agreement(bounded(1.0, 2.0), [sample], [sequence], [sequence.per_token["rollout_logprob"]], step=1)
+    assert gap == {"stale_tme": 1.0, "stale_max_gap": 0.0, "stale_kl": 0.0, "age": 1.0, "age_max": 1.0}
 
 
 def test_a_sequence_that_disagrees_leaves_the_loss_and_is_counted() -> None:
@@ -130,7 +158,7 @@ def test_a_sequence_that_disagrees_leaves_the_loss_and_is_counted() -> None:
     masked, counted = mask_disagreeing(sequences, ours, bound=2.0, step=0)
     assert [sequence.loss_mask.sum() for sequence in masked] == [0, 2, 0]
     assert counted == {"disagreeing_fraction": pytest.approx(1 / 3)}
-    assert require_agreement(masked, ours, bound=2.0, step=0)["max_gap"] == pytest.approx(0.7)
+    assert require_agreement(bounded(2.0), samples, masked, ours, step=0)["max_gap"] == pytest.approx(0.7)
     assert mask_disagreeing(sequences, ours, bound=None, step=0) == (sequences, {})
     with pytest.raises(Mismatch, match=r"step 1: expected sequences whose mean .* at most 1\.5, found none"):
         mask_disagreeing(sequences, ours, bound=1.5, step=0)

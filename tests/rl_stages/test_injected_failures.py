@@ -34,7 +34,7 @@ from cascade_rl.rl_stages.sandbox import process_tree
 from cascade_rl.rl_stages.sandbox.outside.probe import probe
 from cascade_rl.rl_stages.scoring.infrastructure import InfrastructureFailures
 from cascade_rl.rl_stages.scoring.judge import Judge, MakeVerifier
-from cascade_rl.rl_stages.step_batch import StepBatch, draw_batch
+from cascade_rl.rl_stages.step_batch import StepBatch, draw_batch, first_draws
 from cascade_rl.rl_stages.tasks.prompt_stream import PromptStream
 from tests.rl_stages.rewards.adapters.test_nemo_gym import server
 from tests.rl_stages.small_disk import small_disk
@@ -145,7 +145,9 @@ def step(root: Path, stage: GrpoStage, broken: Task, answer: str, maker: MakeVer
     data = patch.object(prompt_ledger, "open_prompts", lambda _, *how, **__: PromptStream(made, *how))
     with data, Judge(TOKENIZER, {broken.domain: maker} if maker else {}) as judge:
         session: Any = JudgedSession(root, judge, texts)
-        return draw_batch(session, stage, PromptLedger(session), 0)
+        session.stage = stage
+        prompts = PromptLedger(session)
+        return draw_batch(first_draws(session, prompts), stage, prompts, 0)
 
 
 @pytest.mark.sandbox

@@ -40,12 +40,14 @@ class ScriptedEngine:
     def generate(self, requests: Sequence[Request], *_: object) -> Iterator[Rollout]:
         for number, request in enumerate(requests):
             ids, prompt = self.answers[number % 2], np.array(request.prompt_ids)
-            yield Rollout(request.id, prompt, ids, np.zeros(len(ids), np.float32), None, ((0, 0),), "stop")
+            spans = ((self.version, 0),)
+            yield Rollout(request.id, prompt, ids, np.zeros(len(ids), np.float32), None, spans, "stop")
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[Scored]:
         return [Scored(np.zeros(len(ids) - 1, np.float32), None) for ids in sequences]
 
     def lacking(self, version: int) -> dict[int, int]:
+        self.version = version
         return {}
 
     def restart(self) -> None: ...

@@ -14,6 +14,7 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Rollout, Sampling
+from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.rl_stages import prompt_ledger, step_batch
 from cascade_rl.rl_stages.config.grpo_stage import CodeSwitch, EpochFilter, GrpoStage
 from cascade_rl.rl_stages.core.task import Task
@@ -21,7 +22,7 @@ from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
 from cascade_rl.rl_stages.scoring.infrastructure import InfrastructureFailures
 from cascade_rl.rl_stages.scoring.scored_sample import sequences_of
-from cascade_rl.rl_stages.step_batch import StepBatch, TooFewGroups, draw_batch, in_modes
+from cascade_rl.rl_stages.step_batch import StepBatch, TooFewGroups, draw_batch, first_draws, in_modes
 from cascade_rl.rl_stages.tasks.prompt_stream import PromptStream, any_length
 
 STAGE = GrpoStage(
@@ -60,6 +61,7 @@ class FakeSession:
     cascade = SimpleNamespace(room=lambda stage: stage, withheld=lambda stage: 0.1)
 
     def __init__(self, root: Path, stage: GrpoStage, first_step: int, dies_in: int) -> None:
+        self.layout = SimpleNamespace(rollout=RolloutConfig())
         self.folder, self.stage, self.first_step = SimpleNamespace(root=root), stage, first_step
         self.labels: list[str] = []
         self.dies_in = dies_in
@@ -107,7 +109,8 @@ def run(
     session: Any = FakeSession(root, stage, steps.start, dies_in)
     with patch.object(prompt_ledger, "open_prompts", lambda _, *how, **__: PromptStream(data, *how)):
         prompts = PromptLedger(session)
-    return [draw_batch(session, stage, prompts, step) for step in steps], session
+    stream = first_draws(session, prompts)
+    return [draw_batch(stream, stage, prompts, step) for step in steps], session
 
 
 def kinds(batch: StepBatch) -> list[str]:

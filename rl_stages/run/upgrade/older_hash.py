@@ -31,7 +31,8 @@ def has_older_hash(
 
     names   what else the weights of the stages before are known as; `parent` is among them, or is the base
     The folder does not have the engines' settings, so today's are used. If they were different, the hash differs."""
-    if changed_settings(folder, stage, free_keys(stage)) or cascade.layout(stage).parallel.precision != "float32":
+    newer = {"precision", "max_staleness"} & {*identity.settings.get("parallel", ()), *identity.settings["rollout"]}
+    if newer or changed_settings(folder, stage, free_keys(stage)):
         return False
     own = {key: value for key, value in read_yaml(folder / "stage.yaml").items() if key not in LEFT_OUT}
     rollout = cascade.layout(stage).rollout

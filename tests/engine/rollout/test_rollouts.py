@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cascade_rl.engine.core.passport import passport_of
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling, Scored
 from cascade_rl.engine.rollout.client import RolloutEngine
 
@@ -37,6 +38,9 @@ def test_samples_follow_the_weights_of_the_last_update(tiny: Tiny) -> None:
         assert max(gap(rollout, tiny.references[index]) for rollout in rollouts.values()) < tiny.tolerance
         assert max(gap(rollout, tiny.references[1 - index]) for rollout in rollouts.values()) > 0.1
         assert {rollout.versions for rollout in rollouts.values()} == {((tiny.engine.version, 0),)}
+        for request in requests:
+            rollout = rollouts[request.id]
+            assert rollout.passports == (passport_of(rollout, request, tiny.engine.version),)
 
 
 def score_gaps(scored: Scored, token_ids: np.ndarray, reference: Reference) -> np.ndarray:

@@ -108,7 +108,13 @@ class WithoutEngine(Session):
                 ids, prompt = sequence.token_ids, _prompt(sequence)
                 rollouts.append(
                     Rollout(
-                        name, ids[:prompt], ids[prompt:], logprobs[prompt - 1 :], sequence.routes, ((0, 0),), "stop"
+                        name,
+                        ids[:prompt],
+                        ids[prompt:],
+                        logprobs[prompt - 1 :],
+                        sequence.routes,
+                        ((self.version, 0),),
+                        "stop",
                     )
                 )
                 ledger.keep(Request(name, tuple(ids[:prompt].tolist()), sampling, 0), rollouts[-1])

@@ -355,6 +355,13 @@ def test_a_problem_is_printed_with_its_brackets() -> None:
     assert "\nrl: install it[gpu]\n" in plain_text(told)
 
 
+def test_engines_on_cards_of_their_own_are_refused_as_on_a_gpu() -> None:
+    setting = of_nano()
+    apart = replace(setting.layout.rollout, placement="disaggregated", sleep=False)
+    (told,) = plan_stage(replace(setting, layout=replace(setting.layout, rollout=apart))).problems
+    assert told.startswith("rollout.placement: expected colocated, since engines on cards or nodes of their own")
+
+
 def test_what_stays_after_a_step_is_on_the_gpu() -> None:
     setting = of_nano(ParallelConfig(tensor=2, context=8, expert=8, sequence=True))
     phases = {phase.name: phase.memory for phase in plan_stage(setting).phases}

@@ -287,12 +287,38 @@ def test_a_setting_in_a_stages_null_layout_keeps_the_rest_of_its_hardwares() -> 
             "whether prefixes are cached follows from rollout.deterministic and replay_routes",
         ),
         ("rollout.vllm.enforce_eager=1", "rollout.vllm.enforce_eager: expected true or false, found '1'."),
+        ("rollout.max_staleness=2", "rollout.max_staleness: expected 0 or 1, since new weights wait for the samples"),
+        (
+            "rollout.max_staleness=1",
+            "rollout.max_staleness: expected 0 with rollout.placement=colocated, whose engines",
+        ),
+        ("if_rl.stale_tme_bound=0", "if_rl.stale_tme_bound: expected 1 or more, found 0.0."),
         ("name=../x", "name: expected lower case letters, digits and _, found '../x'."),
     ],
 )
 def test_a_wrong_setting_is_told(setting: str, message: str) -> None:
     with pytest.raises(UserError) as error:
         override(TINY, [setting])
+    assert message in str(error.value)
+
+
+APART = ["rollout.placement=disaggregated", "rollout.max_staleness=1"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("if_rl.importance=off", "if_rl.importance: expected truncated or masked with rollout.max_staleness=1, whose"),
+        (
+            "rollout.sleep=true",
+            "rollout.sleep: expected False with rollout.placement=disaggregated, whose engines have",
+        ),
+    ],
+)
+def test_what_samples_of_older_weights_do_not_go_with_is_told(setting: str, message: str) -> None:
+    assert override(TINY, APART).rollout.max_staleness == 1
+    with pytest.raises(UserError) as error:
+        override(TINY, [*APART, setting])
     assert message in str(error.value)
 
 

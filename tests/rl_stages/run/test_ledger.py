@@ -8,6 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from cascade_rl.engine.core.passport import passport_of
 from cascade_rl.engine.core.rollouts import Kept, Outcome, Request, Rollout, Sampling
 from cascade_rl.rl_stages.core.episode_rollout import EpisodeRollout
 from cascade_rl.rl_stages.core.verdict import Verdict
@@ -62,6 +63,7 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
     plain, wide, episode = rollout_of(REQUESTS[0]), rollout_of(REQUESTS[1], 4000), rollout_of(REQUESTS[2])
     values = {item.name: getattr(episode, item.name) for item in fields(episode)} | {"routes": None}
     episode = EpisodeRollout(**values, verdict=VERDICT)
+    wide = replace(wide, passports=(passport_of(wide, REQUESTS[1], cache=1),))
     plain = replace(plain, kept=Kept(np.array([4, 9, 2], np.int32), np.array([2, 0, 1, 0], np.int32)))
     with Ledger() as ledger:
         ledger.open(tmp_path / "l", "w")
@@ -73,6 +75,16 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
             found = ledger.rollout(request)
             assert found is not None
             require_equal(found, rollout)
+
+
+def test_a_file_of_weights_that_are_gone_goes_on(tmp_path: Path) -> None:
+    written(tmp_path / "l")
+    with Ledger() as ledger:
+        assert ledger.open(tmp_path / "l", None) is None
+        assert ledger.rollout(REQUESTS[0]) is not None
+        ledger.keep(REQUESTS[4], rollout_of(REQUESTS[4]))
+    assert len(read_ledger(tmp_path / "l").rollouts) == 4
+    assert read_ledger(tmp_path / "l").weights == "w"
 
 
 @pytest.mark.parametrize("change", [{"seed": 9}, {"prompt_ids": (5, 6)}, {"sampling": Sampling(9)}])

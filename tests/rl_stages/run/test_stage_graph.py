@@ -55,6 +55,9 @@ def test_a_change_reaches_what_depends_on_it_and_nothing_else() -> None:
     assert changed(override(GRAPH, ["seed=9"])) == {"sft", "rl", "side", "mopd"}
     assert changed(override(GRAPH, ["name=x", "nproc=4", "rl.checkpoint_every=3", "rollout.max_num_seqs=3"])) == set()
     assert changed(override(GRAPH, ["rollout.dtype=bfloat16"])) == {"sft", "rl", "side", "mopd"}
+    assert changed(override(GRAPH, ["rollout.placement=disaggregated"])) == set()
+    ahead = ["rollout.placement=disaggregated", "rollout.max_staleness=1"]
+    assert changed(override(GRAPH, ahead)) == {"rl", "side", "mopd"}  # SFT learns from no samples
     passed = ["parallel.recompute=full", "parallel.megatron.overlap_grad_reduce=true", "rollout.vllm.block_size=32"]
     assert changed(override(GRAPH, passed)) == set()
     assert changed(override(GRAPH, ["rl.parallel.precision=bfloat16"])) == {"rl", "mopd"}
