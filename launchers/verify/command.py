@@ -21,7 +21,7 @@ def run(arguments: Sequence[str]) -> int:
     """Exit code 1 if a score differs from the recorded one, or if an answer could not be scored."""
     options = _parser().parse_args(arguments)
     answers = read_answers(options.answers)
-    pairs = matched(options.rows, answers)
+    pairs = matched(options.rows, answers, options.reward)
     started = time.perf_counter()
     found = rescore(pairs)
     seconds = time.perf_counter() - started
@@ -47,6 +47,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("rows", nargs="+", metavar="ROWS", help=rows)
     answers = "a .jsonl file of answers, a run's rollout file, or the folder of a run or a stage"
     parser.add_argument("answers", type=Path, metavar="ANSWERS", help=answers)
+    reward = "a python:, nemo-gym: or verifiers: reward that rows may name; can be repeated (default: none)"
+    parser.add_argument("--reward", action="append", default=[], metavar="NAME", help=reward)
     out = "also write every verdict; this file can be ANSWERS once the rules have changed"
     parser.add_argument("--out", type=Path, metavar="FILE.jsonl", help=out)
     return parser

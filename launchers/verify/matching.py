@@ -10,6 +10,7 @@ from cascade_rl.launchers.verify.answers import Answers, Given, Name
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.rows import Row
 from cascade_rl.rl_stages.tasks.load_tasks import named_rows, parse_task
+from cascade_rl.rl_stages.tasks.row_form import RowForm
 
 NO_ROW = "its row is not in ROWS"
 
@@ -19,13 +20,14 @@ class Pair(NamedTuple):
     given: Given
 
 
-def matched(sources: Sequence[str], answers: Answers) -> list[Pair]:
+def matched(sources: Sequence[str], answers: Answers, rewards: Sequence[str] = ()) -> list[Pair]:
     """The answers with their tasks, in their order. Rollouts whose row is not in `sources` are counted as left out.
+    Rows may name these third-party `rewards`.
 
     Only rows that are asked for are parsed. Raises UserError for a malformed one, for a name that two rows have, and
     for a line whose row is missing.
     """
-    tasks = _tasks(sources, {given.name for given in answers.given})
+    tasks = _tasks(sources, {given.name for given in answers.given}, RowForm(rewards))
     pairs = [Pair(tasks[given.name], given) for given in answers.given if given.name in tasks]
     missing = [given for given in answers.given if given.name not in tasks]
     if not pairs or (missing and not answers.of_run):
@@ -35,7 +37,7 @@ def matched(sources: Sequence[str], answers: Answers) -> list[Pair]:
     return pairs
 
 
-def _tasks(sources: Sequence[str], wanted: set[Name]) -> dict[Name, Task]:
+def _tasks(sources: Sequence[str], wanted: set[Name], form: RowForm) -> dict[Name, Task]:
     found: dict[Name, Task] = {}
     for source in sources:
         for number, (task_id, where, row) in enumerate(named_rows(source), start=1):
@@ -43,7 +45,7 @@ def _tasks(sources: Sequence[str], wanted: set[Name]) -> dict[Name, Task]:
             if twice := found.keys() & names:
                 raise UserError(f"{where}: expected one row of {min(twice)}; found a second. Name one of them")
             if names:
-                found |= dict.fromkeys(names, parse_task(row, where, task_id))
+                found |= dict.fromkeys(names, parse_task(row, where, task_id, form))
     return found
 
 

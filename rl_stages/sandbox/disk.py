@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cascade_rl.rl_stages.sandbox.process_tree import as_owner_of
+
 _MAX_DEPTH = 100
 _ENTER = 0o500  # of the owner: read and search
 _REMOVE = 'rm -rf -- "$0" || { chmod -R u+rwX -- "$0"; rm -rf -- "$0"; }'
@@ -45,14 +47,16 @@ def nameless(processes: Iterable[int], mapped_bytes: int) -> int:
     """
     opened: dict[int, int] = {}
     mapped: set[int] = set()
-    for pid in processes:
+    for thread in (thread for pid in processes for thread in _threads(pid)):  # each may have files of its own
         try:
-            opened |= _opened(pid)
-            mapped |= _mapped(pid)
+            with as_owner_of(thread):
+                opened |= _opened(thread)
+                mapped |= _mapped(thread)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except PermissionError:
-            raise Overfull(f"a process that hides its files ({pid})") from None
+            if not _ended(thread):
+                raise Overfull(f"a process that hides its files ({thread})") from None
     return sum(opened.values()) + mapped_bytes * len(mapped - opened.keys())
 
 
@@ -61,20 +65,33 @@ def remove(folder: Path) -> None:
     subprocess.run(["/bin/sh", "-c", _REMOVE, folder], env={}, stderr=subprocess.DEVNULL, check=False)
 
 
-def _opened(pid: int) -> dict[int, int]:
+def _threads(pid: int) -> list[str]:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
+    return []
+
+
+def _ended(thread: str) -> bool:
+    """Whether it has given back its memory, after which what is in /proc is root's."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"{thread}/statm").read_text().startswith("0 ")
+    return True
+
+
+def _opened(thread: str) -> dict[int, int]:
     """Bytes by inode."""
     found = {}
-    for descriptor in os.listdir(f"/proc/{pid}/fd"):
+    for descriptor in os.listdir(f"{thread}/fd"):
         with suppress(FileNotFoundError):
-            file = os.stat(f"/proc/{pid}/fd/{descriptor}")
+            file = os.stat(f"{thread}/fd/{descriptor}")
             if stat.S_ISREG(file.st_mode) and not file.st_nlink:
                 found[file.st_ino] = file.st_blocks * 512
     return found
 
 
-def _mapped(pid: int) -> set[int]:
+def _mapped(thread: str) -> set[int]:
     """Inodes."""
-    lines = Path(f"/proc/{pid}/maps").read_bytes().splitlines()
+    lines = Path(f"{thread}/maps").read_bytes().splitlines()
     return {int(line.split(None, 5)[4]) for line in lines if line.endswith(b" (deleted)")}
 
 

@@ -157,7 +157,7 @@ def parse_task(row: Row, where: str, task_id: str, form: RowForm = ANY) -> Task:
             raise UserError(
                 f"expected 'agent_ref' to name a domain, or somebody else's reward that the launcher's stage names "
                 f"({', '.join(form.rewards) or 'it names none'}); found {shown(agent['name'])}: name it in the stage's "
-                "`domain` or `domains`, or in --reward of `cascade data pass-rate`, or remove the row"
+                "`domain` or `domains`, or in --reward of the command, or remove the row"
             )
         domain = domain_named(agent["name"])
         tools = parse_tools(params.get("tools"), "responses_create_params.tools")

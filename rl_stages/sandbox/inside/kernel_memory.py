@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from cascade_rl.rl_stages.sandbox.process_tree import as_owner_of
 from cascade_rl.rl_stages.sandbox.walls.bubblewrap import OWN_FOLDERS
 
 _MESSAGE = 1 << 16  # by which a full buffer may be exceeded
@@ -32,8 +33,9 @@ def kernel_memory(processes: Iterable[int], folder_bytes: int) -> int:
     outside = os.stat("/proc/self/ns/net").st_ino
     for pid in processes:
         try:
-            if os.stat(f"/proc/{pid}/ns/net").st_ino != outside:
-                return _in_sockets(pid) + sum(_in_files(pid, folder, folder_bytes) for folder in OWN_FOLDERS)
+            with as_owner_of(f"/proc/{pid}"):
+                if os.stat(f"/proc/{pid}/ns/net").st_ino != outside:
+                    return _in_sockets(pid) + sum(_in_files(pid, folder, folder_bytes) for folder in OWN_FOLDERS)
         except (FileNotFoundError, ProcessLookupError):
             continue
         except PermissionError:

@@ -15,6 +15,8 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome, Sampling
 from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.launchers.verify import command
+from cascade_rl.launchers.verify.answers import read_answers
+from cascade_rl.launchers.verify.matching import matched
 from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
@@ -47,6 +49,18 @@ def rows(tmp_path: Path) -> str:
 
 def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
+
+
+def test_a_row_does_not_choose_what_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "python:evil:run"
+    (tmp_path / "evil.py").write_text("raise SystemExit('called')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    rows = write(tmp_path / "rows.jsonl", [row(name)])
+    answers = write(tmp_path / "answers.jsonl", [{"row": 1, "answer": "x"}])
+    with pytest.raises(UserError, match=r"somebody else's reward .* found 'python:evil:run'"):
+        command.run([rows, answers])
+    (pair,) = matched([rows], read_answers(Path(answers)), [name])
+    assert pair.task.domain == name
 
 
 def test_answers_are_scored_by_their_rows(rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,15 +26,16 @@ from cascade_rl.rl_stages.sandbox.outside.attacks import ATTACKS, STRAY
 from cascade_rl.rl_stages.sandbox.outside.ordinary_user import become, reach
 from cascade_rl.rl_stages.sandbox.outside.probe import why_not
 
-PR_SET_CHILD_SUBREAPER, PR_CAPBSET_DROP, CAP_SYS_ADMIN = 36, 24, 21
+PR_SET_CHILD_SUBREAPER, PR_CAPBSET_DROP, CAP_SYS_PTRACE, CAP_SYS_ADMIN = 36, 24, 19, 21
 USER = 61234
 STRAYS = f"import os, time\nos.fork() or os.execv('/bin/sleep', ['{STRAY}', '300'])\ntime.sleep(30)"
 
 
 def become_container() -> None:
-    """Root whose workers may not mount, as in Docker's default."""
+    """Root whose workers may not mount nor look into processes of others, as in Docker's default."""
     reach(USER)
-    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0)
+    for capability in (CAP_SYS_ADMIN, CAP_SYS_PTRACE):
+        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
 def attacks(tier: Tier, **lowered: int) -> None:

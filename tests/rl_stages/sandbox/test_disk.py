@@ -1,11 +1,13 @@
 """Folders that untrusted code has filled."""
 
+import ctypes
+import mmap
 import os
 from pathlib import Path
 
 import pytest
 
-from cascade_rl.rl_stages.sandbox.disk import Held, Overfull, held, remove
+from cascade_rl.rl_stages.sandbox.disk import Held, Overfull, held, nameless, remove
 
 MOST = Held(1 << 20, 50)
 
@@ -36,6 +38,24 @@ def test_too_much_is_refused(tmp_path: Path, files: int, size: int, depth: int) 
     nested(tmp_path, depth)
     with pytest.raises(Overfull):
         held([tmp_path], Held(1 << 20, 50) if depth == 0 else Held(1 << 40, 1 << 40))
+
+
+def test_files_without_a_name_count_while_they_are_open_or_only_mapped(tmp_path: Path) -> None:
+    most, before = 1 << 20, nameless([os.getpid()], 1 << 20)
+    file = (tmp_path / "f").open("w+b", buffering=0)
+    file.write(b"x" * 10_000)
+    assert nameless([os.getpid()], most) == before
+    os.unlink(file.name)
+    assert 10_000 <= nameless([os.getpid()], most) - before < 100_000
+    descriptor = os.dup(file.fileno())
+    address = ctypes.CDLL(None).mmap
+    address.restype = ctypes.c_void_p
+    place = address(None, 4096, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)  # `mmap.mmap` keeps a descriptor
+    os.close(descriptor)
+    file.close()
+    assert nameless([os.getpid()], most) - before == most
+    ctypes.CDLL(None).munmap(ctypes.c_void_p(place), 4096)
+    assert nameless([os.getpid(), 1 << 22], most) == before
 
 
 @pytest.mark.process
