@@ -41,6 +41,8 @@ _SHORT_FORMS = frozenset(
         "tbsp tel tsp viz"
     )
 )
+_HOURS = ("a.m", "p.m")
+_AFTER_HOURS = frozenset(listed("friday fri mon monday sat saturday sun sunday thu thursday tue tuesday wed wednesday"))
 _SHORTENED = _ABBREVIATIONS | _SHORT_FORMS
 # Words that often begin a sentence and are seldom part of a name.
 FIRST_WORDS = frozenset(
@@ -96,6 +98,8 @@ def ends_sentence(text: str, stop: int, following: int) -> bool:
     first = _first_word(text, following)
     if first.lower() in FIRST_WORDS or not first[:1].isupper():
         return first[:1].isupper()
+    if low in _HOURS:
+        return first.lower() not in _AFTER_HOURS and not first.isupper()  # "5 p.m. EST"
     return len(first) > 1 and _is_label(last, before[-2:-1]) if letter else low in _SHORT_FORMS
 
 
