@@ -50,8 +50,9 @@ _LABEL = re.compile(
     r"[(\[{<*_]*+([A-Za-z])(?:[*_\s]*+[:)\]}>]|[*_]*+\.(?!\w)|[*_\s]*+[-\u2013\u2014](?!\w)|[*_]++(?!\w))"
 )
 _NEXT = re.compile(
-    r"[\s)\]}>*_`$\"'\u201d.:?]*+(?:(?P<list>[/|&+\u2192]|->|,?\s*+(?:or|and|to|through|vs)\b)|[,;\u2013\u2014-])?+"
-    rf"[\s(\[{{<*_`$\"'\u201c]*+(?P<letter>[A-Za-z]){_NO_WORD}(?P<clause>\s++(?!(?:or|and|are|were|both|all)\b)[a-z])?+"
+    r"[\s)\]}>*_`$\"'\u201d\u2019.:?]*+(?:(?P<list>[/|&+\u2192]|->|,?\s*+(?:or|and|to|through|vs)\b)|[,;\u2013\u2014-])?+"
+    r"[\s(\[{<*_`$\"'\u201c\u2018]*+(?:(?i:option|choice|letter)\s++[(\[*_]*+)?+"
+    rf"(?P<letter>[A-Za-z]){_NO_WORD}(?P<clause>\s++(?!(?:or|and|are|were|both|all)\b)[a-z])?+"
 )
 _DENIED = re.compile(
     r"\b(?:not|no|none|nor|neither|never|cannot|except|anything|wrong|incorrect)\b|n['\u2019]t\b", re.IGNORECASE
