@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 LAYERS = 6  # of brackets, markdown and commands around an answer
 
@@ -49,8 +50,9 @@ _LABEL = re.compile(
     r"[(\[{<*_]*+([A-Za-z])(?:[*_\s]*+[:)\]}>]|[*_]*+\.(?!\w)|[*_\s]*+[-\u2013\u2014](?!\w)|[*_]++(?!\w))"
 )
 _NEXT = re.compile(
-    r"[\s)\]}>*_`$\"'\u201d.:?]*+(?:(?P<list>[/|&+\u2192]|->|,?\s*+(?:or|and|to|through|vs)\b)|[,;\u2013\u2014-])?+"
-    rf"[\s(\[{{<*_`$\"'\u201c]*+(?P<letter>[A-Za-z]){_NO_WORD}(?P<clause>\s++(?!(?:or|and|are|were|both|all)\b)[a-z])?+"
+    r"[\s)\]}>*_`$\"'\u201d\u2019.:?]*+(?:(?P<list>[/|&+\u2192]|->|,?\s*+(?:or|and|to|through|vs)\b)|[,;\u2013\u2014-])?+"
+    r"[\s(\[{<*_`$\"'\u201c\u2018]*+(?:(?i:option|choice|letter)\s++[(\[*_]*+)?+"
+    rf"(?P<letter>[A-Za-z]){_NO_WORD}(?P<clause>\s++(?!(?:or|and|are|were|both|all)\b)[a-z])?+"
 )
 _DENIED = re.compile(
     r"\b(?:not|no|none|nor|neither|never|cannot|except|anything|wrong|incorrect)\b|n['\u2019]t\b", re.IGNORECASE
@@ -74,7 +76,7 @@ def folded(text: str) -> str:
 def unwrapped(text: str) -> str:
     r"""`text` without what surrounds a bare answer: `\text{}`, markdown, dollars, brackets, stops and "Option"."""
     for _ in range(LAYERS):
-        inner = _COMMAND.sub(r"\1", _STYLE.sub("", _SPACING.sub(" ", text)).strip(_AROUND))
+        inner = (_without_latex(text) if "\\" in text or "~" in text else text).strip(_AROUND)
         if len(inner) > 1 and _BRACKETS.get(inner[0]) == inner[-1]:
             inner = inner[1:-1]
         if called := _CALLED.match(inner):
@@ -83,6 +85,18 @@ def unwrapped(text: str) -> str:
             break
         text = inner
     return text
+
+
+def _without_latex(text: str) -> str:
+    return _COMMAND.sub(r"\1", _STYLE.sub("", _SPACING.sub(" ", text)))
+
+
+_folded = lru_cache(maxsize=4096)(folded)  # of options
+
+
+@lru_cache(maxsize=4096)
+def _bare(option: str) -> str:
+    return folded(unwrapped(option))
 
 
 def option_letter(text: str, options: Mapping[str, str]) -> str | None:
@@ -96,8 +110,8 @@ def option_letter(text: str, options: Mapping[str, str]) -> str | None:
 def option_texts(text: str, options: Mapping[str, str]) -> set[str]:
     """The options whose text is all that `text` says."""
     said, bare = folded(text), folded(unwrapped(text))
-    same = {letter for letter, option in options.items() if folded(option) == said}
-    return same or {letter for letter, option in options.items() if folded(unwrapped(option)) == bare}
+    same = {letter for letter, option in options.items() if _folded(option) == said}
+    return same or {letter for letter, option in options.items() if _bare(option) == bare}
 
 
 def option_named(text: str, options: Mapping[str, str]) -> str | None:

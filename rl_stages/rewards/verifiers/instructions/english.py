@@ -7,6 +7,7 @@ IFEval asks langdetect, which takes milliseconds and is wrong about short texts:
 from __future__ import annotations
 
 import string
+from collections.abc import Sequence
 
 from langdetect import DetectorFactory, LangDetectException, detect
 
@@ -66,10 +67,12 @@ _ENGLISH = (_COMMON | _FUNCTION | FIRST_WORDS | VERBS | IRREGULAR) - _SHARED
 def is_english(text: str) -> bool:
     """Whether a lower-case text is English. One without a known language is not."""
     beginning = text[:LOOKED_AT]
-    there = [word.strip(_MARKS) for word in beginning.split()]
-    if there and sum(word in _ENGLISH for word in there) >= PROOF * len(there):
-        return True
-    return language_of(beginning) == "en"
+    there = beginning.split()
+    return _is_proven(there) or _is_proven([word.strip(_MARKS) for word in there]) or language_of(beginning) == "en"
+
+
+def _is_proven(words: Sequence[str]) -> bool:
+    return bool(words) and sum(map(_ENGLISH.__contains__, words)) >= PROOF * len(words)
 
 
 def language_of(text: str) -> str:

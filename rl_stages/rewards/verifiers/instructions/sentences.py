@@ -41,6 +41,9 @@ _SHORT_FORMS = frozenset(
         "tbsp tel tsp viz"
     )
 )
+_HOURS = ("a.m", "p.m")
+_AFTER_HOURS = frozenset(listed("friday fri mon monday sat saturday sun sunday thu thursday tue tuesday wed wednesday"))
+_SHORTENED = _ABBREVIATIONS | _SHORT_FORMS
 # Words that often begin a sentence and are seldom part of a name.
 FIRST_WORDS = frozenset(
     listed(
@@ -90,11 +93,13 @@ def ends_sentence(text: str, stop: int, following: int) -> bool:
     if low == "no":
         return not text[following : following + 1].isdigit()
     letter = len(last) == 1 and last.isalpha()
-    if not letter and low not in _ABBREVIATIONS | _SHORT_FORMS and not ("." in low and _INITIALS.fullmatch(low)):
+    if not letter and low not in _SHORTENED and not ("." in low and _INITIALS.fullmatch(low)):
         return True  # most stops; the word behind them does not count
     first = _first_word(text, following)
     if first.lower() in FIRST_WORDS or not first[:1].isupper():
         return first[:1].isupper()
+    if low in _HOURS:
+        return first.lower() not in _AFTER_HOURS and not first.isupper()  # "5 p.m. EST"
     return len(first) > 1 and _is_label(last, before[-2:-1]) if letter else low in _SHORT_FORMS
 
 

@@ -98,7 +98,7 @@ def _is_unit(text: str) -> bool:
     if not _UNIT.fullmatch(text) or _CHANGES.search(text) or text.strip()[:1] in ("^", "-", "*", "/", "(", "'"):
         return False
     if not words or text[0] == " ":
-        return not words or len(words[0]) > 2 or words[0] in ("sq", "cu") or is_unit(words[0])
+        return not words or len(words[0]) > 2 or words[0] in ("sq", "cu", "US") or is_unit(words[0])
     return len(words[0]) > 1 and is_unit(words[0])
 
 

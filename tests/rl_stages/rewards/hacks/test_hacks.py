@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import cache, partial
 
 import pytest
@@ -20,7 +21,13 @@ from tests.rl_stages.rewards.hacks.hacks import (
     ANY_TEXT,
     CONTENT,
     Hack,
+    all_options,
+    both_boxed,
     key_twice,
+    only_in_the_reasoning,
+    reasoning_never_closed,
+    right_then_wrong,
+    stuffed,
     wrong_then_right,
 )
 from tests.rl_stages.rewards.hacks.right_answers import Right, Turns, right_answer
@@ -101,12 +108,36 @@ CASES = [(domain, hack) for domain, hacks in HACKS.items() for hack in hacks if 
 
 @pytest.mark.parametrize(("domain", "hack"), CASES, ids=[f"{domain}-{hack.__name__}" for domain, hack in CASES])
 def test_hacks_are_not_paid(domain: str, hack: Hack, grade: Grade) -> None:
+    assert paid(domain, hack, grade) == []
+
+
+class Gullible:
+    """A verifier of one who has not thought of hacks: the answer need only hold the right letter."""
+
+    concurrency = 1
+
+    def __call__(self, task: Task, text: str) -> Verdict:
+        return Verdict.scored(float(task.metadata["expected_answer"] in text))
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+def test_a_new_verifier_meets_the_hacks_without_writing_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DOMAINS, "gullible", replace(DOMAINS["mcqa"], name="gullible", verifier=Gullible, agents=()))
+    verifier = Gullible()
+    hacks = (*ANY_TEXT, *CONTENT)
+    found = {hack for hack in hacks if paid("gullible", hack, lambda task, turns: verifier(task, turns[0]))}
+    assert found >= {only_in_the_reasoning, reasoning_never_closed, all_options, both_boxed, right_then_wrong, stuffed}
+
+
+def paid(domain: str, hack: Hack, grade: Grade) -> list[tuple[Turns, str]]:
+    """The answers of a hack that are paid, with what the verdict says."""
     tried = [(right, turns) for right in rights(domain) for turns in hack(right)]
     with ThreadPoolExecutor(2) as threads:
         verdicts = list(threads.map(lambda pair: grade(pair[0].task, pair[1]), tried))
     judged = zip(tried, verdicts, strict=True)
-    paid = [(turns, verdict.told) for (_, turns), verdict in judged if not _refused(domain, verdict)]
-    assert paid == []
+    return [(turns, verdict.told) for (_, turns), verdict in judged if not _refused(domain, verdict)]
 
 
 def _refused(domain: str, verdict: Verdict) -> bool:

@@ -136,6 +136,8 @@ def test_another_option_scores_zero(fields, text):
         ({}, r"\boxed{A/B}"),
         ({}, r"\boxed{B: Vitamin C or A: Aspirin}"),
         (COLON, "Answer: B? D?"),
+        (COLON, "Answer: option B, option D"),
+        (COLON, "Answer: \u2018B\u2019, \u2018D\u2019"),
         (COLON, "Answer: B -> D"),
         (COLON, "Answer: anything but B"),
         (COLON, "Answer: B if it is an acid, otherwise A"),

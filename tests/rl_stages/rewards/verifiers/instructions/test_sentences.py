@@ -15,6 +15,8 @@ She lives in the U.S.|He lives in France.
 The U.S. Army is big.|U.S. law is hard.
 He met Dr. Lee at 5 p.m. on Monday.
 It was 5 p.m.|They left.
+It is at 9 a.m.|Bring coffee.
+We meet at 9 a.m. Monday or 5 p.m. EST.
 In Jan. we met.|In Feb. we parted.
 Smith et al. wrote it.|No. 5 is that.|We said no.|Five left.
 Add 5 oz. of milk and 2 tbsp. of sugar.|Add 5 oz.|Stir.
