@@ -79,9 +79,10 @@ class PythonAutograd:
                 self._visit(walk, *walk.next())
 
     def _visit(self, walk: "_Walk", node: Node, gradients: list[Tensor | None]) -> None:
-        for place, gradient in enumerate(gradients):
+        for place in range(len(gradients)):
             for hook in self._hooks.get((_key(node), place), ()):
-                hook(gradient)
+                if (changed := hook(gradients[place])) is not None:
+                    gradients[place] = changed
         if hasattr(node, "variable"):
             self._accumulate(node.variable, gradients[0])
             return
