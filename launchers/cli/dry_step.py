@@ -73,15 +73,16 @@ def trainer_rank(
 
 
 def step_of(rank: TrainerRank, architecture: str) -> "DryStep":
-    """One micro-batch for each replica: a sequence of `token_budget` tokens."""
+    """Each micro-batch is a sequence of `token_budget` tokens. A replica has one, and a pipeline enough to be full."""
     from cascade_rl.engine.train.dry_step import dry_step
 
     parallel, stage = rank.parallel, rank.stage
     replicas = rank.layout.nproc // (parallel.tensor * parallel.pipeline * parallel.context)
+    micro_batches = 1 if parallel.pipeline == 1 else 2 * parallel.pipeline
     return dry_step(
         rank.model.hf,
         parallel,
-        [_sequence(rank.model, stage, rank.layout)] * replicas,
+        [_sequence(rank.model, stage, rank.layout)] * replicas * micro_batches,
         _loss(stage),
         rank=rank.rank,
         world=rank.layout.nproc,

@@ -70,6 +70,20 @@ def test_what_is_computed_again_is_not_kept(recompute: tuple[Recomputed, ...]) -
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("number", [0, 127])
+@pytest.mark.parametrize(("chunks", "more"), [(1, 0.05), (3, 0.35)])
+def test_ranks_of_a_pipeline_hold_their_micro_batches_in_flight(number: int, chunks: int, more: float) -> None:
+    """And the outputs of their stages, which the plan does not count."""
+    rank = rank_of("if_rl", "h100", number, "MEME*E")
+    parallel = replace(rank.parallel, pipeline=2, virtual_pipeline=chunks)
+    rank = replace(rank, layout=replace(rank.layout, parallel=parallel))
+    training, found = rank.training(), step_of(rank, "sm90")
+    planned = sum(training[name] for name in ("activations", "head", "backward", "batch"))
+    assert 0.85 * planned < found.peak < (1 + more) * planned
+    assert not found.without_gradient
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(("hardware", "stage", "number"), CASES)
 def test_a_rank_of_every_layout_of_the_30b_launcher(hardware: str, stage: str, number: int) -> None:
     rank = rank_of(stage, hardware, number)
