@@ -15,7 +15,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from megatron.core.models.hybrid.hybrid_model import HybridModel
+from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -91,6 +91,11 @@ def dry_step(
         with torch.device(CARD):
             trainer = _DryTrainer(hf, parallel, OptimizerConfig(), **settings)
 
+        rows = token_budget // parallel.context // (parallel.tensor if parallel.sequence else 1)
+        shape = [rows, 1, trainer.config.hidden_size]
+        # the other stages of a pipeline have equally many tokens
+        alike = mock.patch.object(P2PCommunicator, "_communicate_shapes", lambda *_, **__: (shape, shape))
+        stack.enter_context(alike)
         before = card.memory.peak = card.memory.held
         trainer.update(sequences, loss, step=0)
         without = tuple(_without_gradient(trainer.module, autograd))
@@ -118,7 +123,7 @@ def imagined_card(architecture: str) -> Iterator[FakeCard]:
             (Replicas, "scatter", lambda replicas, produce: produce()[replicas.own]),
             (trainer_module, "_sum_over_batch", lambda _: {}),  # other ranks report the metrics
             # Megatron has built the model on the card; a move there would lose what marks its parameters.
-            (HybridModel, "to", lambda module, _: module),
+            (torch.nn.Module, "to", lambda module, _: module),
             (torch.UntypedStorage, "resize_", _counted_resize(card)),
         ):
             stack.enter_context(mock.patch.object(owner, name, stand_in))

@@ -45,7 +45,8 @@ class _Kept(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         floats, numbers = ctx.workspace
         held = gradient.new_empty(floats, dtype=torch.float32), gradient.new_empty(numbers)
-        made = [torch.empty_like(tensor) for tensor in ctx.saved_tensors[: ctx.inputs]]
+        inputs = zip(ctx.saved_tensors[: ctx.inputs], ctx.needs_input_grad[4:], strict=True)
+        made = [torch.empty_like(tensor) if needed else None for tensor, needed in inputs]
         del held
         return None, None, None, None, *made
 
@@ -62,7 +63,7 @@ def _scan(zxbcdt: Tensor, *weights: Tensor, **fixed: Any) -> Tensor:
     convolution, _, dt_bias = weights[:3]
     channels = dt_bias.numel() * fixed["headdim"]
     tokens, state = zxbcdt.shape[0] * zxbcdt.shape[1], (len(convolution) - channels) // fixed["ngroups"] // 2
-    states = tokens // fixed["chunk_size"] * channels * state
+    states = -(-tokens // fixed["chunk_size"]) * channels * state
     ungated = zxbcdt.new_empty((*zxbcdt.shape[:2], channels))
     # the states and their gradients, first in float32, then also as operands; inputs of the scan and their gradients
     workspace = 2 * states, 2 * states + 2 * tokens * len(convolution) + ungated.numel()

@@ -79,9 +79,10 @@ class PythonAutograd:
                 self._visit(walk, *walk.next())
 
     def _visit(self, walk: "_Walk", node: Node, gradients: list[Tensor | None]) -> None:
-        for place, gradient in enumerate(gradients):
+        for place in range(len(gradients)):
             for hook in self._hooks.get((_key(node), place), ()):
-                hook(gradient)
+                if (changed := hook(gradients[place])) is not None:
+                    gradients[place] = changed
         if hasattr(node, "variable"):
             self._accumulate(node.variable, gradients[0])
             return
@@ -160,9 +161,12 @@ def _fitted(gradient: Tensor, of: Any) -> Tensor:
 
 def _call(node: Node, gradients: list[Tensor | None]) -> Sequence[Tensor | None]:
     """The gradients of the node's inputs."""
-    if not isinstance(node, BackwardCFunction):
-        made = node(*gradients)
-        return made if isinstance(made, tuple) else (made,)
+    made = _call_function(node, gradients) if isinstance(node, BackwardCFunction) else node(*gradients)
+    return made if isinstance(made, tuple) else (made,)
+
+
+def _call_function(node: Node, gradients: list[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """Of a torch.autograd.Function in Python."""
     if not getattr(node, "gets_none", False):
         gradients = [
             torch.zeros(of.shape, dtype=of.dtype, device=of.device) if gradient is None else gradient
@@ -172,4 +176,4 @@ def _call(node: Node, gradients: list[Tensor | None]) -> Sequence[Tensor | None]
     made = made if isinstance(made, tuple) else (made,)
     # of all arguments, where edges are of tensors alone
     wanted = (gradient for gradient, needed in zip(made, node.needs_input_grad, strict=False) if needed)
-    return [None if other is None else next(wanted) for other, _ in node.next_functions]
+    return tuple(None if other is None else next(wanted) for other, _ in node.next_functions)

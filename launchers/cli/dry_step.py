@@ -1,7 +1,7 @@
 """`cascade dry-step`: a training step of one rank of a launcher's stage on fake tensors, beside what the plan says."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from cascade_rl.launchers.plan.workload import workload_of
 from cascade_rl.rl_stages.config.cascade import Layout
 from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
+from cascade_rl.rl_stages.config.text import override
 
 if TYPE_CHECKING:
     from cascade_rl.engine.train.dry_step import DryStep
@@ -35,25 +36,31 @@ PEAK = (*FORWARD, "backward")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("launcher", type=Path, help="launcher file")
     parser.add_argument("stage", help="name of a stage that trains a policy")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="override a key of the launcher file")
     parser.add_argument("--hardware", default="h100", metavar="NAME", help="GPU of hardware.toml (default: h100)")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="rank of the stage (default: 0)")
 
 
 def run(options: argparse.Namespace) -> int:
-    rank = trainer_rank(options.launcher, options.stage, options.hardware, options.rank)
+    rank = trainer_rank(options.launcher, options.stage, options.hardware, options.rank, options.settings)
     found = step_of(rank, read_hardware(options.hardware)[0].kernels)
     layout = rank.layout
     title = f"{options.stage}: rank {rank.rank} of {layout.nproc}, {rank.tokens:,} tokens a pass, GiB"
     table = Table("", "dry step", "plan", "difference", title=title)
     for row in _rows(found, rank):
         table.add_row(*row)
-    Console(highlight=False).print(table)
-    return 0
+    console = Console(highlight=False)
+    console.print(table)
+    if found.without_gradient:
+        console.print(f"trained parameters without a gradient: {', '.join(found.without_gradient)}", style="red")
+    return 1 if found.without_gradient else 0
 
 
-def trainer_rank(launcher: Path, stage_name: str, hardware: str, number: int) -> TrainerRank:
+def trainer_rank(
+    launcher: Path, stage_name: str, hardware: str, number: int, settings: Sequence[str] = ()
+) -> TrainerRank:
     """Raises UserError for an unknown stage, or one that trains no policy."""
-    cascade, (gpu, assumed) = load_cascade(launcher), read_hardware(hardware)
+    cascade, (gpu, assumed) = override(load_cascade(launcher), settings), read_hardware(hardware)
     if hardware in cascade.layouts:
         cascade = replace(cascade, hardware=hardware)
     stage = next((stage for stage in cascade.stages if stage.name == stage_name), None)
@@ -66,15 +73,16 @@ def trainer_rank(launcher: Path, stage_name: str, hardware: str, number: int) ->
 
 
 def step_of(rank: TrainerRank, architecture: str) -> "DryStep":
-    """One micro-batch for each replica: a sequence of `token_budget` tokens."""
+    """Each micro-batch is a sequence of `token_budget` tokens. A replica has one, and a pipeline enough to be full."""
     from cascade_rl.engine.train.dry_step import dry_step
 
     parallel, stage = rank.parallel, rank.stage
     replicas = rank.layout.nproc // (parallel.tensor * parallel.pipeline * parallel.context)
+    micro_batches = 1 if parallel.pipeline == 1 else 2 * parallel.pipeline
     return dry_step(
         rank.model.hf,
         parallel,
-        [_sequence(rank.model, stage, rank.layout)] * replicas,
+        [_sequence(rank.model, stage, rank.layout)] * replicas * micro_batches,
         _loss(stage),
         rank=rank.rank,
         world=rank.layout.nproc,

@@ -18,8 +18,8 @@ from cascade_rl.launchers.plan.model import Model
 from cascade_rl.launchers.plan.trainer_memory import ROUNDS_IN_FLIGHT, Terms
 
 BLOCK_TOKENS = 16  # vLLM's default on CUDA; 128 on a CPU
-# Of each Mamba layer: the newest two, and that at the end of the prompt (vLLM 0.32: kv_cache_interface,
-# `MambaSpec`, and mamba_mixer2).
+# Of each Mamba layer: the newest two (vLLM's `MambaSpec` in vllm/v1/kv_cache_interface.py), and that at the end of the
+# prompt (vLLM's vllm/model_executor/layers/mamba/mamba_mixer2.py).
 STATES_WITH_PREFIXES = 3
 GROUPS_ALIKE = 1.5  # kinds of layers whose counts differ by less than this factor are padded to one group each
 

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -196,3 +196,17 @@ def test_the_command_compares_all_three_on_two_ranks(folders: dict[str, Path], t
     assert re.search(
         r"beyond the bounds: Megatron/vLLM: largest gap of a log-prob \S+, expected at most 1e-09", told.stdout
     )
+
+
+@pytest.mark.long
+def test_the_command_in_bfloat16_is_within_the_bounds_that_suit_it(folders: dict[str, Path], tmp_path: Path) -> None:
+    out = tmp_path / "certificate.json"
+    dtypes = ("--precision", "bfloat16", "--engine-dtype", "bfloat16")
+    command = [sys.executable, "-m", "cascade_rl.launchers.cli.main", "parity", str(folders["nemotron_h"]), *dtypes]
+    told = subprocess.run([*command, "--json", str(out)], capture_output=True, text=True, timeout=400)
+    assert told.returncode == 0, told.stdout + told.stderr
+    certificate = json.loads(out.read_text())
+    assert certificate["bounds"] == asdict(ROUNDED)
+    for gap in certificate["pairs"].values():
+        assert 1e-4 < gap["mean"] < gap["tail"] <= gap["max"]
+    assert certificate["replay_fraction"] == 1.0

@@ -15,8 +15,7 @@ from cascade_rl.launchers.plan.activations import kept_bytes, layer_bytes
 from cascade_rl.launchers.plan.model import Model
 from cascade_rl.launchers.plan.trainer_memory import TrainerRank
 
-LAUNCHERS = Path(__file__).parents[3] / "launchers"
-NANO = "cascade2_30b_a3b"
+LAUNCHER = Path(__file__).parents[3] / "launchers/cascade2_30b_a3b.py"
 CASES = [  # one for each layout
     ("h100", "sft", 0),
     ("h100", "if_rl", 63),
@@ -29,8 +28,9 @@ CASES = [  # one for each layout
 ]
 
 
-def rank_of(stage: str, hardware: str, number: int, layers: str | None = None, launcher: str = NANO) -> TrainerRank:
-    rank = trainer_rank(LAUNCHERS / f"{launcher}.py", stage, hardware, number)
+def rank_of(stage: str, hardware: str, number: int, layers: str | None = None, nproc: int | None = None) -> TrainerRank:
+    settings = [f"{stage}.nproc={nproc}"] if nproc else []
+    rank = trainer_rank(LAUNCHER, stage, hardware, number, settings)
     if layers is None:
         return rank
     shorter = {"hybrid_override_pattern": layers, "num_hidden_layers": len(layers)}
@@ -49,10 +49,10 @@ def check(found: DryStep, rank: TrainerRank) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_of_128_with_a_layer_of_each_kind() -> None:
-    rank = rank_of("if_rl", "h100", 77, "ME*E")
+def test_a_rank_of_512_with_a_layer_of_each_kind() -> None:
+    rank = rank_of("if_rl", "h100", 333, "ME*E", nproc=512)
     check(found := step_of(rank, "sm90"), rank)
-    more = rank_of("if_rl", "h100", 77, "MME*E")
+    more = rank_of("if_rl", "h100", 333, "MME*E", nproc=512)
     layer = layer_bytes(more.model, "M", more.parallel) * more.tokens
     assert step_of(more, "sm90").forward - found.forward == pytest.approx(layer, rel=0.01)
 
@@ -66,6 +66,20 @@ def test_what_is_computed_again_is_not_kept(recompute: tuple[Recomputed, ...]) -
     found = step_of(again, "sm90")
     saved = sum(layer_bytes(rank.model, s, parallel) - kept_bytes(rank.model, s, parallel) for s in rank.model.pattern)
     assert step_of(rank, "sm90").forward - found.forward == pytest.approx(saved * rank.tokens, rel=0.05)
+    assert not found.without_gradient
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [0, 127])
+@pytest.mark.parametrize(("chunks", "more"), [(1, 0.05), (3, 0.35)])
+def test_ranks_of_a_pipeline_hold_their_micro_batches_in_flight(number: int, chunks: int, more: float) -> None:
+    """And the outputs of their stages, which the plan does not count."""
+    rank = rank_of("if_rl", "h100", number, "MEME*E")
+    parallel = replace(rank.parallel, pipeline=2, virtual_pipeline=chunks)
+    rank = replace(rank, layout=replace(rank.layout, parallel=parallel))
+    training, found = rank.training(), step_of(rank, "sm90")
+    planned = sum(training[name] for name in ("activations", "head", "backward", "batch"))
+    assert 0.85 * planned < found.peak < (1 + more) * planned
     assert not found.without_gradient
 
 

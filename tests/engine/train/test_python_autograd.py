@@ -99,6 +99,7 @@ def hooked(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
 
     rows = ByWhatWasSeen.apply(x) @ w
     rows.register_hook(lambda gradient: seen.append(gradient.sum()))
+    rows.register_hook(lambda gradient: 3 * gradient)
     return (rows * bias).pow(2).sum()
 
 
