@@ -129,7 +129,8 @@ def _missing_data(stage: Stage, path: str) -> Iterator[str]:
     try:
         data_files(path)
     except UserError as error:
-        yield f"{stage.name}.data: {error}"
+        key = "heldout" if path in stage.heldout else "data"
+        yield f"{stage.name}.{key}: {error}"
 
 
 def _rows_of[T](find: Callable[[str], T]) -> Callable[[str], T]:

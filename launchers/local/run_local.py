@@ -26,7 +26,7 @@ from cascade_rl.launchers.local.held_port import held_port
 from cascade_rl.launchers.local.inputs import check_inputs
 from cascade_rl.launchers.local.sandbox_tier import tier_line
 from cascade_rl.launchers.report.score_table import score_line, score_table
-from cascade_rl.launchers.stage.exit_status import USER_ERROR
+from cascade_rl.launchers.stage.exit_status import FULL, USER_ERROR
 from cascade_rl.launchers.stage.last_words import forget, last_words
 from cascade_rl.launchers.stage.log_tail import log_tail
 from cascade_rl.rl_stages.config.cascade import Cascade
@@ -256,12 +256,16 @@ def _die_with(launcher: int) -> Callable[[], None]:
 
 
 def _tee(source: IO[bytes], log: Path) -> None:
-    """Copies each line to the terminal and to the log."""
+    """Copies each line to the terminal and, where its disk has room, to the log."""
     with source, log.open("ab", buffering=0) as file:
         for line in source:
-            file.write(line)
             sys.stderr.buffer.write(line)
             sys.stderr.flush()
+            try:
+                file.write(line)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
 
 
 def _log(logs: Path, rank: int) -> Path:

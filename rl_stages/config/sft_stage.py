@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from cascade_rl.engine.core.settings import OptimizerConfig
-from cascade_rl.rl_stages.config.node import at_least
+from cascade_rl.rl_stages.config.node import at_least, require
+from cascade_rl.rl_stages.config.source import parse_sources
 from cascade_rl.rl_stages.config.stage import Stage
 
 SFT_OPTIMIZER = OptimizerConfig(
@@ -43,3 +44,5 @@ class SftStage(Stage):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, self.name, self, "sequences_per_step", "validate_every")
+        endless = any(source.generated for source in parse_sources(self.heldout))
+        require(not endless, f"{self.name}.heldout", "rows: generated demonstrations have no end", self.heldout)

@@ -4,7 +4,8 @@
 
 A file counts as unchanged if its path, size and modification time are the same. A file that was modified less than
 GRAIN_S before it was read is read again at the next launch, because a second change in the same tick of the file
-system's clock would go unnoticed. Sources without files, such as generated data, are checked at each launch.
+system's clock would go unnoticed. Data of the Hub are unchanged as long as their commit is. Sources without files, such
+as generated data, are checked at each launch.
 """
 
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_rl.rl_stages.config.source import Source
+from cascade_rl.rl_stages.core.hub import HUB, HubSource
 from cascade_rl.rl_stages.run.durable_file import read_json, write_json
 
 GRAIN_S = 2.0  # seconds; the resolution of FAT, the coarsest file system in use
@@ -52,7 +54,10 @@ class KnownData:
 
 def _files(source: str) -> list[list[Any]]:
     """The files with size and time; empty if one of them could change unnoticed."""
-    path = Path(Source.parse(source).path)
+    name = Source.parse(source).path
+    if name.startswith(HUB):
+        return [[name, HubSource.parse(name).commit]]
+    path = Path(name)
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     stats = [(file, file.stat()) for file in files if file.is_file()]
     settled = all(time.time() - stat.st_mtime > GRAIN_S for _, stat in stats)

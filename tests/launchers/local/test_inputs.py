@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
     [
         (["math_rl.stepz=3"], "Unknown key 'math_rl.stepz'. Did you mean 'math_rl.steps'?"),
         (["math_rl.data=gone.jsonl"], "math_rl.data: no such file: gone.jsonl"),
-        (["math_rl.heldout=gone.jsonl"], "math_rl.data: no such file: gone.jsonl"),
+        (["math_rl.heldout=gone.jsonl"], "math_rl.heldout: no such file: gone.jsonl"),
         (["math_rl.heldout=math.jsonl"], "math.jsonl:3: expected 'expected_answer' to be non-empty text"),
         (["math_rl.heldout=generate:instruction_following"], "math_rl.heldout: expected tasks of math, found only"),
         (["sft.heldout=sft.jsonl"], "sft.jsonl:1: messages: expected the last message to be the assistant's"),

@@ -1,5 +1,6 @@
 """The launcher as a person uses it, with stand-in stages: `nemo-run FILE`, failures, signals, going on."""
 
+import io
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cascade_rl.launchers.local.run_local import _tee
 from cascade_rl.rl_stages.run.durable_file import JsonLines
 from tests.living import runs
 
@@ -179,3 +181,9 @@ def test_a_second_launcher_is_refused(tmp_path: Path) -> None:
     first.communicate(timeout=20)
     assert (code, out) == (2, "")
     assert f"another launcher (pid {first.pid}) is at work here" in err
+
+
+def test_the_words_of_rank_0_reach_the_terminal_when_its_log_has_no_room(capfd: pytest.CaptureFixture[str]) -> None:
+    """Found on a full disk, where the log took the message that the disk is full with it."""
+    _tee(io.BytesIO(b"No space left\nMake room\n"), Path("/dev/full"))
+    assert capfd.readouterr().err == "No space left\nMake room\n"

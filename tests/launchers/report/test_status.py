@@ -12,7 +12,9 @@ from rich.table import Table
 from cascade_rl.launchers.cli import compare
 from cascade_rl.launchers.cli.compare import differences, scored
 from cascade_rl.launchers.report import status
+from cascade_rl.launchers.report.score_table import score_line
 from cascade_rl.launchers.report.status import is_claimed, scores_table, state, status_table
+from cascade_rl.rl_stages.config.base import Evaluation
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.reward_model_stage import RewardModelStage
 from cascade_rl.rl_stages.config.text import override
@@ -93,6 +95,18 @@ def test_alerts_and_the_time_that_is_left_are_said(tmp_path: Path, capsys: pytes
     assert (
         "02_rl: length rises: mean 155 over the last 10 steps, 55 over the first 10. See docs/symptoms/length" in told
     )
+
+
+def test_a_run_that_only_fine_tunes_has_no_table_of_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alone = replace(CASCADE, stages=CASCADE.stages[:1], evaluation=Evaluation())
+    with RunFolder.claim(tmp_path / "tiny", alone) as (run, _):
+        sft = run.stage("sft")
+        for step, loss in ((0, 4.0), (2, 3.0), (3, 2.5)):
+            sft.record_step(step, {"validation_loss": loss}, {}, 0)
+    assert status.run(run.root) == 0
+    told = capsys.readouterr().out
+    assert "01_sft" in told and "held-out" not in told
+    assert str(score_line(run.stage("sft").summary())) == "validation loss 4.000 -> 2.500"
 
 
 def test_an_attempt_runs_while_its_launcher_is_at_work(tmp_path: Path) -> None:

@@ -230,6 +230,8 @@ def test_a_setting_in_a_stages_null_layout_keeps_the_rest_of_its_hardwares() -> 
         ("if_rl.reward_model.url=http://judge", "if_rl.reward_model: key 'kind' is missing."),
         ("stages=2", "Unknown key 'stages'."),
         ("if_rl.heldout=a.jsonl[:9]", "if_rl.heldout: expected sources without count and weight, found ('a.jsonl[:9]'"),
+        ("sft.heldout=generate:math@1", "sft.heldout: expected rows: generated demonstrations have no end, found"),
+        ("sft.validate_every=0", "sft.validate_every: expected at least 1, found 0."),
         ("evaluation.domains=", "evaluation.domains: expected at least one domain, with ["),
         ("evaluation.max_new_tokens=0", "evaluation.max_new_tokens: expected at least 1, found 0."),
         ("if_rl.kind=sft", "Unknown key 'if_rl.kind'."),

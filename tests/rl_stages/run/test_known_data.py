@@ -13,6 +13,7 @@ import pytest
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.local.inputs import check_inputs
 from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.core import hub
 from cascade_rl.rl_stages.run import stage_graph
 from cascade_rl.rl_stages.run.known_data import KnownData
 from cascade_rl.rl_stages.run.run_folder import INPUTS, RunFolder
@@ -121,3 +122,13 @@ def test_what_is_no_longer_asked_for_is_forgotten(data: Path, tmp_path: Path) ->
     assert json.loads((tmp_path / "run" / INPUTS).read_text())[what].keys() == {str(data)}
     launch(tmp_path / "run", replace(cascade(data), stages=CASCADE.stages))
     assert json.loads((tmp_path / "run" / INPUTS).read_text())[what] == {}
+
+
+def test_data_of_the_hub_are_read_once_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    for commit in ("one", "one", "two"):
+        monkeypatch.setattr(hub, "_commit", lambda repository, revision, commit=commit: commit)
+        known = KnownData.read(tmp_path / INPUTS)
+        assert known.recall("rows", "hf:openai/gsm8k*0.5", lambda source, commit=commit: read.append(commit) or 7) == 7
+        known.write(tmp_path / INPUTS)
+    assert read == ["one", "two"]
