@@ -10,6 +10,7 @@ import secrets
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,11 +22,13 @@ from cascade_rl.launchers.report.status import is_claimed
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 
 LOOPBACK = "127.0.0.1"
+REST = 10
 GROWING = ("metrics.jsonl", "events.jsonl", "scores.json", "done", "rollouts", "heldout")  # of a stage
 
 
 class LivePage:
-    """The page of a run, made when it is asked for and the run has changed since.
+    """The page of a run, made when it is asked for and the run has changed since. To make it takes up to a share of
+    1 / (1 + REST) of the time, since all samples of the run are read for it.
 
     live  the stages whose Slurm jobs are alive
     """
@@ -34,17 +37,22 @@ class LivePage:
         self.root, self.limit, self.live = root, limit, live
         self._making = threading.Lock()
         self._made = ("", b"")
+        self._rests_until = 0.0
 
     def tag(self) -> str:
-        """Another one for each state of the run folder."""
+        """Another one for each state of the run folder that there may be a page of."""
+        if time.monotonic() < self._rests_until:
+            return self._made[0]
         return hashlib.sha256(repr([*self._seen()]).encode()).hexdigest()[:16]
 
     def content(self) -> tuple[str, bytes]:
         """The tag and the page. Raises UserError as `page` does."""
         with self._making:
             if (tag := self.tag()) != self._made[0]:
+                began = time.monotonic()
                 made, _ = page(self.root, self.limit, self.live(), follow=f'"{tag}"')
-                self._made = (tag, made.encode())
+                self._made, ended = (tag, made.encode()), time.monotonic()
+                self._rests_until = ended + REST * (ended - began)
             return self._made
 
     def _seen(self) -> Iterator[object]:

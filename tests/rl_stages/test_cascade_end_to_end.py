@@ -105,6 +105,7 @@ def test_the_run_folder_is_that_of_the_design(undisturbed: Finished) -> None:
     for stage in undisturbed.run.stages:
         expected = {"stage.yaml", "metrics.jsonl", "events.jsonl", "rollouts", "checkpoints", "export", "done"}
         assert expected <= set(os.listdir(stage.root))
+        assert stage.heldout("after").exists()
         assert stage.checkpoint_steps()[-1] == stage.config.steps
         assert len(stage.checkpoint_steps()) == min(2, stage.config.steps)
         assert {".metadata", "metadata.json"} < set(os.listdir(stage.checkpoint(stage.config.steps)))

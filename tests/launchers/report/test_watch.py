@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.launchers.cli.main import _run
+from cascade_rl.launchers.report import watch
 from cascade_rl.launchers.report.watch import LivePage, Server
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.sample_record import write_samples
@@ -137,14 +140,39 @@ def test_nothing_is_written_and_only_one_address_is_answered(run: RunFolder, ser
     assert {path: path.stat().st_mtime_ns for path in run.root.rglob("*")} == before
 
 
-def test_a_page_is_made_once_for_each_state_of_the_run(run: RunFolder) -> None:
+def test_a_page_is_made_once_for_each_state_and_rests_ten_times_as_long(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+
+    def slow(*_: object, follow: str) -> tuple[str, None]:
+        now[0] += 3.0
+        return follow, None
+
+    monkeypatch.setattr(watch, "page", slow)
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
     live = LivePage(run.root, 1000, lambda: ())
     first = live.content()
-    assert live.content() is first
     take(run.stage("mopd"), 2, LATER)
-    assert live.content() is not first and live.content()[0] == live.tag()
+    now[0] += 29
+    assert live.content() is first and live.tag() == first[0]
+    now[0] += 2
+    second = live.content()
+    assert second != first and second[1] == f'"{second[0]}"'.encode()
+    now[0] += 31
+    assert live.content() is second  # nothing has changed
 
 
 def test_a_port_that_is_taken_is_told(run: RunFolder, served: Server) -> None:
     with pytest.raises(UserError, match=f"--port: expected a free port, found {served.server_port}"):
         Server(served.live_page, served.server_port)
+
+
+def test_the_address_and_the_way_to_it_are_printed(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Server, "serve_forever", lambda _: None)
+    assert _run(["watch", str(run.root), "--port", "0"]) == 0
+    address, way = capsys.readouterr().out.splitlines()
+    (port,) = re.findall(rf"^{re.escape(str(run.root))}: http://127\.0\.0\.1:(\d+)/[\w-]{{22}}/$", address)
+    assert re.search(rf"ssh -N -L {port}:127\.0\.0\.1:{port} \S+@\S+$", way)
