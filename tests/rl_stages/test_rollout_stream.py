@@ -1,7 +1,7 @@
 """Samples drawn ahead of the trainer, behind a real session: what overlaps, of which version, what a kill does."""
 
 from collections.abc import Container, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -19,6 +19,7 @@ from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
+from cascade_rl.rl_stages.passports import BrokenPassport
 from cascade_rl.rl_stages.rewards.verifiers.math import MathVerifier
 from cascade_rl.rl_stages.rollout_stream import WeightsGone
 from cascade_rl.rl_stages.run.run_folder import RunFolder
@@ -59,8 +60,8 @@ class Told:
 class AheadEngine(ScriptedEngine):
     """The last sample of a batch that is drawn ahead ends when the trainer has begun to learn.
 
-    Dies before it draws the sample named `dies_at`, with the `death` given. Under dynamic filtering, half of the groups
-    of a first draw are all right.
+    Dies before it draws the sample named `dies_at`, with the `death` given; a BrokenPassport means that it does not die
+    and says another version. Under dynamic filtering, half of the groups of a first draw are all right.
     """
 
     dies_at, death = "", Killed()
@@ -80,15 +81,17 @@ class AheadEngine(ScriptedEngine):
             if rollout.id not in finished:
                 self.pending[rollout.id] = replace(rollout, logprobs=np.full(len(rollout.token_ids), GUESS))
         for name in list(self.pending):
+            version = self.version
             if name == self.dies_at:
-                self.dies_at = ""
-                raise self.death
+                self.dies_at, version = "", self.version + 9
+                if not isinstance(self.death, BrokenPassport):
+                    raise self.death
             step = name.split("/")[1]
             if fresh and name == fresh[-1].id and step.isdigit() and step != "1":
                 assert self.learning.wait(60), "the trainer did not learn while samples were in flight"
                 self.learning.clear()
             self.told.drawn.append(name)
-            yield replace(self.pending.pop(name), versions=((self.version, 0),))
+            yield replace(self.pending.pop(name), versions=((version, 0),))
 
     def restart(self) -> None:
         self.told.events.append("restart")
@@ -116,10 +119,14 @@ class CountingVerifier(MathVerifier):
 class AheadSession(Session[GrpoStage]):
     dies_at, death, told = "", Killed(), Told()
 
-    def start_engine(self, nodes: object) -> Any:
+    @contextmanager
+    def start_engine(self, nodes: object) -> Iterator[Any]:
         self.engine = AheadEngine(self.tokenizer, self.told, self.stage.dynamic_filtering)
         self.engine.dies_at, self.engine.death = self.dies_at, self.death
-        return nullcontext(self.engine)
+        try:
+            yield self.engine
+        finally:
+            self.engine.learning.set()  # what is still being drawn ends with the engine
 
 
 def attempt(run: RunFolder, dies_at: str = "", death: BaseException | None = None) -> tuple[Told, str]:
@@ -259,3 +266,15 @@ def test_where_the_same_samples_are_promised_a_death_ends_the_attempt(undisturbe
         ((_, error),) = run_ranks(1, attempt, run)
     assert error == ""
     require_same(run, undisturbed.run)
+
+
+def test_samples_that_do_not_hold_are_drawn_again(undisturbed: Finished, tmp_path: Path) -> None:
+    with RunFolder.claim(tmp_path / "run", ahead(tmp_path)) as (run, _):
+        ((_, error),) = run_ranks(1, attempt, run, first_of(undisturbed, "rl/3/2/"), BrokenPassport())
+        assert error.startswith("BrokenPassport: step 3: ")
+        assert "rl/3/2/" in error and "version: expected 1 to 2" in error
+        assert not [version for version in (1, 2) if run.stage("rl").ledger(version).exists()]
+        ((told, error),) = run_ranks(1, attempt, run)
+    assert error == ""
+    assert first_of(undisturbed, "rl/3/2/") in told.drawn
+    assert versions(run, 3) in ({1}, {2})  # by whether checkpoint 2 was complete
