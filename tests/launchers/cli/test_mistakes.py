@@ -43,8 +43,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with RunFolder.claim(tmp_path / "run", TINY):
         monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # the handlers are those of a launcher
-    monkeypatch.setattr(sys, "path", list(sys.path))  # a launch adds its folder here and to PYTHONPATH
-    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     return tmp_path
 
 
