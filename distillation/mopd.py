@@ -83,7 +83,7 @@ def run(session: Session[MopdStage]) -> None:
                 learned = trainer.update(sequences, loss, step)
             require_replay(learned["replay_fraction"], step, session.layout.rollout)
             learned["probe_gap"] = stream.refit(step + 1)
-            if session.log:
+            if session.zero:
                 records = [_record(*parts) for parts in zip(samples, sequences, student, taught, strict=True)]
                 told = {**outcomes(samples), **room.metrics, **gap, **learned, **reverse_kl(sequences, domains)}
                 session.record(step + 1, told, sum(sample.rollout.length for sample in samples), records)

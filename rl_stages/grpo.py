@@ -63,7 +63,7 @@ def run(session: Session[GrpoStage]) -> None:
                 learned = trainer.update(sequences, PolicyLoss(stage.objective), step, stage.updates_per_step)
             require_replay(learned["replay_fraction"], step, session.layout.rollout)
             learned["probe_gap"] = stream.refit(step + 1)
-            if session.log:
+            if session.zero:
                 records = [record(*parts) for parts in zip(batch.samples, sequences, train_logprobs, strict=True)]
                 told = {**batch.metrics(stage), **prompts.room.metrics, **masked, **gap, **learned}
                 session.record(step + 1, told, sum(sample.rollout.length for sample in batch.drawn), records)
