@@ -123,7 +123,7 @@ published: $(PUBLISHED)/.ready
 published-answers: $(ANSWERS)/.ready
 	@echo "$(CURDIR)/$(ANSWERS) is ready"
 
-# Scores HumanEval, IFBench's rows and NeMo-Gym's recorded rollouts with our verifiers, compares our workplace tools with
+# Scores published answers with our verifiers (docs/verifiers.md), compares our workplace tools with
 # NeMo-Gym's, and tests the adapter to the package `verifiers`.
 test-published: $(READY) $(PUBLISHED)/.ready $(ANSWERS)/.ready $(VERIFIERS)/.ready
 	CASCADE_PUBLISHED=$(PUBLISHED) CASCADE_VERIFIERS_PYTHON=$(CURDIR)/$(VERIFIERS)/bin/python $(BIN)/pytest $(IN_PARALLEL) \

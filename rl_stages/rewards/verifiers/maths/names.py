@@ -10,7 +10,7 @@ _DIGRAPHS = re.compile(r"([<>!:])=|==")
 _NO_NAME = r"frac|sqrt|cdot|times|pi(?![A-Za-z])|infty|log|ln|sin|cos|tan|exp|lim|int|sum|prod|binom|det|max|min|gcd|pm"
 _ATOM = (
     r"(?:\\(?:overline|vec|hat|bar|tilde|text|mathcal|mathbb|widehat|overrightarrow)\s*\{[^{}]*\}"
-    rf"|\\(?!{_NO_NAME})[A-Za-z]+|[A-Za-z]+)"
+    rf"|\\(?!{_NO_NAME})[A-Za-z]++|[A-Za-z]++)"  # possessive: nothing is read in two ways
 )
 _INDEX = r"(?:\s*_\s*(?:\w|\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})|'+|\s*\^\s*\{\s*-1\s*\}|\s*\^\s*\{?\\(?:prime|circ)\}?)"
 _NAME = re.compile(

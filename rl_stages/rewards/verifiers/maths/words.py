@@ -7,7 +7,8 @@ import re
 from fractions import Fraction
 
 _WORDS = re.compile(r"\(?\s*((?:\\text\s*\{[^{}\d\\$]*\}|[A-Za-z' -])+)\s*\)?")
-_LIST = re.compile(r"\\text\s*\{(?=[^{}]*[A-Za-z][^{}]*(?:,|\b(?:and|or)\b)[^{}]*[A-Za-z])([^{}]*)\}")
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+_LETTER = re.compile("[A-Za-z]")
 _BETWEEN = re.compile(r"\s*(?:,\s*(?:(?:and|or)\b)?|\b(?:and|or)\b)\s*")
 LONGEST_PRODUCT = 3  # letters that may be a product of variables, such as abc
 
@@ -30,7 +31,12 @@ _GROUP = re.compile(
 
 def listed_words(text: str) -> str:
     r"""`\text{red and blue}` as the list \text{red}, \text{blue}."""
-    return _LIST.sub(lambda words: f"\\text{{{_BETWEEN.sub('}, \\\\text{', words[1])}}}", text)
+    return _TEXT.sub(_as_list, text)
+
+
+def _as_list(text: re.Match[str]) -> str:
+    pieces = _BETWEEN.split(text[1])
+    return ", ".join(f"\\text{{{piece}}}" for piece in pieces) if all(map(_LETTER.search, pieces)) else text[0]
 
 
 def same_words(expected: str, given: str) -> bool | None:

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from cascade_rl.rl_stages.rewards.verifiers.maths.names import has_variable, is_name, name_of, sides
@@ -30,6 +32,13 @@ def test_names(text):
 )
 def test_other_expressions_are_no_names(text):
     assert not is_name(text)
+
+
+@pytest.mark.parametrize("piece", ["a", "a_1", "a ", r"\theta ", "a'", "a(b)"])
+def test_a_long_text_that_is_no_name_takes_no_time(piece):
+    started = time.process_time()
+    assert not is_name(piece * (500 // len(piece)) + "!")
+    assert time.process_time() - started < 1.0  # in as many ways as letters can be divided: for ever
 
 
 def test_sides():
