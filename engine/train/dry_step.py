@@ -8,7 +8,7 @@ errors as on a GPU.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -90,12 +90,7 @@ def dry_step(
         settings: dict[str, Any] = {"total_steps": 1, "token_budget": token_budget, "seed": 0, "router": router}
         with torch.device(CARD):
             trainer = _DryTrainer(hf, parallel, OptimizerConfig(), **settings)
-
-        rows = token_budget // parallel.context // (parallel.tensor if parallel.sequence else 1)
-        shape = [rows, 1, trainer.config.hidden_size]
-        # the other stages of a pipeline have equally many tokens
-        alike = mock.patch.object(P2PCommunicator, "_communicate_shapes", lambda *_, **__: (shape, shape))
-        stack.enter_context(alike)
+        stack.enter_context(_stages_alike(trainer))
         before = card.memory.peak = card.memory.held
         trainer.update(sequences, loss, step=0)
         without = tuple(_without_gradient(trainer.module, autograd))
@@ -151,6 +146,14 @@ def _without_gradient(module: torch.nn.Module, autograd: PythonAutograd) -> Iter
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and id(parameter) not in autograd.reached:
             yield name
+
+
+def _stages_alike(trainer: Trainer) -> AbstractContextManager:
+    """The other stages of a pipeline have as many tokens as this one."""
+    cut = trainer.parallel
+    rows = trainer.token_budget // cut.context // (cut.tensor if cut.sequence else 1)
+    shape = [rows, 1, trainer.config.hidden_size]
+    return mock.patch.object(P2PCommunicator, "_communicate_shapes", lambda *_, **__: (shape, shape))
 
 
 def _gathered_alike(gathered: list[Any], mine: Any, group: Any = None) -> None:

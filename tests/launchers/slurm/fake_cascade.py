@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 from cascade_rl.engine.core.rollouts import Sampling
-from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.launchers.cli.launch import launch
 from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
 from cascade_rl.rl_stages.config.cascade import Cascade, RolloutConfig
@@ -34,7 +33,6 @@ def rl(name: str, parent: str) -> GrpoStage:
 CASCADE = Cascade(
     name="fake",
     base=BaseModel(hf_config=LLAMA),
-    parallel=ParallelConfig(precision="bfloat16"),  # else no GPU trains it
     rollout=RolloutConfig(max_model_len=64),
     evaluation=Evaluation(domains=("instruction_following", "math"), prompts_per_domain=8, max_new_tokens=24),
     stages=(

@@ -28,9 +28,10 @@ from cascade_rl.launchers.slurm.submit import Submission, run_on_cluster
 from cascade_rl.rl_stages.config.text import override
 from cascade_rl.rl_stages.run.run_folder import CACHE_VARIABLE, RunFolder
 from cascade_rl.rl_stages.run.upgrade.kept_folders import refuse
-from tests.launchers.slurm.fake_cascade import CASCADE
+from tests.launchers.slurm import fake_cascade
 from tests.rl_stages.run.test_run_folder import keep_step
 
+CASCADE = override(fake_cascade.CASCADE, ["parallel.precision=bfloat16"])  # else no GPU trains it
 GOLDEN = Path(__file__).with_name("golden")
 LAUNCHERS = Path(__file__).parents[3] / "launchers"
 LAUNCHES = [
