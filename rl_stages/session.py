@@ -120,7 +120,12 @@ class Session[S: Stage](TrainingSession[S]):
 
     def on_rank0[T](self, produce: Callable[[RankZero], T], told: Callable[[T], T] | None = None) -> T:
         """The result of `produce(zero)` on rank 0, on every rank; on the others as `told` makes it. Collective."""
-        return from_rank0(lambda: produce(self.zero) if self.zero else None, told)  # type: ignore[return-value, arg-type]
+
+        def on_this_rank() -> T:
+            assert self.zero
+            return produce(self.zero)
+
+        return from_rank0(on_this_rank, told)
 
     def prompt_room(self, room: Room, thinking_fraction: float | None = None) -> PromptRoom:
         """Which prompts have room, measured with the stage's tokenizer."""

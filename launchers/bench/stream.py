@@ -10,7 +10,7 @@ import json
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -95,7 +95,7 @@ def run(json_path: Path | None, machine: str, ranks: int, samples: int) -> int:
     console.print(f"and {plan_s:.2f} s for the plan on every rank, twice a step, on {machine}")
     console.print("over sockets, s/GB: " + ", ".join(f"{name} {value:.2f}" for name, value in wire.items()))
     if json_path:
-        costs = {way: {rank: asdict(cost) for rank, cost in of.items()} for way, of in found.items()}
+        step = {way: {rank: asdict(cost) for rank, cost in costs.items()} for way, costs in found.items()}
         told = {
             "machine": machine,
             "ranks": ranks,
@@ -104,7 +104,7 @@ def run(json_path: Path | None, machine: str, ranks: int, samples: int) -> int:
             "plan_s": plan_s,
             "s_per_gb": wire,
         }
-        json_path.write_text(json.dumps(told | {"step": costs}, indent=2) + "\n")
+        json_path.write_text(json.dumps(told | {"step": step}, indent=2) + "\n")
     return 0
 
 
@@ -130,14 +130,11 @@ def _measured(step: Callable[[Batch, int], int], ranks: int, samples: int, prese
     ):
         wire.run(work)
 
-    def most(found: Mapping[int, float]) -> float:
-        return max(found[rank] for rank in range(1, present))
+    def most(ranks: Sequence[int]) -> Cost:
+        received, sent, kept = (max(count[rank] for rank in ranks) / 1e9 for count in (wire.received, wire.sent, held))
+        return Cost(received, sent, kept, max(seconds[rank] for rank in ranks))
 
-    counts: list[Mapping[int, int]] = [wire.received, wire.sent, held]
-    return {
-        "0": Cost(*(count[0] / 1e9 for count in counts), seconds[0]),
-        "any other": Cost(*(most(count) / 1e9 for count in counts), most(seconds)),
-    }
+    return {"0": most([0]), "any other": most(range(1, present))}
 
 
 def _to_replicas(batch: Batch, rank: int) -> int:
