@@ -21,12 +21,12 @@ class TimeLeft:
 
     @classmethod
     def of(cls, run: RunFolder) -> "TimeLeft":
-        paces = [(stage.config, own) for stage in run.stages if (own := _pace(stage))]
+        paces = [(stage.config, one) for stage in run.stages if (one := _pace(stage))]
         found, unknown = {}, []
         for stage in (stage for stage in run.stages if not stage.done):
             config, steps = stage.config, stage.config.steps - last_told_step(stage)
-            own = [pace for other, pace in paces if other is config]
-            if measured := own or [pace for other, pace in paces if other.kind == config.kind]:
+            own = [seconds for other, seconds in paces if other is config]
+            if measured := own or [seconds for other, seconds in paces if other.kind == config.kind]:
                 found[config.name] = steps * fmean(measured)
             else:
                 unknown.append(config.name)

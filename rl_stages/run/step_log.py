@@ -91,7 +91,8 @@ class StepLog:
             tracker.log(series, step, values)
 
     def _close_trackers(self) -> None:
-        for tracker in (self.board, *self.trackers):
+        self.board.close(self.failed)
+        for tracker in self.trackers:
             tracker.close(self.failed)
 
     def _speed(self, tokens: int) -> dict[str, float]:

@@ -1,9 +1,9 @@
 """The trackers that `report_to` may name, and what each needs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.config.cascade import Cascade
@@ -15,14 +15,10 @@ from cascade_rl.rl_stages.run.trackers.tracker import Subject, Tracker
 from cascade_rl.rl_stages.run.trackers.wandb import WeightsAndBiases
 
 
-class _Open(Protocol):
-    def __call__(self, subject: Subject, known: str | None) -> Tracker: ...
-
-
 class Known(NamedTuple):
-    """A tracker and the module that it imports."""
+    """What opens a tracker, for a stage and the id of an earlier attempt, and the module that it imports."""
 
-    open: _Open
+    open: Callable[[Subject, str | None], Tracker]
     module: str
 
 

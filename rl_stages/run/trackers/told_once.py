@@ -1,6 +1,7 @@
 """A tracker of other people's, held to two promises: a step is told once, and a tracker that fails ends no stage."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from cascade_rl.rl_stages.run.durable_file import read_json, write_json
@@ -24,17 +25,18 @@ class ToldOnce:
         self._path.parent.mkdir(exist_ok=True)
         self._kept: dict[str, Any] = read_json(self._path) if self._path.exists() else {"id": None, "told": {}}
         self._tracker: Tracker | None = None
-        self._dare(lambda: self._open(make))
+        self._dare(partial(self._open, make))
 
     def log(self, series: str, step: int, values: Mapping[str, float]) -> None:
         """Tells the values of a step, unless this step of `series` has been told."""
         if self._tracker and step > self._kept["told"].get(series, -1):
             self._kept["told"][series] = step
             write_json(self._path, self._kept)
-            self._dare(lambda: self._tracker and self._tracker.log(step, values))
+            self._dare(partial(self._tracker.log, step, values))
 
     def close(self, failed: bool) -> None:
-        self._dare(lambda: self._tracker and self._tracker.close(failed))
+        if self._tracker:
+            self._dare(partial(self._tracker.close, failed))
 
     def _open(self, make: Callable[[str | None], Tracker]) -> None:
         self._tracker = make(self._kept["id"])

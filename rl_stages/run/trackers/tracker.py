@@ -13,7 +13,8 @@ from cascade_rl.rl_stages.run.run_folder import StageFolder
 class Tracker(Protocol):
     """One tracked run, which is a stage. A later attempt at the stage opens it again by its `id`."""
 
-    id: str | None
+    @property
+    def id(self) -> str | None: ...
 
     def log(self, step: int, values: Mapping[str, float]) -> None: ...
 
