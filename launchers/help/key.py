@@ -98,10 +98,9 @@ def _default(owner: Key, name: str) -> Any:
 
 
 def _meaning(node: Any, name: str) -> str:
-    """Of a stage, an entry of a table or a field."""
+    """Of a stage what its class is for, of a field its sentence, of an entry of a table nothing."""
+    if isinstance(node, Cascade) and name in [stage.name for stage in node.stages]:
+        return introduction(type(node.stage(name))).partition(". ")[0]
     if not is_dataclass(node):
         return ""
-    cls = node if isinstance(node, type) else type(node)
-    if name in {item.name for item in fields(cls)}:
-        return sentence(cls, name)
-    return introduction(type(node.stage(name))).partition(". ")[0]
+    return sentence(node if isinstance(node, type) else type(node), name)
