@@ -136,7 +136,7 @@ def test_distillation_and_fine_tuning_read_the_fraction(monkeypatch: pytest.Monk
         raise Seen(given, named)
 
     stage = replace(next(stage for stage in CASCADE.stages if isinstance(stage, GrpoStage)), data=("generate:math",))
-    how = {"cascade": wide(), "trainer": None, "seed": 1, "first_step": 0, "prompt_room": no_limit}
+    how = {"cascade": wide(), "trainer": None, "seed": 1, "first_step": 0, "prompt_room": no_limit, "log": None}
     session: Any = SimpleNamespace(stage=stage, **how)
     monkeypatch.setattr(mopd, "open_prompts", seen)
     with pytest.raises(Seen) as distilled:

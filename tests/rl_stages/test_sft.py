@@ -38,7 +38,8 @@ TOKENIZER = _train_tokenizer(CASCADE)
 
 
 def session(seed: int = 1, **changes: Any) -> Any:
-    return SimpleNamespace(cascade=CASCADE, stage=replace(STAGE, **changes), seed=seed, tokenizer=TOKENIZER)
+    stage = replace(STAGE, **changes)
+    return SimpleNamespace(cascade=CASCADE, stage=stage, seed=seed, tokenizer=TOKENIZER, log=True)
 
 
 def batches(session: Any) -> list[list[TrainSequence]]:
@@ -126,9 +127,8 @@ def test_two_stages_start_from_one_another_and_draw_differently() -> None:
     assert drawn[0] != drawn[1]
 
 
-def test_the_validation_loss_is_a_mean_over_learned_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_validation_loss_is_a_mean_over_learned_tokens(tmp_path: Path) -> None:
     """Not over answers; of those that fit the budget."""
-    monkeypatch.setattr(sft, "from_rank0", lambda produce: produce())
     here = session(heldout=(rows(tmp_path / "v.jsonl", ["a", "a longer one", "word " * 600]),), overlong="drop")
     read: list[TrainSequence] = []
 

@@ -172,5 +172,5 @@ def test_what_is_not_finite_is_shown(tmp_path: Path) -> None:
     console = Console(width=120)
     with console.capture() as captured:
         show(json.loads((tmp_path / "parity.json").read_text()), console)
-    assert captured.get().count("not finite") == 3 + 2 * 3  # the pair's three gaps; a gap and one side of three tokens
+    assert captured.get().count("not finite") == 4 + 2 * 3  # the pair's four gaps; a gap and one side of three tokens
     assert "beyond the bounds: Megatron/vLLM: largest gap of a log-prob nan" in captured.get()
