@@ -43,7 +43,8 @@ DIST := build/dist
 DOCS := .venv-docs
 SITE := build/site
 # In their own places, as links between them expect.
-PAGES := README.md CONTRIBUTING.md CHANGELOG.md CITATION.cff LICENSE docs containers/README.md kernels/README.md
+PAGES := README.md CONTRIBUTING.md CHANGELOG.md CITATION.cff LICENSE docs containers/README.md kernels/README.md \
+	examples/README.md $(wildcard examples/*/README.md)
 SUB_PACKAGES := $(patsubst %/__init__.py,%,$(filter-out tests/%,$(wildcard */__init__.py)))
 # Links to them as `cascade_rl`, for the tools that do not read the folder mapping of setup.py: editors, mypy, import-linter.
 PACKAGES := .venv/packages
