@@ -45,7 +45,8 @@ class PythonAutograd:
 
         def register_hook(tensor: Tensor, hook: Callable) -> Any:
             self._hooks[_key(tensor.grad_fn), tensor.output_nr].append(hook)
-            return register(tensor, hook)
+            with torch._C.DisableTorchFunction():  # a mode would be given this function, and call it again
+                return register(tensor, hook)
 
         def make_post_hook(ddp: DistributedDataParallel, parameter: Tensor) -> Callable:
             self._leaf_hooks[id(parameter)] = hook = make(ddp, parameter)

@@ -33,14 +33,6 @@ PEAK = (*FORWARD, "backward")
 """Terms of the plan. Its head has what the head's backward allocates, so that a forward pass holds less."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("launcher", type=Path, help="launcher file")
-    parser.add_argument("stage", help="name of a stage that trains a policy")
-    parser.add_argument("settings", nargs="*", metavar="key=value", help="override a key of the launcher file")
-    parser.add_argument("--hardware", default="h100", metavar="NAME", help="GPU of hardware.toml (default: h100)")
-    parser.add_argument("--rank", type=int, default=0, metavar="N", help="rank of the stage (default: 0)")
-
-
 def run(options: argparse.Namespace) -> int:
     rank = trainer_rank(options.launcher, options.stage, options.hardware, options.rank, options.settings)
     found = step_of(rank, read_hardware(options.hardware)[0].kernels)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.launchers.cli import dry_run, dry_step, new, parity, swe_import
+from cascade_rl.launchers.cli import dry_run, new, parity, swe_import
 from cascade_rl.launchers.cli.launch import run_file
 from cascade_rl.launchers.cli.version import version_line
 from cascade_rl.launchers.stage.exit_status import exit_status
@@ -109,7 +109,12 @@ def _add_model_commands(commands: Commands) -> None:
     layout = "Show the memory of each rank of a parallel layout, without a GPU"
     dry_run.add_arguments(_command(commands, "dry-run", _dry_run, layout))
     step = "Run a training step of one rank of a stage on fake tensors, and compare its memory with the plan's"
-    dry_step.add_arguments(_command(commands, "dry-step", _dry_step, step))
+    dry_step = _command(commands, "dry-step", _dry_step, step)
+    dry_step.add_argument("launcher", type=Path, help="launcher file")
+    dry_step.add_argument("stage", help="name of a stage that trains a policy")
+    dry_step.add_argument("settings", nargs="*", metavar="key=value", help="override a key of the launcher file")
+    dry_step.add_argument("--hardware", default="h100", metavar="NAME", help="GPU of hardware.toml (default: h100)")
+    dry_step.add_argument("--rank", type=int, default=0, metavar="N", help="rank of the stage (default: 0)")
     upcycle = _command(commands, "upcycle", _upcycle, "Turn a dense Qwen3 into a Qwen3-MoE that computes the same")
     upcycle.add_argument("dense", type=Path, help="Hugging Face model folder")
     upcycle.add_argument("out", type=Path, help="folder to write")
@@ -301,6 +306,8 @@ def _dry_step(options: argparse.Namespace) -> int:
     from cascade_rl.engine.core.quiet_libraries import quiet_libraries
 
     quiet_libraries()
+    from cascade_rl.launchers.cli import dry_step
+
     return dry_step.run(options)
 
 

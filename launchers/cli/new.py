@@ -12,7 +12,6 @@ from rich.prompt import Prompt
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.config.node import check_name
-from cascade_rl.rl_stages.data.rows import read_rows
 
 TEMPLATES = Path(__file__).with_name("new_run")
 TINY_MODEL = {
@@ -129,6 +128,8 @@ def _longest(model: Path) -> int:
 
 def _checked_rows(options: argparse.Namespace) -> str:
     """The source, if its first row has a prompt."""
+    from cascade_rl.rl_stages.data.rows import read_rows
+
     source = options.data if options.data.startswith("hf:") else str(Path(options.data).resolve())
     where, row = next(read_rows(source), (source, {}))
     if options.prompt not in row and "responses_create_params" not in row:
