@@ -206,7 +206,7 @@ def _agreement(
     student: list[np.ndarray],
     step: int,
 ) -> dict[str, float]:
-    unbounded = replace(config, tme_bound=np.inf, stale_tme_bound=np.inf)  # what differs is said, not raised
+    unbounded = replace(config, tme_bound=np.inf, stale_gap_bound=np.inf)  # what differs is said, not raised
     return require_agreement(unbounded, samples, sequences, student, step - 1)
 
 

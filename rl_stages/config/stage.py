@@ -146,8 +146,8 @@ class OnPolicyStage(Stage):
     importance_low, importance_high   band of the train/rollout probability ratio, see the stage's loss
     tme_bound                         largest allowed mean of exp|log p_train - log p_rollout| over the tokens sampled
                                       from the weights of the step; 1.001 suits float32
-    stale_tme_bound                   that of the tokens sampled from older weights (rollout.max_staleness), from which
-                                      the policy has moved. 2 is where a typical token leaves the band of the ratio
+    stale_gap_bound                   largest allowed mean of |log p_train - log p_rollout|, in nats, over the tokens
+                                      sampled from older weights (rollout.max_staleness)
     max_infrastructure_failures       largest share of a step's samples that may have no score
     min_answer_tokens, overlong_prompts   a prompt that leaves its answer fewer tokens is left out and counted
                                       ("drop"), or ends the run ("error"); see rl_stages/config/room.py
@@ -163,7 +163,7 @@ class OnPolicyStage(Stage):
     importance_low: float = 0.5
     importance_high: float = 2.0
     tme_bound: float = 1.001
-    stale_tme_bound: float = 2.0
+    stale_gap_bound: float = 0.5
     max_infrastructure_failures: float = 0.1
     min_answer_tokens: int = 1
     overlong_prompts: Overlong = "drop"
@@ -200,6 +200,6 @@ class OnPolicyStage(Stage):
         low, high = self.importance_low, self.importance_high
         require(0 <= low <= 1, f"{self.name}.importance_low", "a value in [0, 1]", low)
         require(high >= 1, f"{self.name}.importance_high", "1 or more", high)
-        for name in ("tme_bound", "stale_tme_bound"):
-            require(getattr(self, name) >= 1, f"{self.name}.{name}", "1 or more", getattr(self, name))
+        require(self.tme_bound >= 1, f"{self.name}.tme_bound", "1 or more", self.tme_bound)
+        require(self.stale_gap_bound > 0, f"{self.name}.stale_gap_bound", "more than 0", self.stale_gap_bound)
         share(self.name, self, "max_infrastructure_failures")

@@ -12,8 +12,8 @@ from rich.text import Text
 from cascade_rl.rl_stages.run.pace import duration, pace
 
 # Metrics that the line shows when a step has them, in this order, with their format. `tme` is the
-# train/rollout gap: the mean of exp|log p_train - log p_rollout|, 1 when both agree; `stale_tme` that of
-# samples of older weights. `signal_fraction` is 0 if no reward teaches anything.
+# train/rollout gap: the mean of exp|log p_train - log p_rollout|, 1 when both agree; `stale_gap` that of
+# samples of older weights, a mean in nats. `signal_fraction` is 0 if no reward teaches anything.
 SHOWN = {
     "loss": ".4f",
     "validation_loss": ".4f",
@@ -23,7 +23,7 @@ SHOWN = {
     "signal_fraction": ".2f",
     "entropy": ".3f",
     "tme": ".6f",
-    "stale_tme": ".4f",
+    "stale_gap": ".3f",
     "grad_norm": ".3f",
 }
 

@@ -68,7 +68,7 @@ def test_unmeasured_domains_have_no_reward_are_no_failures_and_are_learned_from(
 
 def test_the_student_may_learn_from_answers_of_the_weights_before(tmp_path: Path) -> None:
     tree = mixed(tmp_path, ("math",), ("rlhf",))
-    stage = replace(tree.stages[0], steps=3, stale_tme_bound=1e9)  # type: ignore[call-arg]
+    stage = replace(tree.stages[0], steps=3, stale_gap_bound=1e9)  # type: ignore[call-arg]
     ahead = replace(tree.rollout, placement="disaggregated", max_staleness=1)
     with RunFolder.claim(tmp_path / "run", replace(tree, stages=(stage,), rollout=ahead)) as (run, _):
         run_ranks(1, distil, run)

@@ -45,7 +45,7 @@ def scored(verdicts: list[Verdict], overlong: str = "penalty") -> list[Sample]:
 
 def bounded(tme: float, stale: float = 1.0) -> Any:
     """A stage with these bounds."""
-    return SimpleNamespace(tme_bound=tme, stale_tme_bound=stale)
+    return SimpleNamespace(tme_bound=tme, stale_gap_bound=stale)
 
 
 def right_and_wrong() -> list[Verdict]:
@@ -130,21 +130,21 @@ def test_tokens_of_older_weights_have_a_bound_of_their_own() -> None:
     sample = replace(sample, rollout=replace(sample.rollout, versions=((3, 0), (4, 1))))
     sequence = sample.sequence(1.0)
     ours = sequence.per_token["rollout_logprob"] + np.array([-50, -50, 0.5, 0.1], np.float32)
-    gap = require_agreement(bounded(1.2, 1.7), [sample], [sequence], [ours], step=4)
+    gap = require_agreement(bounded(1.2, 0.6), [sample], [sequence], [ours], step=4)
     assert gap["tme"] == pytest.approx(np.exp(0.1), rel=1e-6)
-    assert gap["stale_tme"] == pytest.approx(np.exp(0.5), rel=1e-6)
+    assert gap["stale_gap"] == gap["stale_max_gap"] == pytest.approx(0.5, rel=1e-6)
     assert (gap["age"], gap["age_max"]) == (0.5, 1.0)
-    with pytest.raises(Mismatch, match=r"step 5: .* over the tokens of older weights is 1\.64.*raise stale_tme_bound"):
-        require_agreement(bounded(1.2, 1.6), [sample], [sequence], [ours], step=4)
+    with pytest.raises(Mismatch, match=r"step 5: .* over the tokens of older weights is 0\.500 nats.*stale_gap_bound"):
+        require_agreement(bounded(1.2, 0.4), [sample], [sequence], [ours], step=4)
     with pytest.raises(Mismatch, match=r"step 5: .*\| is 1\.10.*raise tme_bound"):
-        require_agreement(bounded(1.1, 1.7), [sample], [sequence], [ours], step=4)
+        require_agreement(bounded(1.1, 0.6), [sample], [sequence], [ours], step=4)
 
 
 def test_a_step_of_older_weights_alone_is_only_bounded_as_such() -> None:
     (sample, _) = scored([Verdict.scored(1.0), Verdict.scored(0.0)])
     sequence = sample.sequence(1.0)
-    gap = require_agreement(bounded(1.0, 2.0), [sample], [sequence], [sequence.per_token["rollout_logprob"]], step=1)
-    assert gap == {"stale_tme": 1.0, "stale_max_gap": 0.0, "stale_kl": 0.0, "age": 1.0, "age_max": 1.0}
+    gap = require_agreement(bounded(1.0, 0.1), [sample], [sequence], [sequence.per_token["rollout_logprob"]], step=1)
+    assert gap == {"stale_gap": 0.0, "stale_max_gap": 0.0, "age": 1.0, "age_max": 1.0}
 
 
 def test_a_sequence_that_disagrees_leaves_the_loss_and_is_counted() -> None:

@@ -34,7 +34,7 @@ GUESS = np.float32(-np.log(320))  # log-prob of a token by a model that knows no
 
 def ahead(root: Path, *, deterministic: bool = False, **settings: Any) -> Cascade:
     whole = cascade(root)
-    settings = {"steps": STEPS, "importance": "truncated", "stale_tme_bound": 1e9, **settings}
+    settings = {"steps": STEPS, "importance": "truncated", "stale_gap_bound": 1e9, **settings}
     stage = replace(whole.stages[0], **settings)
     rollout = replace(whole.rollout, placement="disaggregated", max_staleness=1, deterministic=deterministic)
     return replace(whole, stages=(stage,), rollout=rollout)

@@ -14,7 +14,7 @@ from cascade_rl.rl_stages.run.stage_graph import Identity, digest
 
 JUDGE_SERVICE = ("url", "api_key_env", "deadline_seconds", "retries", "concurrency")
 FREE = frozenset(
-    {"token_budget", "tme_bound", "stale_tme_bound", "max_infrastructure_failures", "max_draws"}
+    {"token_budget", "tme_bound", "stale_gap_bound", "max_infrastructure_failures", "max_draws"}
     | {f"reward_model.{key}" for key in JUDGE_SERVICE}
 )
 STOP_RULES = frozenset({"stop_at_plateau", "stop_at_length_clip"})

@@ -294,7 +294,7 @@ def test_a_setting_in_a_stages_null_layout_keeps_the_rest_of_its_hardwares() -> 
             "rollout.max_staleness=1",
             "rollout.max_staleness: expected 0 with rollout.placement=colocated, whose engines",
         ),
-        ("if_rl.stale_tme_bound=0", "if_rl.stale_tme_bound: expected 1 or more, found 0.0."),
+        ("if_rl.stale_gap_bound=0", "if_rl.stale_gap_bound: expected more than 0, found 0.0."),
         ("name=../x", "name: expected lower case letters, digits and _, found '../x'."),
     ],
 )
