@@ -24,6 +24,7 @@ def task(**columns):
 
 
 @INSTALLED
+@pytest.mark.process
 def test_a_taskset_scores_the_answer(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).with_name("tiny_taskset")))
     row = task(task={"prompt": "Say a word.", "word": "hello"})

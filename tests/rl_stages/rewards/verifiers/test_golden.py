@@ -10,6 +10,7 @@ from tests.rl_stages.rewards.verifiers.golden import rescore
 
 # (server, rollout) -> why our score is not Gym's
 EXPLAINED = {
+    ("mcqa", 2): "the right option with its text in the box, which Gym loses",
     **{("structured_outputs", n): "the wheel has the rollout without its schema" for n in range(5)},
     **{("workplace_assistant", n): "the wheel has the rollout without its expected calls" for n in range(5)},
 }

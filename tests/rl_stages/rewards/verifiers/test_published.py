@@ -17,7 +17,10 @@ from cascade_rl.rl_stages.rewards.verifiers.programs.code import CodeVerifier
 from tests.rl_stages.rewards.verifiers.golden import rescore
 
 PLACE = "CASCADE_PUBLISHED"
-pytestmark = pytest.mark.skipif(PLACE not in os.environ, reason=f"{PLACE} is not set: `make test-published` does it")
+pytestmark = [
+    pytest.mark.sandbox,
+    pytest.mark.skipif(PLACE not in os.environ, reason=f"{PLACE} is not set: `make test-published` does it"),
+]
 
 
 def rows(pattern: str) -> list[dict]:
