@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from cascade_rl.launchers.evaluate.benchmark import Benchmark
 from cascade_rl.launchers.evaluate.estimates import Estimate, difference, majority, over_prompts, pass_at, sizes
@@ -57,41 +57,44 @@ def _result(label: str, source: Source, own: Sequence[Group], benchmark: Benchma
     return Result(label, source, numbers, means)
 
 
-def differences(found: Sequence[Result]) -> Iterator[tuple[str, str, Estimate]]:
-    """For each benchmark and two sources: their names, and by how much the second's mean score is above the first's."""
+def differences(found: Sequence[Result]) -> Iterator[tuple[Result, Result, Estimate]]:
+    """For each benchmark and two sources: by how much the second's mean score is above the first's."""
     for one, other in combinations(found, 2):
         if one.benchmark == other.benchmark and one.means.keys() & other.means.keys():
-            yield one.benchmark, f"{other.source} - {one.source}", difference(one.means, other.means)
+            yield one, other, difference(one.means, other.means)
 
 
 def show(found: Sequence[Result], asked: Sequence[Benchmark]) -> None:
+    """Models are numbered, since a folder's name is longer than a column."""
     console = Console(highlight=False)
+    numbers = {source: str(number) for number, source in enumerate(dict.fromkeys(one.source for one in found), start=1)}
+    for source, number in numbers.items():
+        console.print(f"model {number}: {source}", soft_wrap=True, markup=False)
     for title, own in groupby(sorted(found, key=_first_number), key=_first_number):
-        console.print(_table(title, list(own)))
+        console.print(_table(title, list(own), numbers))
     compared = list(differences(found))
     if compared:
-        pairs = Table("benchmark", "compared", "difference of scores, paired by prompt")
-        for benchmark, names_of_two, gap in compared:
-            pairs.add_row(benchmark, names_of_two, str(gap))
+        pairs = Table("benchmark", "models", "difference of scores, paired by prompt")
+        for one, other, gap in compared:
+            pairs.add_row(one.benchmark, f"{numbers[other.source]} - {numbers[one.source]}", str(gap))
         console.print(pairs)
-    for one in asked:
-        if one.published:
-            reported = ", ".join(f"{model} {percent}" for model, percent in one.published.items())
-            console.print(f"published, {one.name}, in percent: {reported}")
+    for benchmark in asked:
+        if benchmark.published:
+            reported = ", ".join(f"{model} {percent}" for model, percent in benchmark.published.items())
+            console.print(f"published, {benchmark.name}, in percent: {reported}")
 
 
 def _first_number(result: Result) -> str:
     return next(iter(result.numbers))
 
 
-def _table(title: str, found: Sequence[Result]) -> Table:
+def _table(title: str, found: Sequence[Result], numbers: Mapping[Source, str]) -> Table:
     names = list(dict.fromkeys(name for result in found for name in result.numbers))
-    table = Table(
-        "benchmark", "model", "prompts", *names, title=f"{title}: mean over prompts ± half of a 95 % interval"
-    )
+    name = Column("benchmark", overflow="fold")
+    table = Table(name, "model", "prompts", *names, title=f"{title}: mean over prompts ± half of a 95 % interval")
     for result in found:
         cells = [_cell(name, result.numbers.get(name)) for name in names]
-        table.add_row(result.benchmark, str(result.source), f"{len(result.means):,}", *cells)
+        table.add_row(result.benchmark, numbers[result.source], f"{len(result.means):,}", *cells)
     return table
 
 
@@ -102,7 +105,10 @@ def plain(found: Sequence[Result]) -> dict[str, Any]:
         | {name: number._asdict() for name, number in result.numbers.items()}
         for result in found
     ]
-    pairs = [{"benchmark": name, "compared": names, **gap._asdict()} for name, names, gap in differences(found)]
+    pairs = [
+        {"benchmark": one.benchmark, "compared": f"{other.source} - {one.source}", **gap._asdict()}
+        for one, other, gap in differences(found)
+    ]
     return {"results": rows, "differences": pairs}
 
 
