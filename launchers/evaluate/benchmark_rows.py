@@ -24,7 +24,7 @@ from typing import Any
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.core.task import Task
-from cascade_rl.rl_stages.data.released import MATH_INSTRUCTION
+from cascade_rl.rl_stages.data.released import converter_of, instruction_following, maths, task_row
 from cascade_rl.rl_stages.data.rows import Row, read_rows
 from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 from cascade_rl.rl_stages.tasks.row_form import GYM, OWN
@@ -37,27 +37,19 @@ TESTS_MIB = 1024  # of the tests of one row, decompressed
 
 
 def benchmark_tasks(source: str, name: str) -> Iterator[Task]:
-    """The tasks of a benchmark's rows. Raises UserError, with the location, for a row of no known form."""
+    """The tasks of a benchmark's rows, but for those that its publishers mark as wrong, for which a converter gives
+    None. Raises UserError, with the location, for a row of no known form."""
     for number, (where, row) in enumerate(read_rows(source)):
         try:
-            converted = row if row.keys() & set(GYM) else _converted(row)
+            converted = row if row.keys() & set(GYM) else converter_of(row, FORMS, "a benchmark")(row)
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
         if converted is not None:
             yield parse_task(converted, where, f"{name}-{number:06d}", OWN)
 
 
-def _converted(row: Row) -> Row | None:
-    """None for a row that its own publishers mark as wrong."""
-    for fields, convert in FORMS.items():
-        if row.keys() >= set(fields):
-            return convert(row)
-    known = "; ".join(", ".join(fields) for fields in FORMS)
-    raise UserError(f"expected a row with the fields of a benchmark ({known}); found {', '.join(sorted(row))[:120]}")
-
-
 def _maths(row: Row) -> Row:
-    return _asking(f"{row['problem']}\n\n{MATH_INSTRUCTION}", "math", expected_answer=str(row["answer"]))
+    return maths({**row, "answer": str(row["answer"])})
 
 
 def _gpqa(row: Row) -> Row:
@@ -79,22 +71,16 @@ def _mmlu(row: Row) -> Row | None:
 def _choice(question: str, options: Sequence[str], right: int) -> Row:
     by_letter = dict(zip(string.ascii_uppercase, options, strict=False))
     shown = "\n".join(f"{letter}: {option}" for letter, option in by_letter.items())
-    return _asking(
-        f"{question}\n\n{shown}\n\n{CHOICE_INSTRUCTION}",
+    return task_row(
         "mcqa",
+        f"{question}\n\n{shown}\n\n{CHOICE_INSTRUCTION}",
         options=[{letter: option} for letter, option in by_letter.items()],
         expected_answer=string.ascii_uppercase[right],
     )
 
 
-def _instructions(row: Row) -> Row:
-    return _asking(
-        row["prompt"], "instruction_following", **{name: row[name] for name in ("instruction_id_list", "kwargs")}
-    )
-
-
 def _human_eval(row: Row) -> Row:
-    return _asking(f"{CODE_INSTRUCTION} {STARTED}\n\n```python\n{row['prompt']}```", "code", **row)
+    return task_row("code", f"{CODE_INSTRUCTION} {STARTED}\n\n```python\n{row['prompt']}```", **row)
 
 
 def _livecodebench(row: Row) -> Row:
@@ -102,7 +88,7 @@ def _livecodebench(row: Row) -> Row:
     how = f"{STARTED}\n\n```python\n{starter}\n```" if starter else STDIN
     tests = {name: _tests(row[name]) for name in ("public_test_cases", "private_test_cases")}
     question = f"{row['question_content']}\n\n{CODE_INSTRUCTION} {how}"
-    return _asking(question, "code", metadata=row.get("metadata"), **tests)
+    return task_row("code", question, metadata=row.get("metadata"), **tests)
 
 
 def _tests(published: str) -> str:
@@ -127,16 +113,12 @@ class _Text(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it would run {module}.{name}")
 
 
-def _asking(prompt: str, domain: str, **fields: Any) -> dict[str, Any]:
-    return {**fields, "responses_create_params": {"input": prompt}, "agent_ref": {"name": domain}}
-
-
 FORMS: dict[tuple[str, ...], Callable[[Row], Row | None]] = {
     ("problem", "answer"): _maths,
     ("Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3"): _gpqa,
     ("question", "options", "answer_index"): _mmlu_pro,
     ("question", "choices", "answer"): _mmlu,
-    ("prompt", "instruction_id_list", "kwargs"): _instructions,
+    ("prompt", "instruction_id_list", "kwargs"): instruction_following,
     ("prompt", "entry_point", "test"): _human_eval,
     ("question_content", "starter_code", "public_test_cases", "private_test_cases"): _livecodebench,
 }

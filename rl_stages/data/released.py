@@ -32,27 +32,32 @@ def converted(source: str) -> Iterator[tuple[str, Row | UserError]]:
 
 def convert(row: Row) -> dict[str, Any]:
     """The row in NeMo-Gym's form. Its domain checks the fields. UserError if the row is of none of the sets."""
-    for fields, converter in CONVERTERS.items():
+    return converter_of(row, CONVERTERS, "a released set")(row)
+
+
+def converter_of[T](row: Row, converters: Mapping[tuple[str, ...], T], what: str) -> T:
+    """The first one whose fields the row has. Raises UserError, which says that it is no row of `what`."""
+    for fields, converter in converters.items():
         if row.keys() >= set(fields):
-            return converter(row)
-    known = "; ".join(", ".join(fields) for fields in CONVERTERS)
-    raise UserError(f"expected a row with the fields of a released set ({known}); found {', '.join(sorted(row))[:120]}")
+            return converter
+    known = "; ".join(", ".join(fields) for fields in converters)
+    raise UserError(f"expected a row with the fields of {what} ({known}); found {', '.join(sorted(row))[:120]}")
 
 
-def _math(row: Row) -> dict[str, Any]:
+def maths(row: Row) -> dict[str, Any]:
     problem = row["problem"]
     if not isinstance(problem, str):
         raise UserError(f"expected 'problem' to be text; found {shown(problem)}")
-    return _task("math", f"{problem}\n\n{MATH_INSTRUCTION}", expected_answer=row["answer"])
+    return task_row("math", f"{problem}\n\n{MATH_INSTRUCTION}", expected_answer=row["answer"])
 
 
-def _instruction_following(row: Row) -> dict[str, Any]:
+def instruction_following(row: Row) -> dict[str, Any]:
     fields = {name: row[name] for name in ("instruction_id_list", "kwargs")}
-    return _task("instruction_following", row["prompt"], **fields)
+    return task_row("instruction_following", row["prompt"], **fields)
 
 
 def _rlhf(row: Row) -> dict[str, Any]:
-    return _task("rlhf", row["prompt"], category=row["category"])
+    return task_row("rlhf", row["prompt"], category=row["category"])
 
 
 def _swe(row: Row) -> dict[str, Any]:
@@ -63,7 +68,7 @@ def _swe(row: Row) -> dict[str, Any]:
             f"expected 'relevant_file_contents' to be a list of {{file_path, content}} texts; found {shown(listed)}"
         )
     files = {file["file_path"]: file["content"] for file in listed}
-    return _task(
+    return task_row(
         "swe_agentless",
         row["prompt"],
         instance_id=row.get("instance_id"),
@@ -76,14 +81,14 @@ def _is_file(value: object) -> bool:
     return isinstance(value, Mapping) and all(isinstance(value.get(name), str) for name in ("file_path", "content"))
 
 
-def _task(domain: str, prompt: Any, **fields: Any) -> dict[str, Any]:
+def task_row(domain: str, prompt: Any, /, **fields: Any) -> dict[str, Any]:
     """`prompt`: text, which is one user turn, or messages."""
     return {"responses_create_params": {"input": prompt}, "agent_ref": {"name": domain}, **fields}
 
 
 CONVERTERS: dict[tuple[str, ...], Callable[[Row], dict[str, Any]]] = {
-    ("problem", "answer"): _math,
-    ("prompt", "instruction_id_list", "kwargs"): _instruction_following,
+    ("problem", "answer"): maths,
+    ("prompt", "instruction_id_list", "kwargs"): instruction_following,
     ("prompt", "golden_patch", "relevant_file_contents"): _swe,
     ("prompt", "category"): _rlhf,
 }

@@ -61,6 +61,19 @@ def test_the_published_answer_scores_one(tmp_path: Path, row: dict[str, Any], ri
     verifier.close()
 
 
+def test_a_row_of_human_eval_keeps_its_own_prompt(tmp_path: Path) -> None:
+    row = {
+        "task_id": "HumanEval/0",
+        "prompt": "def f(x):\n",
+        "entry_point": "f",
+        "test": "def check(f): assert f(1) == 2\n",
+    }
+    [task] = tasks(tmp_path, [row])
+    assert (task.domain, task.metadata["problem"].function) == ("code", "f")
+    assert task.metadata["problem"].prologue == "def f(x):\n\n"
+    assert "```python\ndef f(x):\n```" in task.messages[0]["content"]
+
+
 def test_gpqa_shows_its_options_in_an_order_of_its_own_that_stays(tmp_path: Path) -> None:
     wrong = {f"Incorrect Answer {number}": f"wrong {number}" for number in (1, 2, 3)}
     rows = [{"Question": f"{number}?", "Correct Answer": "right\n", **wrong} for number in range(8)]
