@@ -11,10 +11,10 @@ from cascade_rl.engine.core.rollouts import Rollout, Sampling
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.room import Room
 from cascade_rl.rl_stages.core.task import Task
-from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.rank_zero import RankZero
-from cascade_rl.rl_stages.run.sample_record import SampleRecord, write_samples
+from cascade_rl.rl_stages.run.sample_record import write_samples
 from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
+from cascade_rl.rl_stages.scoring.scored_sample import Sample, heldout_record
 from cascade_rl.rl_stages.tasks.load_tasks import load_tasks
 from cascade_rl.rl_stages.tasks.prompt_room import PromptRoom
 from cascade_rl.rl_stages.tasks.prompt_stream import Admits, any_length
@@ -53,9 +53,9 @@ def evaluate(session: Evaluated, when: str) -> dict[str, float]:
     bound = settings.max_infrastructure_failures
 
     def means(zero: RankZero) -> dict[str, float]:
-        found = {domain: _records(zero, tasks[_label(domain)], answers[_label(domain)]) for domain in settings.domains}
-        write_samples(zero.folder.heldout(when), [record for records in found.values() for record in records])
-        return {domain: _mean(domain, records, bound) for domain, records in found.items()}
+        found = {domain: _samples(zero, tasks[_label(domain)], answers[_label(domain)]) for domain in settings.domains}
+        write_samples(zero.folder.heldout(when), [heldout_record(one) for samples in found.values() for one in samples])
+        return {domain: _mean(domain, samples, bound) for domain, samples in found.items()}
 
     return session.on_rank0(means)
 
@@ -82,38 +82,16 @@ def _label(domain: str) -> str:
     return f"heldout-{domain}"
 
 
-def _records(zero: RankZero, tasks: Sequence[Task], answers: Sequence[Sequence[Rollout]]) -> list[SampleRecord]:
-    """Each prompt's answer with its verdict. No trainer has scored its tokens, and none learns from them."""
-    return [
-        SampleRecord(
-            id=rollout.id,
-            task_id=task.id,
-            domain=task.domain,
-            prompt_ids=rollout.prompt_ids,
-            token_ids=rollout.token_ids,
-            rollout_logprobs=rollout.logprobs,
-            train_logprobs=None,
-            loss_mask=np.zeros(len(rollout.token_ids), np.bool_),
-            reward=verdict.score,
-            advantage=0.0,
-            outcome=verdict.outcome,
-            finish=rollout.finish,
-            versions=rollout.versions,
-            text=text,
-            detail=verdict.detail,
-            reward_parts=verdict.parts,
-            thinking=task.thinking,
-            generated=rollout.generated,
-            turns=rollout.turns,
-        )
-        for task, (rollout,), ((text, verdict),) in zip(tasks, answers, zero.judge(tasks, answers), strict=True)
-    ]
+def _samples(zero: RankZero, tasks: Sequence[Task], answers: Sequence[Sequence[Rollout]]) -> list[Sample]:
+    """Each prompt's answer with its verdict."""
+    judged = zip(tasks, answers, zero.judge(tasks, answers), strict=True)
+    return [Sample(task, rollout, text, verdict) for task, (rollout,), ((text, verdict),) in judged]
 
 
-def _mean(domain: str, records: Sequence[SampleRecord], bound: float) -> float:
-    verdicts = [(record.id, Verdict(record.outcome, record.reward, detail=record.detail)) for record in records]
+def _mean(domain: str, samples: Sequence[Sample], bound: float) -> float:
+    verdicts = [(sample.rollout.id, sample.verdict) for sample in samples]
     require_infrastructure(verdicts, bound, f"held-out {domain}")
-    scores = [record.reward for record in records if record.reward is not None]
+    scores = [sample.reward for sample in samples if sample.reward is not None]
     if not scores:
-        raise RuntimeError(f"no held-out answer of {domain} could be scored: {records[0].detail}")
+        raise RuntimeError(f"no held-out answer of {domain} could be scored: {samples[0].verdict.detail}")
     return float(np.mean(scores))

@@ -112,9 +112,13 @@ class Answering:
         room = self.longest - self.sampling.max_new_tokens
         if len(prompt) > room:
             raise UserError(f"expected a prompt of at most {room} tokens; found one of {len(prompt)}")
-        names = [f"{task.id}/{number}" for number in range(self.answers)]
-        return [Request(name, prompt, self.sampling, zlib.crc32(name.encode())) for name in names]
+        return requests_for(prompt, self.sampling, [f"{task.id}/{number}" for number in range(self.answers)])
 
     def _scored(self, groups: Sequence[Group]) -> list[Answered]:
         judged = self.judge([task for task, _ in groups], [rollouts for _, rollouts in groups])
         return [Answered(*group, answers) for group, answers in zip(groups, judged, strict=True)]
+
+
+def requests_for(prompt: tuple[int, ...], sampling: Sampling, names: Iterable[str]) -> list[Request]:
+    """A request of each name, which also decides its seed."""
+    return [Request(name, prompt, sampling, zlib.crc32(name.encode())) for name in names]

@@ -97,7 +97,17 @@ def outcomes(samples: list[Sample]) -> dict[str, float]:
 
 def record(sample: Sample, sequence: TrainSequence, train_logprobs: np.ndarray) -> SampleRecord:
     """The record of a sample, with the answer's part of `sequence` and of `train_logprobs`, float32 [n - 1]."""
-    rollout, answer = sample.rollout, slice(len(sample.rollout.prompt_ids) - 1, None)
+    answer = slice(len(sample.rollout.prompt_ids) - 1, None)
+    return _record(sample, train_logprobs[answer], sequence.loss_mask[answer])
+
+
+def heldout_record(sample: Sample) -> SampleRecord:
+    """The record of a sample whose tokens no trainer has scored, and from which none learns."""
+    return _record(sample, None, np.zeros(len(sample.rollout.token_ids), np.bool_))
+
+
+def _record(sample: Sample, train_logprobs: np.ndarray | None, loss_mask: np.ndarray) -> SampleRecord:
+    rollout = sample.rollout
     return SampleRecord(
         id=rollout.id,
         task_id=sample.task.id,
@@ -105,8 +115,8 @@ def record(sample: Sample, sequence: TrainSequence, train_logprobs: np.ndarray) 
         prompt_ids=rollout.prompt_ids,
         token_ids=rollout.token_ids,
         rollout_logprobs=rollout.logprobs,
-        train_logprobs=train_logprobs[answer],
-        loss_mask=sequence.loss_mask[answer],
+        train_logprobs=train_logprobs,
+        loss_mask=loss_mask,
         reward=sample.reward,
         advantage=sample.advantage,
         outcome=sample.verdict.outcome,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +15,7 @@ from cascade_rl.launchers.evaluate.test_time.steps import Ask, Grade, Reply, Ste
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import final_answer
 from cascade_rl.rl_stages.data.tokenizer import answer_text, encode_prompt
+from cascade_rl.rl_stages.scoring.answering import requests_for
 from cascade_rl.rl_stages.scoring.judge import Answer, Judge
 
 
@@ -103,14 +103,10 @@ class Playing:
 
     def _ask(self, game: Game, asks: Sequence[Ask]) -> list[list[Reply]]:
         """The answer to no asks at all."""
-        requests = [
-            Request(
-                name := f"{game.name}/{game.step}/{number}/{place}", prompt, self.sampling, zlib.crc32(name.encode())
-            )
-            for number, ask in enumerate(asks)
-            for prompt in [self._prompt(game.task, ask)]
-            for place in range(ask.count)
-        ]
+        requests: list[Request] = []
+        for number, ask in enumerate(asks):
+            names = (f"{game.name}/{game.step}/{number}/{place}" for place in range(ask.count))
+            requests += requests_for(self._prompt(game.task, ask), self.sampling, names)
         game.step += 1
         game.replies, game.missing = [{} for _ in asks], len(requests)
         if requests:
