@@ -23,6 +23,18 @@ import torch
 
 from tests import tiers
 
+ensure_cards = torch._C._ensureCUDADeviceGuardSet
+
+
+def _no_cards_here(process: int = os.getpid()) -> None:
+    """FakeTensorMode calls this where there is no CUDA. `tests/engine/train/on_fake_card.py` says what it does."""
+    assert os.getpid() != process, (
+        "expected FakeTensorMode in a process of its own (on_fake_card), found it in pytest's"
+    )
+    ensure_cards()
+
+
+torch._C._ensureCUDADeviceGuardSet = _no_cards_here
 gc.disable()  # until all is imported
 torch.set_num_threads(1)
 torch.set_num_interop_threads(1)

@@ -14,6 +14,7 @@ from cascade_rl.launchers.cli.dry_step import STATE, step_of, trainer_rank
 from cascade_rl.launchers.plan.activations import kept_bytes, layer_bytes
 from cascade_rl.launchers.plan.model import Model
 from cascade_rl.launchers.plan.trainer_memory import TrainerRank
+from tests.gloo import run_ranks
 
 LAUNCHER = Path(__file__).parents[3] / "launchers/cascade2_30b_a3b.py"
 CASES = [  # one for each layout
@@ -26,6 +27,11 @@ CASES = [  # one for each layout
     ("b200", "mopd", 63),
     ("b200", "swe_agentic_rl", 0),
 ]
+
+
+def stepped(rank: TrainerRank, architecture: str) -> DryStep:
+    """In a process of its own: tests/engine/train/on_fake_card.py says why."""
+    return run_ranks(1, step_of, rank, architecture, timeout_s=600)[0]
 
 
 def rank_of(stage: str, hardware: str, number: int, layers: str | None = None, nproc: int | None = None) -> TrainerRank:
@@ -51,10 +57,10 @@ def check(found: DryStep, rank: TrainerRank) -> None:
 @pytest.mark.slow
 def test_a_rank_of_512_with_a_layer_of_each_kind() -> None:
     rank = rank_of("if_rl", "h100", 333, "ME*E", nproc=512)
-    check(found := step_of(rank, "sm90"), rank)
+    check(found := stepped(rank, "sm90"), rank)
     more = rank_of("if_rl", "h100", 333, "MME*E", nproc=512)
     layer = layer_bytes(more.model, "M", more.parallel) * more.tokens
-    assert step_of(more, "sm90").forward - found.forward == pytest.approx(layer, rel=0.01)
+    assert stepped(more, "sm90").forward - found.forward == pytest.approx(layer, rel=0.01)
 
 
 @pytest.mark.long
@@ -63,9 +69,9 @@ def test_what_is_computed_again_is_not_kept(recompute: tuple[Recomputed, ...]) -
     rank = rank_of("if_rl", "h100", 77, "ME*E")
     parallel = replace(rank.parallel, recompute=recompute)
     again = replace(rank, layout=replace(rank.layout, parallel=parallel))
-    found = step_of(again, "sm90")
+    found = stepped(again, "sm90")
     saved = sum(layer_bytes(rank.model, s, parallel) - kept_bytes(rank.model, s, parallel) for s in rank.model.pattern)
-    assert step_of(rank, "sm90").forward - found.forward == pytest.approx(saved * rank.tokens, rel=0.05)
+    assert stepped(rank, "sm90").forward - found.forward == pytest.approx(saved * rank.tokens, rel=0.05)
     assert not found.without_gradient
 
 
@@ -77,7 +83,7 @@ def test_ranks_of_a_pipeline_hold_their_micro_batches_in_flight(number: int, chu
     rank = rank_of("if_rl", "h100", number, "MEME*E")
     parallel = replace(rank.parallel, pipeline=2, virtual_pipeline=chunks)
     rank = replace(rank, layout=replace(rank.layout, parallel=parallel))
-    training, found = rank.training(), step_of(rank, "sm90")
+    training, found = rank.training(), stepped(rank, "sm90")
     planned = sum(training[name] for name in ("activations", "head", "backward", "batch"))
     assert 0.85 * planned < found.peak < (1 + more) * planned
     assert not found.without_gradient
@@ -87,4 +93,4 @@ def test_ranks_of_a_pipeline_hold_their_micro_batches_in_flight(number: int, chu
 @pytest.mark.parametrize(("hardware", "stage", "number"), CASES)
 def test_a_rank_of_every_layout_of_the_30b_launcher(hardware: str, stage: str, number: int) -> None:
     rank = rank_of(stage, hardware, number)
-    check(step_of(rank, {"h100": "sm90", "b200": "sm100"}[hardware]), rank)
+    check(stepped(rank, {"h100": "sm90", "b200": "sm100"}[hardware]), rank)

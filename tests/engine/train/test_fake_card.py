@@ -1,28 +1,15 @@
 """Fake tensors with known numbers: shapes that depend on numbers, devices, and bytes."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from cascade_rl.engine.backend.cpu_shim import CudaToCpu
-from cascade_rl.engine.train.fake_card import CARD, FakeCard, HostReads
+from cascade_rl.engine.train.fake_card import CARD, FakeCard
+from tests.engine.train.on_fake_card import on_fake_card
 
 HIDDEN = 64
 
 
-@pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCard]:
-    # a test before may have left the shim in this process, which makes cards the CPU
-    monkeypatch.setattr(
-        CudaToCpu, "__torch_function__", lambda _, func, types, args=(), kwargs=None: func(*args, **(kwargs or {}))
-    )
-    card = FakeCard()
-    with FakeTensorMode(allow_non_fake_inputs=True), card, HostReads(card):
-        yield card
-
-
+@on_fake_card
 def test_lengths_on_the_card_decide_shapes_and_loops(card: FakeCard) -> None:
     borders = torch.tensor([0, 3, 8], device=CARD)
     lengths = borders.diff()
@@ -33,6 +20,7 @@ def test_lengths_on_the_card_decide_shapes_and_loops(card: FakeCard) -> None:
     assert rows[late].shape == (2, HIDDEN)
 
 
+@on_fake_card
 def test_a_router_chooses_evenly_and_the_counts_are_known(card: FakeCard) -> None:
     scores = torch.empty(12, 8, device=CARD)
     chosen = torch.zeros_like(scores).scatter(1, scores.topk(2).indices, 1).bool()
@@ -40,6 +28,7 @@ def test_a_router_chooses_evenly_and_the_counts_are_known(card: FakeCard) -> Non
     assert chosen.sum(0).numpy().tolist() == [3] * 8
 
 
+@on_fake_card
 def test_what_unknown_numbers_overwrite_is_unknown_and_so_are_its_views(card: FakeCard) -> None:
     counts = torch.zeros(4, device=CARD)
     view = counts[:2]
@@ -48,16 +37,19 @@ def test_what_unknown_numbers_overwrite_is_unknown_and_so_are_its_views(card: Fa
     assert counts.sum().item() == 1  # the rule for what is unknown
 
 
+@on_fake_card
 def test_a_shape_by_unknown_numbers_is_refused(card: FakeCard) -> None:
     with pytest.raises(RuntimeError, match="mask of known numbers"):
         torch.empty(4, device=CARD)[torch.empty(4, device=CARD) > 0]
 
 
+@on_fake_card
 def test_host_and_card_do_not_mix(card: FakeCard) -> None:
     with pytest.raises(RuntimeError, match="on the same device"):
         torch.empty(4, device=CARD) + torch.empty(4)
 
 
+@on_fake_card
 def test_bytes_are_those_of_storages_that_are_alive(card: FakeCard) -> None:
     rows = torch.empty(1000, HIDDEN, device=CARD)
     view, host = rows[:10], torch.empty(1000)
@@ -70,6 +62,7 @@ def test_bytes_are_those_of_storages_that_are_alive(card: FakeCard) -> None:
     assert card.memory.held == 512 >= one.nbytes
 
 
+@on_fake_card
 def test_a_storage_that_is_emptied_counts_no_more(card: FakeCard) -> None:
     """As Megatron does with outputs that it computes again."""
     rows = torch.empty(1000, HIDDEN, device=CARD)
@@ -81,6 +74,7 @@ def test_a_storage_that_is_emptied_counts_no_more(card: FakeCard) -> None:
     assert card.memory.held == 0
 
 
+@on_fake_card
 def test_unknown_numbers_are_not_zero(card: FakeCard) -> None:
     """So that each row has a gradient, and the number of those that have is known."""
     gradient = torch.empty(6, 2, device=CARD)

@@ -1,17 +1,16 @@
 """The backward pass in Python gives torch's gradients, to the bit, and frees what torch frees."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.function import once_differentiable
 
-from cascade_rl.engine.backend.cpu_shim import CudaToCpu
-from cascade_rl.engine.train.fake_card import CARD, FakeCard, HostReads
+from cascade_rl.engine.train.fake_card import CARD, FakeCard
 from cascade_rl.engine.train.python_autograd import PythonAutograd
+from tests.engine.train.on_fake_card import on_fake_card
 
 MIB = 1 << 20
 
@@ -123,17 +122,7 @@ def test_gradients_are_those_of_torch(loss: Callable[..., Tensor]) -> None:
         assert id(one) in autograd.reached
 
 
-@pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCard]:
-    # a test before may have left the shim in this process, which makes cards the CPU
-    monkeypatch.setattr(
-        CudaToCpu, "__torch_function__", lambda _, func, types, args=(), kwargs=None: func(*args, **(kwargs or {}))
-    )
-    card = FakeCard()
-    with FakeTensorMode(allow_non_fake_inputs=True), card, HostReads(card):
-        yield card
-
-
+@on_fake_card
 def test_what_a_node_kept_is_freed_when_it_has_run(card: FakeCard) -> None:
     """Each of the layers keeps its output. Backward holds one gradient more, or two while a node runs."""
     held: list[int] = []
@@ -151,6 +140,7 @@ def test_what_a_node_kept_is_freed_when_it_has_run(card: FakeCard) -> None:
     assert card.memory.held < 2 * MIB + 4096  # the weight and its gradient
 
 
+@on_fake_card
 def test_a_gradient_on_the_host_is_refused(card: FakeCard) -> None:
     with PythonAutograd(lambda: None).installed():
         loss = ToHost.apply(torch.empty(4, device=CARD, requires_grad=True)).sum()
