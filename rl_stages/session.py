@@ -171,7 +171,8 @@ class Session[S: Stage](TrainingSession[S]):
 
     def _limits(self, sampling: Sampling) -> Sampling:
         total = total_tokens(sampling, self.layout.rollout)
-        return replace(sampling, max_total_tokens=total, stop_token_ids=(self.tokenizer.eos_token_id,))
+        stops = (self.tokenizer.eos_token_id, *sampling.stop_token_ids)
+        return replace(sampling, max_total_tokens=total, stop_token_ids=stops)
 
     def _request_seed(self, name: str) -> int:
         return zlib.crc32(f"{self.cascade.seed}/{name}".encode())

@@ -41,7 +41,7 @@ class Sampling:
     max_total_tokens  limit for prompt, answer and environment's replies together; None: that of the engines
     temperature     divisor of the logits; 1.0: the model's own distribution
     top_p           share of the probability that the kept tokens have together, in (0, 1]
-    stop_token_ids  tokens that end an answer. A stage sets the tokenizer's end of sequence, whatever stands here
+    stop_token_ids  tokens that end an answer. In a stage: besides the tokenizer's end of sequence
     max_turns       limit for a sample with an environment; 200 is the limit of agentic SWE RL in Cascade 2
                     (arXiv 2603.19220)
     top_k           0: the whole vocabulary. Above 0, the kept tokens are recorded (`Kept`)

@@ -29,16 +29,19 @@ from tests.gloo import run_ranks
 
 RIGHT, WRONG = r"\boxed{7}", r"\boxed{8}"
 STEPS = 3
+STOP = 9  # a further token that ends an answer of the stage
 
 
 class ScriptedEngine:
     """Of the samples of a prompt, every second one is right."""
 
     def __init__(self, tokenizer: Any) -> None:
+        self.stops: set[tuple[int, ...]] = set()
         self.answers = [np.array([*tokenizer.encode(text), tokenizer.eos_token_id]) for text in (RIGHT, WRONG)]
 
     def generate(self, requests: Sequence[Request], *_: object) -> Iterator[Rollout]:
         for number, request in enumerate(requests):
+            self.stops.add(request.sampling.stop_token_ids)
             ids, prompt = self.answers[number % 2], np.array(request.prompt_ids)
             spans = ((self.version, 0),)
             yield Rollout(request.id, prompt, ids, np.zeros(len(ids), np.float32), None, spans, "stop")
@@ -73,7 +76,7 @@ def cascade(root: Path) -> Cascade:
         prompts_per_step=4,
         rollouts_per_prompt=2,
         token_budget=512,
-        sampling=Sampling(max_new_tokens=16),
+        sampling=Sampling(max_new_tokens=16, stop_token_ids=(STOP,)),
         optimizer=OptimizerConfig(lr=1e-2),
         importance="off",
         tme_bound=1e9,  # the engine makes its log-probs up
@@ -103,6 +106,9 @@ def train(run: RunFolder) -> tuple[float, float, dict[str, float]]:
         before = preference(session)
         session.score("before")
         grpo.run(session)
+        if session.zero:
+            end = session.tokenizer.eos_token_id
+            assert session.zero.engine.stops == {(end,), (end, STOP)}  # of held-out prompts, and of the stage's
         return before, preference(session), session.folder.scores()["before"]
 
 
