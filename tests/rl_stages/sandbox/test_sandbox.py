@@ -170,7 +170,7 @@ def test_threads_share_the_slots(sandbox: Sandbox) -> None:
 
 @pytest.mark.usefixtures("busy")
 def test_a_busy_machine_loses_no_program(sandbox: Sandbox) -> None:
-    assert sums(sandbox, 24, 10) == [[b"%d\n" % (number + 1) for number in range(10)]] * 24
+    assert sums(sandbox, 12, 5) == [[b"%d\n" % (number + 1) for number in range(5)]] * 12
 
 
 def workers() -> list[int]:
