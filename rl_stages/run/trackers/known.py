@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib.util import find_spec
 from typing import NamedTuple
 
-from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.extras import require_extra
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.run.run_folder import StageFolder
 from cascade_rl.rl_stages.run.trackers.mlflow import MLflow
@@ -32,21 +31,10 @@ TRACKERS: Mapping[str, Known] = {
 def require_trackers(cascade: Cascade) -> None:
     """Raises UserError for a tracker that is named and not installed."""
     for name in cascade.report_to:
-        if not _installed(TRACKERS[name].module):
-            raise UserError(
-                f"report_to: expected the package of '{name}' to be installed, found no module "
-                f"{TRACKERS[name].module}: pip install 'cascade-rl[{name}]', or leave {name} out of report_to."
-            )
+        require_extra(TRACKERS[name].module, "report_to", name, f"leave {name} out of report_to")
 
 
 def trackers(cascade: Cascade, folder: StageFolder, warn: Warn) -> list[ToldOnce]:
     """Those that `report_to` names, opened for an attempt at the stage."""
     subject = Subject.of(cascade, folder)
     return [ToldOnce(name, folder, partial(TRACKERS[name].open, subject), warn) for name in cascade.report_to]
-
-
-def _installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # a package above it
-        return False
