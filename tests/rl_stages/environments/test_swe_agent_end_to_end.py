@@ -1,6 +1,7 @@
 """Agentic SWE RL on the real stack, Megatron-Core, vLLM and the sandbox, as a person runs it: `nemo-run LAUNCHER`.
 
 The model starts from a few demonstrations, three of five of which repair the bug; the stage's repositories are mutants.
+CI's rehearsal of the 30B launcher has such a stage too, from an untrained model.
 """
 
 import json
@@ -34,7 +35,7 @@ from tests.rl_stages.environments.tiny_swe_agent import TURNS
 from tests.rl_stages.launched import Launched
 from tests.rl_stages.tiny_cascade import CASCADE
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.long]
 
 LAUNCHER = Path(__file__).with_name("tiny_swe_agent.py")
 TRAINED = 6
