@@ -154,7 +154,7 @@ def _learn(exam: Exam, paper: Paper, instance: Instance, sandbox: Sandbox, node:
 
 def hides_a_value(instance: Instance, sandbox: Sandbox) -> bool:
     """Whether a patch that reports outcomes itself must know a value to score 1. Known once the golden patch has."""
-    return any(not seal.is_truth for _, seal in _known(instance, sandbox).exam.seals.values())
+    return any(seal.is_value for _, seal in _known(instance, sandbox).exam.seals.values())
 
 
 def applicable(before: Files, after: Files) -> dict[str, str]:
