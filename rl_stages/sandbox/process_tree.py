@@ -15,10 +15,11 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Usage:
-    """What one process uses: resident memory, its own processor time, that of its children that it has waited for, and
-    time in which it was ready to run but had no processor."""
+    """What one process uses: resident memory, address space, its own processor time, that of its children that it has
+    waited for, and time in which it was ready to run but had no processor."""
 
     memory_bytes: int
+    address_bytes: int
     cpu_seconds: float
     children_seconds: float
     queued_seconds: float
@@ -79,13 +80,19 @@ def _children(pid: int) -> list[int]:
 
 def _usage_of(pid: int) -> Usage | None:
     try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        pages = Path(f"/proc/{pid}/statm").read_text().split()
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
         queued = int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
     except (FileNotFoundError, ProcessLookupError):
         return None
     user, system, users_of_children, systems_of_children = (int(field) / _TICKS for field in fields[11:15])
-    return Usage(pages * _PAGE, user + system, users_of_children + systems_of_children, queued / 1e9)
+    return Usage(
+        int(pages[1]) * _PAGE,
+        int(pages[0]) * _PAGE,
+        user + system,
+        users_of_children + systems_of_children,
+        queued / 1e9,
+    )
 
 
 def _kill(pid: int) -> None:

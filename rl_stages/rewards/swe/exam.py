@@ -6,6 +6,7 @@ makes the tests' process report what it likes must report these values, which it
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -13,12 +14,14 @@ from itertools import groupby
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from cascade_rl.rl_stages.rewards.swe.sealed_value import form
 from cascade_rl.rl_stages.rewards.swe.seals import Expected, expected, own_name, sealed
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.rewards.swe.instance import Instance
     from cascade_rl.rl_stages.rewards.swe.repository import Files
 
+_COMMON = frozenset(map(form, (None, 0, 1, -1, 2, "", b"", [], (), {}, set())))
 Seals = Mapping[int, tuple[str, Expected]]
 """By number, each with the path of its module."""
 
@@ -70,6 +73,11 @@ class Exam:
     def give_up(self) -> None:
         """Seals nothing any more, because the golden patch has no outcomes in this exam."""
         self.learn({value_name(number, *seal) for number, seal in self.seals.items()})
+
+    def hides_a_value(self, statement: str) -> bool:
+        """Whether a patch must know a value that is neither common nor in the problem's statement."""
+        values = {seal.form for _, seal in self.seals.values() if seal.is_value} - _COMMON
+        return any(not re.search(rf"(?<!\w){re.escape(value.strip(chr(39)))}(?!\w)", statement) for value in values)
 
     def excuses(self, wrong: set[str]) -> bool:
         """Whether a patch that is wrong in these must be asked again without them."""
