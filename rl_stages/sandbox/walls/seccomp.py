@@ -11,6 +11,7 @@ import errno
 import os
 import struct
 from collections.abc import Sequence
+from functools import cache
 
 CLONE_THREAD = 0x10000
 CLONE_NEW_NAMESPACE = 0x7E020000  # cgroup, uts, ipc, user, pid, net, mount
@@ -193,6 +194,9 @@ _SO_SNDBUF, _SO_SNDBUFFORCE = 7, 32
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY = 8, 10, 15, 1024, 1026
 
 
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
 class Assembler:
     """Rules for one architecture, tried in order."""
 
@@ -261,6 +265,7 @@ def namespaces_filter(*, driver: bool) -> bytes:
     return code.finish()
 
 
+@cache
 def memory_filter() -> bytes:
     """The filter for a program whose driver has the rest."""
     code = Assembler(os.uname().machine)
@@ -301,10 +306,9 @@ def command_filter(*, signals: bool, truncation: bool, own_user: bool) -> bytes:
 
 def install(program: bytes) -> None:
     """Applies the filter to this process, which must have `no_new_privs`. This cannot be undone."""
-    libc = ctypes.CDLL(None, use_errno=True)
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
-    if libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, header, 0, 0):
+    if _libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, header, 0, 0):
         raise OSError(ctypes.get_errno(), f"seccomp: {os.strerror(ctypes.get_errno())}")
 
 
