@@ -7,7 +7,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -15,10 +14,11 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Usage:
-    """What one process uses: resident memory, its own processor time, that of its children that it has waited for, and
-    time in which it was ready to run but had no processor."""
+    """What one process uses: resident memory, address space, its own processor time, that of its children that it has
+    waited for, and time in which it was ready to run but had no processor."""
 
     memory_bytes: int
+    address_bytes: int
     cpu_seconds: float
     children_seconds: float
     queued_seconds: float
@@ -71,7 +71,7 @@ def _children(pid: int) -> list[int]:
     children: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
-            children += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+            children += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
     except (FileNotFoundError, ProcessLookupError):
         pass  # the process has ended
     return children
@@ -79,13 +79,28 @@ def _children(pid: int) -> list[int]:
 
 def _usage_of(pid: int) -> Usage | None:
     try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-        queued = int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
+        pages = _read(f"/proc/{pid}/statm").split()
+        fields = _read(f"/proc/{pid}/stat").rpartition(b") ")[2].split()
+        queued = int(_read(f"/proc/{pid}/schedstat").split()[1])
     except (FileNotFoundError, ProcessLookupError):
         return None
     user, system, users_of_children, systems_of_children = (int(field) / _TICKS for field in fields[11:15])
-    return Usage(pages * _PAGE, user + system, users_of_children + systems_of_children, queued / 1e9)
+    return Usage(
+        int(pages[1]) * _PAGE,
+        int(pages[0]) * _PAGE,
+        user + system,
+        users_of_children + systems_of_children,
+        queued / 1e9,
+    )
+
+
+def _read(path: str) -> bytes:
+    """A file of /proc that is short, in a third of the time that a Path takes."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(file, 1 << 16)
+    finally:
+        os.close(file)
 
 
 def _kill(pid: int) -> None:

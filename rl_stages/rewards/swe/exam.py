@@ -6,18 +6,22 @@ makes the tests' process report what it likes must report these values, which it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from itertools import groupby
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from cascade_rl.rl_stages.rewards.swe.sealed_value import form
 from cascade_rl.rl_stages.rewards.swe.seals import Expected, expected, own_name, sealed
 
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.rewards.swe.instance import Instance
     from cascade_rl.rl_stages.rewards.swe.repository import Files
 
+_COMMON = frozenset(map(form, (None, 0, 1, -1, 2, "", b"", [], (), {}, set())))
 Seals = Mapping[int, tuple[str, Expected]]
 """By number, each with the path of its module."""
 
@@ -39,7 +43,7 @@ class Paper:
         here = {own_name(test, parameters): outcome for test, outcome in outcomes.items()}
         found = {test for test in instance.must_pass if here.get(test) != "passed"}
         found |= {test for test in instance.fail_to_fail if here.get(test) == "passed"}
-        right = {number for number, (_, seal) in self.seals.items() if seen.get(number) == {seal.form}}
+        right = {number for number, (_, seal) in self.seals.items() if seal.is_right(seen.get(number, set()))}
         return found | {value_name(number, *self.seals[number]) for number in self.seals.keys() - right}
 
 
@@ -70,13 +74,18 @@ class Exam:
         """Seals nothing any more, because the golden patch has no outcomes in this exam."""
         self.learn({value_name(number, *seal) for number, seal in self.seals.items()})
 
+    def hides_a_value(self, statement: str) -> bool:
+        """Whether a patch must know a value that is neither common nor in the problem's statement."""
+        values = {seal.form for _, seal in self.seals.values() if seal.is_value} - _COMMON
+        return any(not re.search(rf"(?<!\w){re.escape(value.strip(chr(39)))}(?!\w)", statement) for value in values)
+
     def excuses(self, wrong: set[str]) -> bool:
         """Whether a patch that is wrong in these must be asked again without them."""
         return not self.seals or wrong <= self._unfair
 
     def paper(self, tests: Files) -> Paper:
         """`tests` are those of the repository."""
-        seals = dict(self.seals)
+        seals = {number: (path, seal.drawn()) for number, (path, seal) in self.seals.items()}
         texts = {}
         for path, numbers in groupby(seals, lambda number: seals[number][0]):
             texts[path] = sealed(tests[path], {number: seals[number][1] for number in numbers})
@@ -93,11 +102,28 @@ def value_name(number: int, path: str, seal: Expected) -> str:
 
 
 def _seals(instance: Instance) -> Iterator[tuple[str, Expected]]:
-    """Sorted by path. Where it is unknown which tests fail before the repair, all that must pass are taken as such."""
-    functions = sorted({function_of(test) for test in instance.fail_to_pass or instance.must_pass if "::" in test})
-    for path, found in groupby(functions, lambda function: function.partition("::")[0]):
+    """Sorted by path. Where it is unknown which tests fail before the repair, all that must pass are taken as such.
+
+    Where there are truths among them, those of all tests of the same module that must pass are sealed too, so that the
+    seals do not tell which ones the repair changes.
+    """
+    failed = _by_path(instance.fail_to_pass or instance.must_pass)
+    kept = _by_path(instance.must_pass)
+    for path, functions in sorted(failed.items()):
+        source = instance.repository.tests[path]
         try:
-            values = expected(instance.repository.tests[path], [test.partition("::")[2] for test in found])
+            found = expected(source, functions)
+            if any(each.opposite for each in found):
+                found += [each for each in expected(source, kept[path] - functions) if each.opposite]
         except (SyntaxError, ValueError, RecursionError):
             continue  # it does not parse, so it cannot pass either
-        yield from ((path, value) for value in values)
+        yield from ((path, each) for each in found)
+
+
+def _by_path(tests: Iterable[str]) -> dict[str, set[str]]:
+    """The functions of tests, without their modules, by path."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path, _, function in (function_of(test).partition("::") for test in tests):
+        if function:
+            found[path].add(function)
+    return found

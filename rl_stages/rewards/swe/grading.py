@@ -153,8 +153,9 @@ def _learn(exam: Exam, paper: Paper, instance: Instance, sandbox: Sandbox, node:
 
 
 def hides_a_value(instance: Instance, sandbox: Sandbox) -> bool:
-    """Whether a patch that reports outcomes itself must know a value to score 1. Known once the golden patch has."""
-    return any(not seal.is_truth for _, seal in _known(instance, sandbox).exam.seals.values())
+    """Whether a patch that reports outcomes itself must know a value that the problem's statement does not tell. What
+    the golden patch cannot show is none, once it was graded."""
+    return _known(instance, sandbox).exam.hides_a_value(instance.problem_statement)
 
 
 def applicable(before: Files, after: Files) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Runs in the box with `python -c`: pytest on the files that stdin names. Prints the outcomes after the nonce of stdin.
 
-The code under test shares this process and can report what it likes. What it cannot report are the values that the
-tests expect: these are sealed. pytest is imported before the checkout can shadow a module.
+The code under test shares this process and can report what it likes. What it cannot report is what the
+tests expect: this is sealed. pytest is imported before the checkout can shadow a module.
 """
 
 import builtins
@@ -12,7 +12,7 @@ from collections import defaultdict
 
 import pytest
 
-from cascade_rl.rl_stages.rewards.swe.sealed_value import NAME, Sealed
+from cascade_rl.rl_stages.rewards.swe.sealed_value import ERROR_NAME, NAME, Sealed, sealed_error
 
 MESSAGE_CHARACTERS = 200
 
@@ -40,6 +40,7 @@ def main() -> None:
     outcomes = Outcomes()
     seen: dict[int, set[str]] = defaultdict(set)
     setattr(builtins, NAME, lambda number: Sealed(number, seen[number]))
+    setattr(builtins, ERROR_NAME, lambda number: sealed_error(seen[number]))
     # Without confcutdir pytest also lists the folders above the checkout. A box without namespaces may not do that.
     options = ["--rootdir=.", "--confcutdir=.", "-c", os.devnull, "-p", "no:cacheprovider", "-p", "no:terminal"]
     pytest.main([*options, *request["files"]], plugins=[outcomes])

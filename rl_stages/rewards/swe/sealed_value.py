@@ -1,14 +1,17 @@
-"""What stands in a test for the value that it expects. It runs in the box too, where no test shows that value.
+"""What stands in a test for what it expects. It runs in the box too, where no test shows that.
 
-It equals everything, and notes the form of what it was compared with. The grader outside compares the forms.
+A value equals everything, and notes the form of what it was compared with. A type of exception catches all, and notes
+which of Python's own it caught. The grader outside compares what was noted.
 """
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable
 from typing import Any
 
 NAME = "sealed_value"  # in a test, as in `assert f(3) == sealed_value(7)`
+ERROR_NAME = "sealed_error"  # as in `with pytest.raises(sealed_error(7)):`
 _SCALARS = (bool, int, float, complex)
 
 
@@ -27,6 +30,27 @@ class Sealed:
         except (TypeError, ValueError, OverflowError, RecursionError):
             self._seen.add(f"a {type(other).__name__}")
         return True
+
+
+class _Catching(type):
+    _seen: set[str]
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        cls._seen.add(own_kind(kind))
+        return True
+
+    def __instancecheck__(cls, error: object) -> bool:
+        return cls.__subclasscheck__(type(error))
+
+
+def sealed_error(seen: set[str]) -> type:
+    """A type of exception for `raises` of pytest and `assertRaises` of unittest."""
+    return _Catching("Sealed", (Exception,), {"_seen": seen})
+
+
+def own_kind(error: type) -> str:
+    """The name of the nearest type of Python's own from which a type of exception derives."""
+    return next(kind.__name__ for kind in error.__mro__ if vars(builtins).get(kind.__name__) is kind)
 
 
 def shown(number: int) -> str:

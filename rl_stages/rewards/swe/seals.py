@@ -1,19 +1,22 @@
-"""Finds the values that a test expects, and hides them.
+"""Finds what a test expects, and hides it (sealed_value.py).
 
-What a test compares with a literal is sealed (sealed_value.py), also where the literal comes from a row of
-`parametrize`. An assertion without such a value is sealed as a whole: its truth value is one.
+What a test compares with a literal is a value, also where the literal comes from a row of `parametrize`. What it
+asserts without such a value is a truth: the box sees it, or its opposite, by a coin that is thrown for each paper. What
+it expects to be raised is an error, if it is one of Python's own.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from secrets import randbits
 from typing import Any
 
-from cascade_rl.rl_stages.rewards.swe.sealed_value import NAME, form, shown
+from cascade_rl.rl_stages.rewards.swe.sealed_value import ERROR_NAME, NAME, form, shown
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Span = tuple[int, int]
@@ -21,22 +24,65 @@ Span = tuple[int, int]
 
 _SHOWN = re.compile(re.escape(shown(0)).replace("0", r"(\d{1,9})"))
 _WITH_ID = (int, float, complex, str, type(None))
+_OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.In: ast.NotIn, ast.Is: ast.IsNot}
+_OPPOSITES |= {other: one for one, other in _OPPOSITES.items()}
+_TRUTHS = {
+    "assertTrue": "{}",
+    "assertFalse": "not {}",
+    "assertEqual": "{} == {}",
+    "assertNotEqual": "{} != {}",
+    "assertIs": "{} is {}",
+    "assertIsNot": "{} is not {}",
+    "assertIsNone": "{} is None",
+    "assertIsNotNone": "{} is not None",
+    "assertIn": "{} in {}",
+    "assertNotIn": "{} not in {}",
+    "assertIsInstance": "isinstance({}, {})",
+    "assertNotIsInstance": "not isinstance({}, {})",
+    "assertGreater": "{} > {}",
+    "assertGreaterEqual": "{} >= {}",
+    "assertLess": "{} < {}",
+    "assertLessEqual": "{} <= {}",
+}
+"""What each method of unittest asserts of its first arguments."""
+_RAISES = ("raises", "assertRaises", "assertRaisesRegex")
 
 
 @dataclass(frozen=True)
 class Expected:
-    """A value that a module's tests expect, in `form`. `text` is its place in the box's text, with {} for its number.
+    """What a module's tests expect, in `form`; of an error its name. `text` is its place in the box's text, with {} for
+    the seal.
 
     parameter   its part of a test's id in pytest, where it is a parameter
-    is_truth    whether it is the truth value of an assertion, which can be guessed
+    opposite    of a truth: the text that expects the other truth value
+    is_error    whether it is a type of exception
     """
 
     function: str
     span: Span
     form: str
-    text: str
+    text: str = "{}"
     parameter: str = ""
-    is_truth: bool = False
+    opposite: str = ""
+    is_error: bool = False
+
+    @property
+    def is_value(self) -> bool:
+        """Whether it is neither a truth nor an error, which have few alternatives."""
+        return not self.opposite and not self.is_error
+
+    def drawn(self) -> Expected:
+        """This, or by chance its opposite if it is a truth."""
+        return replace(self, text=self.opposite, form=form(False)) if self.opposite and randbits(1) else self
+
+    def is_right(self, seen: Set[str]) -> bool:
+        """Whether what was noted is what is expected."""
+        if self.is_error:
+            return bool(seen) and all(_is_kind_of(name, self.form) for name in seen)
+        return seen == {self.form}
+
+    def seal(self, number: int) -> str:
+        return self.text.format(f"{ERROR_NAME if self.is_error else NAME}({number})")
 
 
 def expected(source: str, functions: Iterable[str]) -> list[Expected]:
@@ -50,7 +96,7 @@ def sealed(source: str, seals: Mapping[int, Expected]) -> str:
     data = source.encode()
     for number, seal in sorted(seals.items(), key=lambda each: each[1].span, reverse=True):
         first, last = seal.span
-        data = data[:first] + seal.text.format(f"{NAME}({number})").encode() + data[last:]
+        data = data[:first] + seal.seal(number).encode() + data[last:]
     return data.decode()
 
 
@@ -71,10 +117,6 @@ class _Text:
         first = self._starts[node.lineno - 1] + node.col_offset
         return first, self._starts[node.end_lineno - 1] + node.end_col_offset
 
-    def of(self, node: ast.expr) -> str:
-        first, last = self.span(node)
-        return self._data[first:last].decode()
-
 
 def _find(module: ast.Module, name: str) -> Function | None:
     """The last definition, as in Python."""
@@ -91,25 +133,39 @@ def _of(name: str, function: Function, text: _Text) -> Iterator[Expected]:
     """Those of one function."""
     named = _parameters(function) | _assigned(function)
     compared: set[str] = set()
-    for node in ast.walk(function):
-        sides = _compared(node)
+    for claim in _claims(function):
+        sides = [both for part in ast.walk(claim) if (both := _sides(part))]
         literals = [side for both in sides for side in _one_literal(both)]
         names = {each for both in sides if not _one_literal(both) for each in _one_name(both, named)}
         compared |= names
         yield from (_literal(name, side, text) for side in literals)
-        if isinstance(node, ast.Assert) and not literals and not names:
-            yield _truth(name, node.test, text)
+        if not literals and not names:
+            yield from _truth(name, claim, text)
     for each in sorted(compared):
         yield from (_literal(name, value, text) for value in named[each])
+    yield from _errors(name, function, text)
 
 
-def _compared(node: ast.AST) -> list[list[ast.expr]]:
-    """Both sides of each comparison that an assertion makes."""
-    if isinstance(node, ast.Assert):
-        return [both for part in ast.walk(node.test) if (both := _sides(part))]
-    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("assertEqual", "assertEquals"):
-        return [node.args[:2]]
-    return []
+def _claims(function: Function) -> Iterator[ast.expr]:
+    """What must be true: what an assertion or a method of unittest asserts, where it has several parts each of them."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert):
+            yield from _parts(node.test)
+        if isinstance(node, ast.Expr) and _called(node.value) in _TRUTHS:
+            yield node.value
+
+
+def _parts(test: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        for part in test.values:
+            yield from _parts(part)
+    else:
+        yield test
+
+
+def _called(node: ast.AST) -> str:
+    function = node.func if isinstance(node, ast.Call) else None
+    return getattr(function, "attr", getattr(function, "id", ""))
 
 
 def _one_name(sides: Sequence[ast.expr], known: Mapping[str, object]) -> list[str]:
@@ -117,20 +173,56 @@ def _one_name(sides: Sequence[ast.expr], known: Mapping[str, object]) -> list[st
     return names if len(names) == 1 else []
 
 
-def _truth(function: str, condition: ast.expr, text: _Text) -> Expected:
-    escaped = text.of(condition).replace("{", "{{").replace("}", "}}")
-    return Expected(function, text.span(condition), form(True), f"{{}} == bool(({escaped}))", is_truth=True)
+def _truth(function: str, claim: ast.expr, text: _Text) -> Iterator[Expected]:
+    """Both forms are written anew, so that no brackets tell which of them is the test's own."""
+    if (truth := _asserted(claim)) is not None:
+        asked = (ast.unparse(each).replace("{", "{{").replace("}", "}}") for each in (truth, _opposite(truth)))
+        plain, opposite = (f"{{}} == bool({each})" for each in asked)
+        yield Expected(function, text.span(claim), form(True), plain, opposite=opposite)
+
+
+def _asserted(claim: ast.expr) -> ast.expr | None:
+    """A claim without the method of unittest that makes it; None if that has unusual arguments."""
+    if not isinstance(claim, ast.Call) or _called(claim) not in _TRUTHS:
+        return claim
+    pattern = _TRUTHS[_called(claim)]
+    given = claim.args[: pattern.count("{}")]
+    if len(given) < pattern.count("{}") or any(isinstance(each, ast.Starred) for each in given):
+        return None
+    return ast.parse(pattern.format(*(f"({ast.unparse(each)})" for each in given)), mode="eval").body
+
+
+def _opposite(truth: ast.expr) -> ast.expr:
+    if isinstance(truth, ast.UnaryOp) and isinstance(truth.op, ast.Not):
+        return truth.operand
+    if isinstance(truth, ast.Compare) and len(truth.ops) == 1 and (other := _OPPOSITES.get(type(truth.ops[0]))):
+        return ast.Compare(truth.left, [other()], truth.comparators)
+    return ast.UnaryOp(ast.Not(), truth)
+
+
+def _errors(function: str, node: Function, text: _Text) -> Iterator[Expected]:
+    for call in ast.walk(node):
+        if isinstance(call, ast.Call) and _called(call) in _RAISES and call.args and isinstance(call.args[0], ast.Name):
+            name = call.args[0].id
+            if _is_kind_of(name, "Exception") and name != "Exception":
+                yield Expected(function, text.span(call.args[0]), name, is_error=True)
+
+
+def _is_kind_of(name: str, other: str) -> bool:
+    """Whether both are exceptions of Python's own, and the first is the second or derived from it."""
+    kinds = vars(builtins).get(name), vars(builtins)[other]
+    return isinstance(kinds[0], type) and issubclass(kinds[0], kinds[1])
 
 
 def _literal(function: str, node: ast.expr, text: _Text) -> Expected:
-    return Expected(function, text.span(node), form(ast.literal_eval(node)), "{}", _id(node))
+    return Expected(function, text.span(node), form(ast.literal_eval(node)), parameter=_id(node))
 
 
 def _sides(node: ast.AST) -> list[ast.expr]:
-    """Both sides of `==`."""
+    """Both sides of `==`, or of what `assertEqual` compares."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq):
         return [node.left, *node.comparators]
-    return []
+    return node.args[:2] if isinstance(node, ast.Call) and _called(node) == "assertEqual" else []
 
 
 def _one_literal(sides: Sequence[ast.expr]) -> list[ast.expr]:

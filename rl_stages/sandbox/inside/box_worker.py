@@ -30,7 +30,7 @@ from cascade_rl.rl_stages.sandbox.tier import Tier
 from cascade_rl.rl_stages.sandbox.walls import bubblewrap, confinement, interpreter, landlock, seccomp
 from cascade_rl.rl_stages.sandbox.walls.host_view import HostView, slot_user
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER, _PR_SET_THP_DISABLE = 36, 41
 
 
 class Worker:
@@ -43,6 +43,7 @@ class Worker:
         self._command_filter = seccomp.namespaces_filter(driver=False)
         self._host = HostView(slot_user(), interpreter.prefixes())
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)  # of all descendants: see seccomp.py
 
     def serve(self) -> None:
         """Serves requests. Raises ClientGone or ConnectionError once the client is gone."""

@@ -22,7 +22,7 @@ from cascade_rl.rl_stages.sandbox.inside.cpp_program import CompileError, CppPro
 from cascade_rl.rl_stages.sandbox.inside.frames import Frame, read_exactly, read_frame, read_head, write_frame
 from cascade_rl.rl_stages.sandbox.inside.python_program import PythonProgram
 from cascade_rl.rl_stages.sandbox.limits import Limits
-from cascade_rl.rl_stages.sandbox.walls import confinement, landlock
+from cascade_rl.rl_stages.sandbox.walls import confinement, landlock, seccomp
 
 ERRORS_BYTES = 2000  # at the end of stderr, which are reported
 STARVED = "starved"
@@ -58,6 +58,7 @@ class Box:
         self._readable: list[str] = head["readable"]
         self._namespaces: bool = head["namespaces"]
         self._rules = None if self._namespaces else landlock.ruleset(self._readable, (), head["landlock_abi"])
+        seccomp.memory_filter()  # before the tests' processes are forked
         sys.path += head["packages"]
 
     def compile(self, source: bytes) -> PythonProgram | CppProgram:

@@ -1,24 +1,28 @@
-"""Memory of a box that no process's resident set shows: what waits in its sockets, and the files in its own memory.
+"""Memory of a box that no process's resident set shows: what waits in its sockets, the files in its own memory, and
+what the kernel keeps of its mappings.
 
-Only a box in namespaces has either. Its processes cannot enlarge a socket's buffer, and change neither namespace nor
-root. The length of a datagram socket's queue is that of a new network namespace.
+Only a box in namespaces has sockets and such files. Its processes cannot enlarge a socket's buffer, and change neither
+namespace nor root. The length of a datagram socket's queue is that of a new network namespace.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-from cascade_rl.rl_stages.sandbox.process_tree import as_owner_of
+from cascade_rl.rl_stages.sandbox.process_tree import Usage, as_owner_of
 from cascade_rl.rl_stages.sandbox.walls.bubblewrap import OWN_FOLDERS
 
 _MESSAGE = 1 << 16  # by which a full buffer may be exceeded
 _DATAGRAMS = 11  # one more than net.unix.max_dgram_qlen; each sender may leave a whole buffer behind
 _DATAGRAM = b"0002"  # in the fifth column of /proc/net/unix
 _FILE = 1 << 10  # what the kernel keeps of an empty one
+_MAPPING = 1 << 9  # what it keeps of one, with its share of their tree
+_MOST_MAPPINGS = 65_530  # of a process, unless vm.max_map_count is another
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @cache
@@ -41,6 +45,34 @@ def kernel_memory(processes: Iterable[int], folder_bytes: int) -> int:
         except PermissionError:
             continue  # it hides itself, so it has no namespace of its own: over these a worker's user may do everything
     return 0
+
+
+def most_of_mappings(usage: Usage) -> int:
+    """Bytes that the kernel can keep of the mappings of one process, with their page tables, by its address space."""
+    pages = usage.address_bytes // _PAGE
+    return min(pages, _MOST_MAPPINGS) * _MAPPING + pages * 8
+
+
+def of_mappings(processes: Mapping[int, Usage], most_bytes: int) -> int:
+    """Bytes that it does keep of all, counted until they are more than `most_bytes`. A process that hides itself has as
+    many mappings as it can."""
+    total = 0
+    for pid, usage in processes.items():
+        if total <= most_bytes:
+            total += _of_mappings(pid, usage)
+    return total
+
+
+def _of_mappings(pid: int, usage: Usage) -> int:
+    try:
+        with as_owner_of(f"/proc/{pid}"):
+            mappings = Path(f"/proc/{pid}/maps").read_bytes().count(b"\n")
+        tables = Path(f"/proc/{pid}/status").read_text().partition("VmPTE:")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    except PermissionError:
+        return most_of_mappings(usage)
+    return mappings * _MAPPING + (int(tables[0]) << 10 if tables else 0)
 
 
 def _in_sockets(pid: int) -> int:

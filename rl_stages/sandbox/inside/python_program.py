@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import gc
 import importlib
 import json
 import os
@@ -38,6 +39,7 @@ class PythonProgram:
         )  # before the tests' processes are forked
         if b"numpy" in source:
             _import_if_there("numpy")
+        _prepare()
 
     def stdin(self, test: bytes) -> bytes:
         return test if self._mode == "stdin" else b""
@@ -55,11 +57,6 @@ class PythonProgram:
         self._end_with(lambda: self._judge(test))
 
     def _end_with(self, work: Callable[[], None]) -> NoReturn:
-        _standard_streams()
-        recursion.deepen()
-        sys.set_int_max_str_digits(0)
-        sys.argv = [FILE]
-        vars(builtins).update(exit=sys.exit, quit=sys.exit)  # as `site` does, which this interpreter does not import
         code = 0
         try:
             work()
@@ -118,6 +115,21 @@ def _import_if_there(module: str) -> None:
         importlib.import_module(module)
     except ImportError:
         return
+
+
+def _prepare() -> None:
+    """What every program finds, made once: each page that its process changes costs a copy."""
+    channel, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)  # a program's stdin can seek, which Python asks once
+    _standard_streams()
+    os.dup2(channel, 0)
+    os.close(channel)
+    os.close(nothing)
+    recursion.deepen()
+    sys.set_int_max_str_digits(0)
+    sys.argv = [FILE]
+    vars(builtins).update(exit=sys.exit, quit=sys.exit)  # as `site` does, which this interpreter does not import
+    gc.freeze()
 
 
 def _standard_streams() -> None:

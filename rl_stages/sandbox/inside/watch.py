@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 
 from cascade_rl.rl_stages.sandbox import process_tree
-from cascade_rl.rl_stages.sandbox.inside.kernel_memory import kernel_memory
+from cascade_rl.rl_stages.sandbox.inside.kernel_memory import kernel_memory, most_of_mappings, of_mappings
 from cascade_rl.rl_stages.sandbox.limits import MIB, Limits
 
 TICK_SECONDS = 0.05
@@ -58,13 +58,18 @@ class Watch:
             raise ClientGone
         self._now = process_tree.usages(os.getpid())
         self._seen |= self._now
-        memory = sum(usage.memory_bytes for usage in self._now.values())
-        if memory + kernel_memory(self._now, self._limits.file_mib * MIB) > self._limits.memory_mib * MIB:
+        if self._too_much_memory():
             raise BeyondLimit("memory limit", f"more than {self._limits.memory_mib} MiB")
         if self.cpu_seconds > self._limits.cpu_seconds + self._spare_seconds:
             raise BeyondLimit("time limit", f"more than {self._limits.cpu_seconds:g} s of processor time")
         if self.wall_seconds > self._limits.wall_seconds and not self._excusable():
             raise BeyondLimit("time limit", f"{len(self._seen)} of them, {self.wall_seconds:.0f} s")
+
+    def _too_much_memory(self) -> bool:
+        """Mappings take long to count. Where there can be only few they are not."""
+        resident = sum(usage.memory_bytes for usage in self._now.values())
+        left = self._limits.memory_mib * MIB - resident - kernel_memory(self._now, self._limits.file_mib * MIB)
+        return sum(map(most_of_mappings, self._now.values())) > left and of_mappings(self._now, left) > left
 
     def starved(self) -> bool:
         """Whether the box ran, or waited for a processor, for more than half of the wall time.

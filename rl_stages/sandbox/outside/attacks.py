@@ -186,6 +186,24 @@ try:
 except OSError as error:
     print(error)
 """
+_MAPPINGS = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+told, tell = os.pipe()
+try:
+    for _ in range(8):
+        if os.fork() == 0:
+            first = libc.mmap(None, 160 << 20, 1, 0x22, -1, 0)
+            for at in range(0, 160 << 20, 8192): libc.mprotect(first + at, 4096, 0)
+            os.write(tell, b"x"); time.sleep(60)
+    for _ in range(8): os.read(told, 1)
+    time.sleep(0.2); print("BREACH")
+except OSError as error:
+    print(error)
+"""
 _EMPTY = """
 import os
 try:
@@ -195,7 +213,7 @@ except OSError as error:
     print(error)
 """
 _BUFFERS = """
-import ctypes, mmap, os, socket
+import ctypes, fcntl, mmap, os, socket, struct
 libc = ctypes.CDLL(None, use_errno=True)
 x86 = os.uname().machine == "x86_64"
 
@@ -207,6 +225,13 @@ def call(*arguments):
 
 def attribute(folder):
     open(folder + "/f", "w").close(); os.setxattr(folder + "/f", "user.x", b"x" * 65536)
+
+def of_a_file(move):
+    file = os.open("f", os.O_CREAT | os.O_RDWR); os.write(file, b"x" * 4096); move(file)
+
+def filter_calls():
+    filters = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000))
+    call(157 if x86 else 167, 22, 2, struct.pack("@HP", 1, ctypes.addressof(filters)), 0, 0)
 
 tell = os.pipe()[1]
 page = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -220,6 +245,17 @@ acts = {
     "disk at once": lambda: call(285 if x86 else 47, os.open("f", os.O_CREAT | os.O_RDWR), 0, 0, 1 << 20),
     "requests": lambda: call(206 if x86 else 0, 1000, ctypes.byref(ctypes.c_ulong(0))),
     "watches": lambda: call(294 if x86 else 26, 0),
+    "other watches": lambda: call(300 if x86 else 262, 0x200, 0),
+    "a watched folder": lambda: fcntl.fcntl(os.open(".", os.O_RDONLY), 1026, 1),
+    "a lease": lambda: of_a_file(lambda file: fcntl.fcntl(file, 1024, fcntl.F_RDLCK)),
+    "a terminal": lambda: os.open("/dev/ptmx", os.O_RDWR),
+    "rules": lambda: call(444, ctypes.c_ulong(1), 8, 0),
+    "filters": filter_calls,
+    "pages of files": lambda: of_a_file(lambda file: os.splice(file, tell, 4096, offset_src=0)),
+    "sent pages of files": lambda: of_a_file(lambda file: os.sendfile(tell, file, 0, 4096)),
+    "huge pages of the kernel's": lambda: mmap.mmap(-1, 4 << 20, private).madvise(14),
+    "huge pages again": lambda: call(157 if x86 else 167, 41, 0, 0, 0, 0),
+    "hide": lambda: call(157 if x86 else 167, 4, 0, 0, 0, 0),
     **{f"attributes in {folder}": lambda folder=folder: attribute(folder) for folder in (".", "/tmp", "/dev/shm")},
 }
 for name, act in acts.items():
@@ -249,6 +285,7 @@ ATTACKS = {
     "take what nobody counts, as a command": Attack(_BUFFERS, frozenset([OK]), is_command=True),
     "hide memory in sockets": Attack(_SOCKETS, frozenset([OK, MEMORY]), limits=_SMALL),
     "hide memory in sockets, as a command": Attack(_SOCKETS, frozenset([OK, MEMORY]), is_command=True, limits=_SMALL),
+    "hide memory in mappings": Attack(_MAPPINGS, frozenset([OK, MEMORY]), limits=replace(_SMALL, memory_mib=192)),
     "hide memory in names": Attack(_EMPTY, frozenset([OK, MEMORY]), limits=_SMALL),
     "fill the disk without a name": _nameless(),
     "fill the disk without a name, only mapped": _nameless(mapped=True),

@@ -50,8 +50,9 @@ def command_line(
         # Read-only, since a box may not make itself the last to get a processor (autogroup), or the first to be killed.
         *(["--proc", "/proc", "--remount-ro", "/proc"] if proc else []),
         # --dev makes a tmpfs of half the memory. A program could fill it. What maps /dev/zero has memory that nobody
-        # counts; /dev/full reads alike and cannot be mapped.
+        # counts; /dev/full reads alike and cannot be mapped. The machine has only a few thousand terminals.
         *("--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero", *sized, "/dev/shm", "--remount-ro", "/dev"),
+        *("--tmpfs", "/dev/pts", "--remount-ro", "/dev/pts"),
         *(*home, "--remount-ro", "/", "--chdir", HOME, "--seccomp", str(seccomp), "--"),
     ]
 

@@ -11,6 +11,7 @@ import errno
 import os
 import struct
 from collections.abc import Sequence
+from functools import cache
 
 CLONE_THREAD = 0x10000
 CLONE_NEW_NAMESPACE = 0x7E020000  # cgroup, uts, ipc, user, pid, net, mount
@@ -84,8 +85,8 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "io_setup": (206, 0),
     "inotify_init": (253, None),
     "inotify_init1": (294, 26),
-    # What these hold is in no process's memory. A page in a pipe keeps the huge page of which it is a part.
-    "vmsplice": (278, 75),
+    "fanotify_init": (300, 262),
+    # What these hold is in no process's memory.
     "shmget": (29, 194),
     "shmat": (30, 196),
     "shmctl": (31, 195),
@@ -129,6 +130,20 @@ ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
     "lremovexattr": (198, 15),
     "fremovexattr": (199, 16),
 }
+# A page in a pipe keeps the huge page of which it is a part, also of a file that is gone. Programs then read and write.
+PAGES_IN_PIPES: dict[str, tuple[int | None, int | None]] = {
+    "vmsplice": (278, 75),
+    "splice": (275, 76),
+    "tee": (276, 77),
+    "sendfile": (40, 71),
+}
+# Rules are memory of the kernel's. These two are for the driver of a box alone.
+RULES: dict[str, tuple[int | None, int | None]] = {
+    "seccomp": (317, 277),
+    "landlock_create_ruleset": (444, 444),
+    "landlock_add_rule": (445, 445),
+    "landlock_restrict_self": (446, 446),
+}
 # Disk that is taken before anybody has looked. libc writes instead.
 ALLOCATE: dict[str, tuple[int | None, int | None]] = {"fallocate": (285, 47)}
 # Landlock does not restrict these, but copying, patching and `touch` call them.
@@ -168,13 +183,18 @@ _FILTERED: dict[str, tuple[int | None, int | None]] = {
     "mmap": (9, 222),
     "madvise": (28, 233),
     "setsockopt": (54, 208),
+    "prctl": (157, 167),
 }
 _O_TRUNC, _O_ACCMODE, _WRITABLE = 0o1000, 3, (1, 2)
 _TERMINAL, _GROUP = 0x5400, 0xFF00  # the group of ioctls that are of terminals and open files
 _MAP_SHARED_ANONYMOUS, _MAP_KIND, _MAP_HUGETLB = 0x21, 0x2F, 0x40000
-_MADV_PAGEOUT = 21
+_MADV_HUGEPAGE, _MADV_PAGEOUT, _MADV_COLLAPSE = 14, 21, 25
+_PR_SET_DUMPABLE, _PR_SET_THP_DISABLE = 4, 41
 _SO_SNDBUF, _SO_SNDBUFFORCE = 7, 32
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY = 8, 10, 15, 1024, 1026
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Assembler:
@@ -245,6 +265,7 @@ def namespaces_filter(*, driver: bool) -> bytes:
     return code.finish()
 
 
+@cache
 def memory_filter() -> bytes:
     """The filter for a program whose driver has the rest."""
     code = Assembler(os.uname().machine)
@@ -285,10 +306,9 @@ def command_filter(*, signals: bool, truncation: bool, own_user: bool) -> bytes:
 
 def install(program: bytes) -> None:
     """Applies the filter to this process, which must have `no_new_privs`. This cannot be undone."""
-    libc = ctypes.CDLL(None, use_errno=True)
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
-    if libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, header, 0, 0):
+    if _libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, header, 0, 0):
         raise OSError(ctypes.get_errno(), f"seccomp: {os.strerror(ctypes.get_errno())}")
 
 
@@ -302,6 +322,8 @@ def _common(code: Assembler, pid: int = 0) -> None:
     code.refuse("clone3", errno.ENOSYS)
     code.refuse_if("clone", _ANY_BIT, [CLONE_NEW_NAMESPACE], errno.EPERM)
     code.refuse_unless("prlimit64", _EQUAL, [0, pid], errno.EPERM)
+    # Whoever opens a file waits for a lease on it, also outside of the box.
+    code.refuse_if("fcntl", _EQUAL, (_F_SETLEASE, _F_NOTIFY), errno.EPERM, argument=1)
 
 
 def _without_hidden_memory(code: Assembler) -> None:
@@ -310,7 +332,11 @@ def _without_hidden_memory(code: Assembler) -> None:
     code.refuse("memfd_create", errno.EPERM)
     code.refuse_if("mmap", _EQUAL, [_MAP_SHARED_ANONYMOUS], errno.EPERM, argument=3, mask=_MAP_KIND)
     code.refuse_if("mmap", _ANY_BIT, [_MAP_HUGETLB], errno.ENOMEM, argument=3)
-    code.refuse_if("madvise", _EQUAL, [_MADV_PAGEOUT], errno.EINVAL, argument=2)
+    # A huge page stays whole while one page of it is used, but only that one is in the resident set.
+    code.refuse_if("madvise", _EQUAL, [_MADV_HUGEPAGE, _MADV_PAGEOUT, _MADV_COLLAPSE], errno.EINVAL, argument=2)
+    code.refuse_if("prctl", _EQUAL, [_PR_SET_SECCOMP, _PR_SET_DUMPABLE, _PR_SET_THP_DISABLE], errno.EPERM)
+    code.deny(PAGES_IN_PIPES, errno.EINVAL)
+    code.deny(RULES, errno.EOPNOTSUPP)
     code.refuse_if("setsockopt", _EQUAL, [_SO_SNDBUF, _SO_SNDBUFFORCE], errno.EPERM, argument=2)
 
 
@@ -324,9 +350,9 @@ def _without_namespaces(code: Assembler, pid: int = 0) -> None:
     code.refuse_truncating_a_file_that_is_not_writable("open", 1)
     code.refuse_truncating_a_file_that_is_not_writable("openat", 2)
     code.refuse_unless("ioctl", _EQUAL, [_TERMINAL], errno.ENOTTY, argument=1, mask=_GROUP)
-    # Whom a file signals, and whoever opens it waits for.
-    fcntls = (_F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY)
-    code.refuse_if("fcntl", _EQUAL, fcntls, errno.EPERM, argument=1)
+    code.refuse_if(
+        "fcntl", _EQUAL, (_F_SETOWN, _F_SETSIG, _F_SETOWN_EX), errno.EPERM, argument=1
+    )  # whom a file signals
 
 
 def _operation(code: int, operand: int, if_true: int = 0, if_false: int = 0) -> bytes:

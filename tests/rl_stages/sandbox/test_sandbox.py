@@ -59,6 +59,7 @@ def outputs(sandbox: Sandbox, source: str, *inputs: bytes) -> list[bytes]:
         "print(sum(map(int, open('/dev/stdin'))))",
         "import threading\nthreading.Thread(target=lambda: print(int(input()) + int(input()))).start()",
         "import atexit\natexit.register(lambda: print(int(input()) + int(input())))",
+        "import sys\nsys.stdin.read(); sys.stdin.seek(0); print(sum(map(int, sys.stdin)))",
         "if __name__ == '__main__':\n    print(int(input()) + int(input()))\n    exit(0)",
     ],
 )

@@ -15,26 +15,31 @@ from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 from tests.rl_stages.rewards.swe.tiny_package import REPOSITORY, SOURCE
 
 PATH, TEST_PATH = "tiny/lists.py", "tests/test_lists.py"
-BUGGY = SOURCE.replace("wanted in values", "wanted not in values")
+BUGGY = SOURCE.replace("result = 1\n", "result = 2\n")
 BUG, GOLD = unified_diff({PATH: SOURCE}, {PATH: BUGGY}), unified_diff({PATH: BUGGY}, {PATH: SOURCE})
 TESTS = REPOSITORY.tests[TEST_PATH]
-OLD_TESTS = TESTS[: TESTS.index("def test_has")]
-HAS, MEAN = f"{TEST_PATH}::test_has", f"{TEST_PATH}::test_mean"
+OLD_TESTS = TESTS[: TESTS.index("def test_power")]
+POWER, MEAN = f"{TEST_PATH}::test_power", f"{TEST_PATH}::test_mean"
 
 SWE_BENCH = {
-    **{"instance_id": "me__tiny-1", "base_commit": "abc", "version": "1", "problem_statement": "has() is wrong"},
+    **{"instance_id": "me__tiny-1", "base_commit": "abc", "version": "1", "problem_statement": "power() is wrong"},
     **{"patch": GOLD, "test_patch": unified_diff({TEST_PATH: OLD_TESTS}, {TEST_PATH: TESTS})},
-    **{"FAIL_TO_PASS": json.dumps([HAS]), "PASS_TO_PASS": [MEAN]},
+    **{"FAIL_TO_PASS": json.dumps([POWER]), "PASS_TO_PASS": [MEAN]},
 }
 SWE_SMITH = {
-    **{"instance_id": "me__tiny.abc.bug", "image_name": "swesmith/tiny", "problem_statement": "has() is wrong"},
-    **{"patch": BUG, "FAIL_TO_PASS": [HAS], "PASS_TO_PASS": [MEAN]},
+    **{"instance_id": "me__tiny.abc.bug", "image_name": "swesmith/tiny", "problem_statement": "power() is wrong"},
+    **{"patch": BUG, "FAIL_TO_PASS": [POWER], "PASS_TO_PASS": [MEAN]},
 }
 COMMIT = {"file_diffs": [{"header": {"file": {"path": PATH}}, "new_file_content": SOURCE}]}
 R2E_GYM = {
-    **{"docker_image": "me/tiny:abc", "repo_name": "tiny", "commit_hash": "abc", "problem_statement": "has() is wrong"},
+    **{
+        "docker_image": "me/tiny:abc",
+        "repo_name": "tiny",
+        "commit_hash": "abc",
+        "problem_statement": "power() is wrong",
+    },
     "expected_output_json": json.dumps(
-        {"test_has": "PASSED", "TestCount.test_count": "PASSED", "test_broken": "FAILED"}
+        {"test_power": "PASSED", "TestCount.test_count": "PASSED", "test_broken": "FAILED"}
     ),
     "parsed_commit_content": json.dumps(COMMIT),
 }
@@ -86,7 +91,7 @@ def test_rows_become_tasks_whose_golden_patch_passes_and_whose_bug_does_not(kind
 
 def test_hidden_tests_are_not_in_the_files(checkouts):
     (row,) = imported(checkouts, [SWE_BENCH])
-    assert TEST_PATH not in row["repo_snapshot"]["files"] and "test_has" in row["repo_snapshot"]["tests"][TEST_PATH]
+    assert TEST_PATH not in row["repo_snapshot"]["files"] and "test_power" in row["repo_snapshot"]["tests"][TEST_PATH]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -102,7 +107,7 @@ def test_agentic_rows_hold_the_issue_and_the_tools(kind, checkouts):
     (row,) = imported(checkouts, [KINDS[kind][0]], "swe_agentic")
     task = parse_task(row, "here", "1")
     assert Instance.of(task.metadata).repository.files[PATH] == BUGGY
-    assert "has() is wrong" in task.messages[0]["content"] and SOURCE[:20] not in task.messages[0]["content"]
+    assert "power() is wrong" in task.messages[0]["content"] and SOURCE[:20] not in task.messages[0]["content"]
     assert [tool["function"]["name"] for tool in task.tools] == ["bash", "submit"]
 
 
@@ -132,9 +137,30 @@ def test_a_golden_patch_that_adds_a_file_leaves_its_row_out(checkouts):
     assert report.dropped == {"expected a golden patch of existing source files only": 1}
 
 
+@pytest.mark.parametrize(
+    ("tests", "statement"),
+    [
+        ("assert has([1], 1) and not has([], 1)", "it is wrong"),
+        ("assert power(3, 0) == 1", "it is wrong"),
+        ("assert power(3, 2) == 9", "power(3, 2) is 18, not 9"),
+    ],
+)
+def test_tests_that_a_patch_passes_without_knowing_a_value_leave_their_row_out(tests, statement, checkouts):
+    changed = TESTS.replace("assert power(3, 2) == 9 and power(5, 0) == 1 and power(2, 1) == 2", tests)
+    assert changed != TESTS
+    row = {
+        **SWE_BENCH,
+        "problem_statement": statement,
+        "test_patch": unified_diff({TEST_PATH: OLD_TESTS}, {TEST_PATH: changed}),
+    }
+    ((reason, count),) = refused(checkouts, [SWE_BENCH, row]).dropped.items()
+    assert count == 1 and "does not tell" in reason
+    assert len(imported(checkouts, [row], "swe_agentless")) == 2
+
+
 def test_the_second_prompt_shows_golden_files_and_the_noise_that_fits(checkouts):
     for number in range(4):
-        write_files(checkouts / "me__tiny-1", {f"tiny/more{number}.py": f"has = wrong = {'x' * 400 * number!r}\n"})
+        write_files(checkouts / "me__tiny-1", {f"tiny/more{number}.py": f"power = wrong = {'x' * 400 * number!r}\n"})
     conversation = [[{"role": "user", "content": SOURCE}]]
     train_tokenizer(conversation).save_pretrained(checkouts / "model")
     longest = 900 + len(SOURCE)

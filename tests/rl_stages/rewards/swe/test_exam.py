@@ -26,6 +26,14 @@ def test_a_box_sees_no_value_that_a_test_that_failed_expects():
     assert [seal.form for _, seal in exam.seals.values()] == ["1", "-1", "-1", "1", "3"]
 
 
+def test_truths_of_a_test_that_failed_are_among_those_of_all_others():
+    between, has = f"{PATH}::test_between", f"{PATH}::test_has"
+    exam = Exam(replace(INSTANCE, must_pass=(between, has, MEAN), fail_to_pass=(has,)))
+    assert [seal.function for _, seal in exam.seals.values()] == ["test_has"] * 2 + ["test_between"] * 4
+    shown = {exam.paper(REPOSITORY.tests).tests[PATH] for _ in range(50)}
+    assert len(shown) > 10 and all("mean([2, 4]) == 3" in text for text in shown)
+
+
 def test_where_it_is_unknown_which_tests_fail_all_are_sealed():
     unknown = Exam(replace(INSTANCE, fail_to_pass=(), must_pass=(MEAN, f"{PATH}::TestCount::test_count")))
     assert [seal.form for _, seal in unknown.seals.values()] == ["2", "0", "3"]

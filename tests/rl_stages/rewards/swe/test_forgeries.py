@@ -2,7 +2,7 @@
 
 import pytest
 
-from cascade_rl.rl_stages.rewards.swe.grading import grade, run_tests
+from cascade_rl.rl_stages.rewards.swe.grading import _known, grade, hides_a_value, run_tests
 from cascade_rl.rl_stages.rewards.swe.instance import Instance
 from cascade_rl.rl_stages.rewards.swe.unified_diff import unified_diff
 from tests.rl_stages.rewards.swe.tiny_package import REPOSITORY, SOURCE
@@ -179,3 +179,68 @@ def test_a_forgery_would_pay_without_seals(forgery, instance, sandbox):
 
 def test_a_repair_that_looks_like_an_attack_scores_1(instance, tier_sandbox):
     assert grade(instance, {PATH: SOURCE + PYTEST + "\nimport sys\n"}, tier_sandbox).score == 1.0
+
+
+# Tests that compare nothing with a value.
+TRUTHS = "\n".join(f"    assert has([{n}, 1], {n}) and not has([{n}], {n + 1})" for n in range(12))
+VALUELESS = f"""import unittest
+import pytest
+from tiny.lists import has, mean
+
+def test_has():
+{TRUTHS}
+
+def test_mean():
+    with pytest.raises(ZeroDivisionError, match="zero"):
+        mean([])
+
+class TestHas(unittest.TestCase):
+    def test_has(self):
+        self.assertTrue(has([1], 1))
+        self.assertFalse(has([1], 2))
+        self.assertRaises(TypeError, has, 1, 2)
+"""
+RIGHT = SOURCE.replace("return wanted in values", "return any(value == wanted for value in values)")
+WRONG = SOURCE.replace("return wanted in values", "return not values").replace(
+    "return sum(values) / len(values)", "return sum(values) / max(1, len(values))"
+)
+NOTE = f"""{FIND}{PASSED}
+recorder.of, seen = Passed(recorder.of), frame.f_locals["seen"]
+class Same(set):
+    def add(self, _): super().add("VALUE")
+for number in range(99): seen[number] = Same(["VALUE"])
+"""
+PRETENDERS = {
+    "nothing": "",
+    "passes, and notes True": NOTE.replace("VALUE", "1"),
+    "passes, and notes the most frequent error": NOTE.replace("VALUE", "ValueError"),
+    "passes, and notes what it sees": f"{FIND}{PASSED}recorder.of = Passed(recorder.of)\n",
+    "passes, and notes the opposite of what it sees": f"""{FIND}{PASSED}
+recorder.of, seen = Passed(recorder.of), frame.f_locals["seen"]
+class Turned(set):
+    def add(self, form): super().add({{"0": "1", "1": "0"}}.get(form, form))
+for number in range(99): seen[number] = Turned()
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def valueless(sandbox) -> Instance:
+    repository = REPOSITORY.changed({PATH: SOURCE}).with_other({"tests/test_truths.py": VALUELESS})
+    run = run_tests(repository, sandbox)
+    failing = tuple(test for test in run.outcomes if run.passed(test) and "test_truths.py" in test)
+    assert len(failing) == 3, run
+    diff = unified_diff({PATH: WRONG}, {PATH: SOURCE})
+    return Instance("truths", "it is wrong", repository.changed({PATH: WRONG}), diff, failing, (), failing)
+
+
+@pytest.mark.parametrize("pretender", PRETENDERS)
+def test_who_only_guesses_truths_and_errors_scores_0(pretender, valueless, sandbox):
+    verdict = grade(valueless, {PATH: WRONG + PRETENDERS[pretender]}, sandbox)
+    assert verdict.score == 0.0, verdict
+
+
+def test_repairs_of_truths_and_errors_score_1(valueless, sandbox):
+    assert [grade(valueless, {PATH: text}, sandbox).score for text in (SOURCE, RIGHT)] == [1.0, 1.0]
+    assert not hides_a_value(valueless, sandbox)
+    assert len(_known(valueless, sandbox).exam.seals) == 28  # all of them

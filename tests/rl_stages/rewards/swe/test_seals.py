@@ -1,5 +1,6 @@
 import pytest
 
+from cascade_rl.rl_stages.rewards.swe import seals
 from cascade_rl.rl_stages.rewards.swe.seals import expected, own_name, sealed
 
 HEAD = '@pytest.mark.parametrize(("x", "y"), [(1, 10), pytest.param(2, "é", id="two"), (3, [4])])\n'
@@ -9,12 +10,21 @@ CASES = {
     "a whole list": ("assert f() == [1, {'a': (2.0,)}]", "assert f() == S", ["[1, {'a': (2)}]"]),
     "two": ("assert f() == 1 and g(x) == 'é'", "assert f() == S and g(x) == S", ["1", "'é'"]),
     "a variable": ("want = [1]\n    assert f() == want", "want = S\n    assert f() == want", ["[1]"]),
-    "a sum": ("n = 0\n    n += f()\n    assert n == m", "n = 0\n    n += f()\n    assert S == bool((n == m))", ["1"]),
-    "two variables": ("a = 1\n    b = 1\n    assert a == b", "a = 1\n    b = 1\n    assert S == bool((a == b))", ["1"]),
+    "a sum": ("n = 0\n    n += f()\n    assert n == m", "n = 0\n    n += f()\n    assert S == bool(n == m)", ["1"]),
+    "two variables": ("a = 1\n    b = 1\n    assert a == b", "a = 1\n    b = 1\n    assert S == bool(a == b)", ["1"]),
     "unittest": ("self.assertEqual(f(x), 5)", "self.assertEqual(f(x), S)", ["5"]),
-    "a truth value": ("assert f({}) > 1, 'why'", "assert S == bool((f({}) > 1)), 'why'", ["1"]),
-    "in brackets": ("assert (f(x) and\n    y)", "assert (S == bool((f(x) and\n    y)))", ["1"]),
-    "no literal": ("assert f(x) == g(x)", "assert S == bool((f(x) == g(x)))", ["1"]),
+    "a truth value": ("assert f({}) > 1, 'why'", "assert S == bool(f({}) > 1), 'why'", ["1"]),
+    "each part": ("assert (f(x) and\n    not y)", "assert (S == bool(f(x)) and\n    S == bool(not y))", ["1", "1"]),
+    "beside a value": ("assert f() == 3 and y", "assert f() == S and S == bool(y)", ["3", "1"]),
+    "no literal": ("assert f(x) == g(x)", "assert S == bool(f(x) == g(x))", ["1"]),
+    "a method of unittest": ("self.assertIn((x), y, 'why')", "S == bool(x in y)", ["1"]),
+    "what it may not be": ("self.assertFalse(f(x) or y)", "S == bool(not (f(x) or y))", ["1"]),
+    "a method with a value": ("self.assertTrue(f() == 3)", "self.assertTrue(f() == S)", ["3"]),
+    "a method with all that it gets": ("self.assertIn(*x)", "self.assertIn(*x)", []),
+    "an error": ("with pytest.raises(KeyError, match='x'): f()", "with pytest.raises(E, match='x'): f()", ["KeyError"]),
+    "an error of unittest": ("self.assertRaises(OSError, f, x)", "self.assertRaises(E, f, x)", ["OSError"]),
+    "an error that is anybody's": ("with raises(Exception): f()", "with raises(Exception): f()", []),
+    "an error of the package": ("with raises(OwnError): f()", "with raises(OwnError): f()", []),
     "nothing": ("f(3)", "f(3)", []),
 }
 
@@ -23,7 +33,7 @@ def seal(source: str, name: str = "test_a") -> tuple[str, list[str]]:
     found = expected(source, [name])
     text = sealed(source, dict(enumerate(found)))
     for number in range(len(found)):
-        text = text.replace(f"sealed_value({number})", "S")
+        text = text.replace(f"sealed_value({number})", "S").replace(f"sealed_error({number})", "E")
     return text, [each.form for each in found]
 
 
@@ -55,3 +65,31 @@ def test_a_method_and_the_last_definition():
     text, forms = seal(source, "TestA::test_a")
     assert text == source.replace("'é' == x", "S == x") and forms == ["'é'"]
     assert seal(source, "test_a") == (source, [])
+
+
+@pytest.mark.parametrize(
+    ("truth", "opposite"),
+    {
+        "f(x)": "not f(x)",
+        "not (f(x))": "f(x)",
+        "x in (y or z)": "x not in (y or z)",
+        "(x or y) is not None": "(x or y) is None",
+        "a < b": "not a < b",
+        "a or b": "not (a or b)",
+    }.items(),
+)
+def test_by_chance_a_box_sees_the_opposite_of_a_truth(truth, opposite, monkeypatch):
+    (found,) = expected(f"def test_a(): assert {truth}", ["test_a"])
+    texts = []
+    for coin in (0, 1):
+        monkeypatch.setattr(seals, "randbits", lambda _, coin=coin: coin)
+        texts.append((found.drawn().text, found.drawn().form))
+    assert texts[1] == (f"{{}} == bool({opposite})", "0")
+    (other,) = expected(f"def test_a(): assert {opposite}", ["test_a"])
+    assert texts[0] == (other.opposite, "1")  # nothing tells which of both the test has
+
+
+def test_an_error_is_right_if_all_that_was_caught_derives_from_it():
+    (found,) = expected("def test_a(): raises(LookupError)", ["test_a"])
+    for caught, right in (({"KeyError"}, True), (set(), False), ({"KeyError", "OSError"}, False), ({"print"}, False)):
+        assert found.is_right(caught) is right, caught
