@@ -8,8 +8,8 @@ from cascade_rl.engine.core.errors import UserError
 
 
 def check_vocabulary(where: str, teacher: Path, student: Path) -> None:
-    """Raises UserError if an id of the one tokenizer.json is another token in the other; without both files nothing is
-    compared. The stage compares the tokenizers themselves when it starts (teacher_tokenizer.py), maybe days later.
+    """Raises UserError if an id of the teacher's tokenizer is another token in the student's. Where one of them has no
+    file of its own, nothing is compared. The stage compares all of both when it starts (teacher_tokenizer.py).
 
     where  the key of the teacher
     """
