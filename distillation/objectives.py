@@ -103,9 +103,11 @@ class TopkLoss(Teaching, StatesLoss):
 
 @dataclass(frozen=True)
 class ExactLoss(Teaching, StatesLoss):
-    """Reads per_token "share" [tokens], "teacher" [tokens] (its number) and "teacher_states" [tokens, hidden].
+    """Reads per_token "share" [tokens], "teacher" [tokens] (its number) and "teacher_states" [tokens, n]; n is at least
+    the hidden size of the teacher, which need not be the student's.
 
-    heads  teacher's number -> its head, [padded vocabulary / tensor, hidden], on the ranks of the last pipeline stage
+    heads  teacher's number -> its head, [padded vocabulary / tensor, its hidden size], on the ranks of the last
+           pipeline stage
     """
 
     heads: Mapping[int, Tensor]
@@ -123,7 +125,7 @@ class ExactLoss(Teaching, StatesLoss):
             fused_linear_kl(
                 states,
                 head.weight,
-                taught,
+                taught[:, : self.heads[number].shape[1]],
                 self.heads[number],
                 batch.temperature,
                 kind=self.kind,

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from cascade_rl.distillation.teacher_vocabulary import other_tokenizer
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.data.template_check import differences
 
@@ -16,10 +17,7 @@ def check_tokenizer(where: str, folder: Path, student: PreTrainedTokenizerBase, 
     """
     teacher = AutoTokenizer.from_pretrained(folder)
     if teacher.get_vocab() != student.get_vocab():
-        raise UserError(
-            f"{where}: expected the student's tokenizer, found another one in {folder}. A teacher scores the student's "
-            "tokens: choose one with the same tokenizer"
-        )
+        raise other_tokenizer(where, folder)
     if not foreign or not isinstance(teacher.chat_template, str):
         return
     for found in differences(student, str(student.chat_template), teacher.chat_template):

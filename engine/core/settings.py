@@ -29,8 +29,8 @@ class ParallelConfig:
     sequence          splits the activations between tensor parallel layers by tokens, over the tensor parallel ranks
     recompute         what is computed again in the backward pass instead of being kept: "full", every layer, or parts
                       of layers by Megatron's names; none by default
-    offload_reference   the weights of a KL term's reference, and of the student while teachers compute, stay in host
-                      memory
+    offload_reference   the weights of a KL term's reference, and of the student while teachers of its own model
+                      compute, stay in host memory
     megatron          fields of Megatron-Core that are passed on
     precision         dtype of weights and activations. Gradients are summed and Adam's weights are kept in float32
                       either way, as are the scores of routers and the statistics of the vocabulary. The default is

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from cascade_rl.engine.models.families.family import family_of
 from cascade_rl.engine.models.head import SCALAR_HEAD
 from cascade_rl.engine.models.hf_config import HfConfig, export_dtype, read_config
 from cascade_rl.engine.models.hf_image import HfImage, TensorSpec, read_checkpoint
-from cascade_rl.engine.models.name_map import NameMap, Shard
+from cascade_rl.engine.models.name_map import Cut, NameMap, Shard
 
 CHAT_TEMPLATE = "chat_template.jinja"  # transformers and vLLM prefer it to the one in tokenizer_config.json
 TOKENIZER_FILES = (
@@ -33,14 +34,18 @@ NAMED_PER_ERROR = 4
 
 
 @torch.no_grad()
-def load_hf(model: RankModel, folder: str | Path) -> None:
+def load_hf(model: RankModel, folder: str | Path, *, vocab_size: int | None = None) -> None:
     """Reads this rank's shards from a Hugging Face model folder; padding rows become zero.
+
+    vocab_size  that of the model, if it has only the first so many ids of the folder's
 
     Raises UserError before anything is loaded if tensors are missing, extra or misshapen; it names them.
     """
     name_map = family_of(hf := read_config(folder)).name_map(hf)
     images = read_checkpoint(folder)
     check_tensors({name: image.shape(name) for name, image in images.items()}, name_map, folder)
+    if vocab_size:
+        name_map = family_of(hf).name_map({**hf, "vocab_size": vocab_size})
     for shard, tensor in _bound_shards(model, name_map):
         if shard.parameter.rule.multiple > 1:
             tensor.zero_()
@@ -128,7 +133,10 @@ def _bound_shards(model: RankModel, name_map: NameMap) -> Iterator[tuple[Shard, 
     Raises UserError if the model is not the one that the map describes.
     """
     tensors = {name: tensor for name, tensor in model.state_dict().items() if torch.is_tensor(tensor)}
-    shards = {shard.name: shard for shard in name_map.shards(place_of_this_rank())}
+    place = place_of_this_rank()
+    if not name_map.experts:  # a teacher without experts, on ranks that are cut for a student with some
+        place = replace(place, expert=Cut())
+    shards = {shard.name: shard for shard in name_map.shards(place)}
     expected = {name: shard.shape for name, shard in shards.items()}
     beside = ("_extra_state", SCALAR_HEAD)
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items() if not name.endswith(beside)}

@@ -77,7 +77,8 @@ def _finalize_without_scaling(model: list, _num_tokens: Tensor | None, **kwargs:
 
 class Trainer:
     """Call `initialize_distributed` first. `token_budget` is the number of tokens of a micro-batch. With `scalar_head`
-    the model is a reward model: its losses and readers get one number per hidden state instead of a vocabulary.
+    the model is a reward model: its losses and readers get one number per hidden state instead of a vocabulary. Without
+    an `optimizer` it only reads: it has no gradients, and no state beside its weights.
 
     Methods that take sequences are collective. Those of rank 0 count; the other ranks may give none.
 
@@ -87,7 +88,7 @@ class Trainer:
         self,
         hf_config: dict,
         parallel: ParallelConfig,
-        optimizer: OptimizerConfig,
+        optimizer: OptimizerConfig | None,
         *,
         total_steps: int,
         token_budget: int,
@@ -96,8 +97,8 @@ class Trainer:
         scalar_head: bool = False,
     ) -> None:
         backend().check_precision(parallel.precision)
-        self.hf_config, self.parallel = hf_config, parallel
-        self.optimizer_config, self.total_steps, self.token_budget = optimizer, total_steps, token_budget
+        self.hf_config, self.parallel, self.router = hf_config, parallel, router
+        self.total_steps, self.token_budget = total_steps, token_budget
         self.replicas = Replicas(_data_rank())
         self.module = build_model(hf_config, parallel, seed=seed, router=router)
         self.chunks = chunks_of(self.module)
@@ -110,13 +111,19 @@ class Trainer:
         self.replay = RouterReplay(self.module, pattern)
         self.expert_tokens = np.zeros((0, 0), np.int64)
         self.balance = Balance(self.module, pattern, self.config.num_moe_experts or 0, backend().device)
-        passed = passed_to(DistributedDataParallelConfig, parallel.megatron)
+        self.ddp: list[Any] = self.chunks
+        if optimizer:
+            self._prepare_to_learn(optimizer)
+
+    def _prepare_to_learn(self, optimizer: OptimizerConfig) -> None:
+        self.optimizer_config = optimizer
+        passed = passed_to(DistributedDataParallelConfig, self.parallel.megatron)
         self.ddp_config = DistributedDataParallelConfig(
             use_distributed_optimizer=True, grad_reduce_in_fp32=True, **passed
         )
         self.ddp = [DistributedDataParallel(chunk.config, self.ddp_config, chunk) for chunk in self.chunks]
         self.optimizer = get_megatron_optimizer(
-            _adamw(optimizer, parallel, self.config.params_dtype), self.ddp, use_gloo_process_groups=False
+            _adamw(optimizer, self.parallel, self.config.params_dtype), self.ddp, use_gloo_process_groups=False
         )
         for chunk in self.chunks:
             chunk.config.finalize_model_grads_func = _finalize_without_scaling

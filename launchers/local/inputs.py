@@ -5,6 +5,8 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+from cascade_rl.distillation.teacher_model import check_teacher
+from cascade_rl.distillation.teacher_vocabulary import check_vocabulary
 from cascade_rl.engine import models
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.models import HfConfig, check_layout, read_config
@@ -30,12 +32,6 @@ from cascade_rl.rl_stages.tasks.row_form import RowForm
 from cascade_rl.rl_stages.tasks.stage_domains import local_readers, prove_rewards
 
 PUBLISHED = Path(models.__file__).parent / "published"
-
-# Keys of config.json that may differ between two checkpoints of the same architecture.
-BESIDE_THE_MODEL = {
-    "_name_or_path", "bos_token_id", "dtype", "eos_token_id", "pad_token_id", "torch_dtype", "transformers_version",
-    "use_cache",
-}  # fmt: skip
 
 
 def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere: bool = False) -> list[str]:
@@ -69,7 +65,7 @@ def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere:
             _check_trained_domains(stage, found)
             _check_heldout_domains(cascade, stage, _domains_of(known, form, stage.heldout, "heldout", 1.0))
         if isinstance(stage, MopdStage):
-            _check_teachers(stage, model_config(cascade))
+            _check_teachers(stage, cascade)
     return overlong_prompts(cascade, known)
 
 
@@ -178,18 +174,15 @@ def _check_trained_domains(stage: OnPolicyStage, found: Set[str]) -> None:
         )
 
 
-def _check_teachers(stage: MopdStage, student: HfConfig) -> None:
+def _check_teachers(stage: MopdStage, cascade: Cascade) -> None:
+    student, layout = model_config(cascade), cascade.layout(stage)
     for domain, teacher in stage.teachers.items():
         if not is_folder(teacher):
             continue
         where = f"{stage.name}.teachers.{domain}"
         if not (Path(teacher) / "config.json").is_file():
             raise UserError(f"{where}: expected a Hugging Face folder with a config.json, found none in '{teacher}'.")
-        config = read_config(teacher)
-        shared = (student.keys() & config.keys()) - BESIDE_THE_MODEL
-        if differing := sorted(key for key in shared if student[key] != config[key]):
-            key = differing[0]
-            raise UserError(
-                f"{where}: expected a model of the student's architecture, found {key} = {config[key]!r} in "
-                f"'{teacher}', {student[key]!r} in the student. Choose a checkpoint of the same model."
-            )
+        sizes = layout.parallel, layout.nproc, layout.rollout.max_model_len
+        check_teacher(where, read_config(teacher), student, *sizes)
+        if own := cascade.base.hf or cascade.base.tokenizer:
+            check_vocabulary(where, Path(teacher), Path(own))

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from cascade_rl.launchers.plan.hardware import Assumed, Gpu
 from cascade_rl.launchers.plan.mend import mends
-from cascade_rl.launchers.plan.model import model_of
+from cascade_rl.launchers.plan.model import model_of, teachers_of
 from cascade_rl.launchers.plan.stage_plan import Setting, StagePlan, plan_stage
 from cascade_rl.rl_stages.config.cascade import Cascade
 
@@ -34,12 +34,14 @@ class Plan:
 
 
 def plan_cascade(cascade: Cascade, gpu: Gpu, assumed: Assumed) -> Plan:
-    """Plans all stages, in the launcher's layouts for this GPU if it has any. Raises UserError for an unknown model."""
+    """Plans all stages, in the launcher's layouts for this GPU if it has any. Raises UserError for an unknown model,
+    or for a teacher that is not here."""
     model = model_of(cascade.base)
     if gpu.name in cascade.layouts:
         cascade = replace(cascade, hardware=gpu.name)
     settings = [
-        Setting(model, stage, cascade.layout(stage), cascade.evaluation, gpu, assumed) for stage in cascade.stages
+        Setting(model, stage, cascade.layout(stage), cascade.evaluation, gpu, assumed, teachers_of(stage, model))
+        for stage in cascade.stages
     ]
     described = f"{model.parameters:,} parameters, {model.file_itemsize} bytes each in its files"
     return Plan(cascade.name, gpu, assumed, described, model.source, tuple(map(_mended, settings)))

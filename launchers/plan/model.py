@@ -1,11 +1,13 @@
-"""The sizes that the plan reads from a config.json, and where it finds that file for a base model."""
+"""The sizes that the plan reads from a config.json, and where it finds that file for a base model and for teachers."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from cascade_rl.distillation.teacher_model import same_model, teacher_config
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models import family_of, read_config
 from cascade_rl.engine.models.flops import SequenceCost, sequence_cost
@@ -14,7 +16,9 @@ from cascade_rl.engine.models.memory import StateBytes, state_bytes
 from cascade_rl.engine.models.name_map import Cut, NameMap, vocabulary
 from cascade_rl.engine.models.places import place_of
 from cascade_rl.engine.refit.vllm_map import WHOLE, WorkerPlace, worker_shards
-from cascade_rl.rl_stages.config.base import BaseModel
+from cascade_rl.rl_stages.config.base import BEST, BaseModel, is_folder
+from cascade_rl.rl_stages.config.mopd_stage import MopdStage
+from cascade_rl.rl_stages.config.stage import Stage
 
 PUBLISHED = Path(__file__).parents[2] / "engine/models/published"
 
@@ -120,3 +124,28 @@ def model_of(base: BaseModel) -> Model:
     if base.published is None or (folder / "config.json").is_file():
         return Model(read_config(folder), str(folder))
     return Model(read_config(PUBLISHED / base.published), f"engine/models/published/{base.published}")
+
+
+def teachers_of(stage: Stage, student: Model) -> Mapping[str, Model]:
+    """Each teacher of the stage by its name; each "best" may be another one, and has the name of its domain behind it.
+    A teacher of the student's model is `student` itself.
+
+    Raises UserError if a folder has no config.json, or a model that cannot teach the student.
+    """
+    if not isinstance(stage, MopdStage):
+        return {}
+    return {
+        teacher_name(domain, name): _teacher(f"{stage.name}.teachers.{domain}", name, student)
+        for domain, name in stage.teachers.items()
+    }
+
+
+def teacher_name(domain: str, name: str) -> str:
+    return f"{name} in {domain}" if name == BEST else name
+
+
+def _teacher(where: str, name: str, student: Model) -> Model:
+    if not is_folder(name):
+        return student
+    config = teacher_config(where, read_config(name), student.hf)
+    return student if same_model(config, student.hf) else Model(config, name)

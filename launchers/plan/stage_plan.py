@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+from cascade_rl.distillation.teacher_model import check_teacher
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.precisions import check_gpu_precision
 from cascade_rl.engine.models import check_layout
@@ -13,7 +14,7 @@ from cascade_rl.engine.rollout.engine_layout import check_cards, check_cut
 from cascade_rl.launchers.plan.engine_memory import EngineWorker
 from cascade_rl.launchers.plan.hardware import Assumed, Gpu
 from cascade_rl.launchers.plan.judge_memory import judge_host_bytes, judge_memory
-from cascade_rl.launchers.plan.model import Model
+from cascade_rl.launchers.plan.model import Model, teacher_name
 from cascade_rl.launchers.plan.step_time import (
     EngineTime,
     forward_seconds,
@@ -23,7 +24,7 @@ from cascade_rl.launchers.plan.step_time import (
     refit_seconds,
 )
 from cascade_rl.launchers.plan.storage import checkpoint_host_bytes, disk_bytes, sample_host_bytes
-from cascade_rl.launchers.plan.trainer_memory import Terms, TrainerRank, has_copy
+from cascade_rl.launchers.plan.trainer_memory import Terms, TrainerRank, has_copy, states_per_token
 from cascade_rl.launchers.plan.workload import Workload, workload_of
 from cascade_rl.rl_stages.config.base import Evaluation
 from cascade_rl.rl_stages.config.cascade import Layout
@@ -33,7 +34,7 @@ from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 
 @dataclass(frozen=True)
 class Setting:
-    """A stage with everything that determines its plan."""
+    """A stage with everything that determines its plan. `teachers` are those that it has, by name."""
 
     model: Model
     stage: Stage
@@ -41,6 +42,7 @@ class Setting:
     evaluation: Evaluation
     gpu: Gpu
     assumed: Assumed
+    teachers: Mapping[str, Model] = field(default_factory=dict)
 
     @property
     def work(self) -> Workload:
@@ -58,6 +60,10 @@ class Setting:
     def has_engines(self) -> bool:
         """Whether engines run, for sampling or evaluation."""
         return self.stage.trains_policy and bool(self.evaluation.domains)
+
+    @property
+    def states(self) -> int:
+        return states_per_token(self.stage, self.teachers.values())
 
     @property
     def worker(self) -> EngineWorker:
@@ -154,6 +160,7 @@ def problems(setting: Setting) -> Iterator[str]:
     checks: list[Callable[[], object]] = [partial(check_gpu_precision, layout.parallel.precision)]
     if not divides(setting.model.hf, setting.model.name_map, layout.parallel, layout.nproc):
         checks.append(partial(check_layout, setting.model.hf, layout.parallel, layout.nproc))
+    checks += [partial(_check_teacher, setting, *teacher) for teacher in setting.teachers.items()]
     if setting.has_engines:
         checks += [setting.worker.weights, partial(check_cards, rollout), partial(check_cut, setting.model.hf, rollout)]
     for check in checks:
@@ -177,6 +184,13 @@ def problems(setting: Setting) -> Iterator[str]:
             )
 
 
+def _check_teacher(setting: Setting, name: str, teacher: Model) -> None:
+    if teacher is not setting.model:
+        layout = setting.layout
+        sizes = layout.parallel, layout.nproc, layout.rollout.max_model_len
+        check_teacher(f"{setting.stage.name}.teachers, {name}", teacher.hf, setting.model.hf, *sizes)
+
+
 def _places(engines: int, tensor: int, nodes: int, gpus: int) -> Iterator[str]:
     if engines % nodes:
         yield f"rollout.engines: expected a multiple of the {nodes} nodes, found {engines}"
@@ -195,9 +209,8 @@ def memory(setting: Setting) -> dict[str, Terms]:
 
 
 def _memory_of(setting: Setting, rank: int) -> dict[str, Terms]:
-    trainer = TrainerRank(
-        setting.model, setting.stage, setting.layout, setting.work, rank, setting.gpu.kernel_config, setting.assumed
-    )
+    models, settings = setting.teachers.values(), (setting.gpu.kernel_config, setting.assumed)
+    trainer = TrainerRank(setting.model, setting.stage, setting.layout, setting.work, rank, *settings, models)
     held, kept = trainer.resident(), trainer.kept()
     asleep: Terms = setting.worker.asleep() if setting.has_engines else {}
     awake: Terms = setting.worker.awake() if setting.has_engines else {}
@@ -208,8 +221,10 @@ def _memory_of(setting: Setting, rank: int) -> dict[str, Terms]:
         phases["engine"] = {**held, **kept, **awake, **judge}
     if setting.samples or not setting.stage.trains_policy:
         phases["log-prob"] = reading
-    if has_copy(setting.stage):
-        phases["teachers" if isinstance(setting.stage, MopdStage) else "reference"] = reading
+    if setting.teachers:
+        phases["teachers"] = {**held, **trainer.teaching(), **asleep, **judge_asleep}
+    elif has_copy(setting.stage, setting.model, ()):
+        phases["reference"] = reading
     phases["train"] = {**held, **trainer.training(), **asleep, **judge_asleep}
     if setting.has_engines:
         phases["refit"] = {**held, **kept, **trainer.refit(), **awake, **setting.worker.refit(), **judge_asleep}
@@ -223,25 +238,30 @@ def _timed(setting: Setting) -> Iterator[Phase]:
     if verification := _sandbox_core_seconds(setting):
         yield Phase("verify", {}, verification / (setting.gpu.cores_per_node * setting.nodes))
     if setting.samples:
-        yield Phase("control", {}, hand_out_seconds(setting.model, setting.layout, setting.work, setting.assumed))
+        yield Phase("control", {}, _hand_out(setting))
 
 
 def _seconds(setting: Setting) -> dict[str, float]:
     model, stage, layout, work = setting.model, setting.stage, setting.layout, setting.work
-    forward = forward_seconds(model, stage, layout, work, setting.gpu, setting.assumed)
+    forward = _forward(setting, model)
     seconds = {"log-prob": forward, "reference": forward, "train": passes(layout.parallel) * forward}
     if setting.samples:
         seconds["engine"] = _engines(setting).generation(work.drawn, work.prompt, work.answer, work.longest_answer)
         seconds["refit"] = refit_seconds(model, layout.rollout, setting.gpu, setting.assumed)
     if isinstance(stage, MopdStage):
-        seconds["teachers"] = forward + _teachers(stage) * reading_seconds(model, setting.assumed)
+        teachers = [setting.teachers[teacher_name(*teacher)] for teacher in stage.teachers.items()]
+        forward = sum(_forward(setting, teacher) for teacher in teachers) / len(teachers)
+        reading = sum(reading_seconds(teacher, setting.assumed) for teacher in setting.teachers.values())
+        seconds["teachers"] = forward + reading
     return seconds
 
 
-def _teachers(stage: MopdStage) -> int:
-    """An upper bound on the number of teachers: each "best" may be a different one."""
-    names = list(stage.teachers.values())
-    return len(set(names) - {"best"}) + names.count("best")
+def _forward(setting: Setting, model: Model) -> float:
+    return forward_seconds(model, setting.stage, setting.layout, setting.work, setting.gpu, setting.assumed)
+
+
+def _hand_out(setting: Setting) -> float:
+    return hand_out_seconds(setting.model, setting.layout, setting.work, setting.assumed, setting.states)
 
 
 def _engines(setting: Setting) -> EngineTime:
@@ -278,9 +298,10 @@ def _evaluation(setting: Setting) -> float:
 
 def _host_bytes(setting: Setting) -> float:
     model, layout, gpus = setting.model, setting.layout, min(setting.layout.nproc, setting.gpu.gpus_per_node)
-    samples = sample_host_bytes(model, setting.stage, layout, setting.work, gpus)
+    samples = sample_host_bytes(model, setting.stage, layout, setting.work, gpus, setting.states)
     checkpoint = checkpoint_host_bytes(model.state(0, layout.nproc, layout.parallel))
-    return samples + gpus * checkpoint + judge_host_bytes(setting.stage, setting.worker, gpus)
+    teachers = sum(teacher.state(0, layout.nproc, layout.parallel).weights for teacher in setting.teachers.values())
+    return samples + gpus * (checkpoint + teachers) + judge_host_bytes(setting.stage, setting.worker, gpus)
 
 
 def _sandbox_core_seconds(setting: Setting) -> float:

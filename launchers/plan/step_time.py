@@ -9,7 +9,8 @@ log-prob    forward FLOPs / (trainer GPUs x peak x share of training) x bubble; 
             four times if it recomputes layers
 bubble      1 + (pipeline - 1) / (micro-batches x virtual_pipeline)
 refit       bytes of a worker / network rate: every worker gets its weights from other nodes
-teacher     like log-prob, plus the time to read each teacher's weights
+teacher     like log-prob, of the teacher's FLOPs, each domain's share of the sequences the same; plus the time to read
+            each teacher's weights
 control     bytes of the samples of a step x seconds per byte in which they come from rank 0 to their replicas
 """
 
@@ -109,9 +110,9 @@ def refit_seconds(model: Model, rollout: RolloutConfig, gpu: Gpu, assumed: Assum
     return EngineWorker(model, rollout, assumed).weights() / (gpu.network_gb_s * 1e9)
 
 
-def hand_out_seconds(model: Model, layout: Layout, work: Workload, assumed: Assumed) -> float:
+def hand_out_seconds(model: Model, layout: Layout, work: Workload, assumed: Assumed, states: int) -> float:
     """Seconds in which the samples of a step, at mean lengths, come from rank 0 to their replicas."""
-    return work.tokens * sample_bytes(model, layout) / 1e9 * assumed.hand_out_s_per_gb
+    return work.tokens * sample_bytes(model, layout, states) / 1e9 * assumed.hand_out_s_per_gb
 
 
 def reading_seconds(model: Model, assumed: Assumed) -> float:

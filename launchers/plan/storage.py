@@ -34,22 +34,22 @@ def step_file_bytes(stage: Stage, work: Workload) -> float:
     return work.sequences * (work.prompt * ID + work.answer * answer)
 
 
-def sample_host_bytes(model: Model, stage: Stage, layout: Layout, work: Workload, ranks: int) -> float:
+def sample_host_bytes(model: Model, stage: Stage, layout: Layout, work: Workload, ranks: int, states: int) -> float:
     """Bytes of host memory of rank 0's node, with `ranks` ranks, if every answer has the maximum length: all samples of
     a step on rank 0, those of its replica on each other rank, and the micro-batches of its replica on each."""
     if not isinstance(stage, OnPolicyStage):
         return 0
     cut = layout.parallel
     replicas = layout.nproc // (cut.tensor * cut.pipeline * cut.context)
-    sample, batch = sample_bytes(model, layout), batch_bytes(model, stage, layout)
+    sample, batch = sample_bytes(model, layout, states), batch_bytes(model, stage, layout, states)
     return work.most_tokens * (sample + ((ranks - 1) * sample + ranks * batch) / replicas)
 
 
-def sample_bytes(model: Model, layout: Layout) -> int:
-    """Bytes of a token of a sample in memory: ids of rollout and sequence, log-probs of sampler and trainer, mask, and
-    its experts."""
+def sample_bytes(model: Model, layout: Layout, states: int = 0) -> int:
+    """Bytes of a token of a sample in memory: ids of rollout and sequence, log-probs of sampler and trainer, mask, its
+    experts, and so many float32 of a teacher's `states`."""
     replayed = model.routes if layout.rollout.replay_routes else 0
-    return 2 * 8 + 2 * 4 + 1 + replayed * routes_dtype(model.experts - 1).itemsize
+    return 2 * 8 + 2 * 4 + 1 + 4 * states + replayed * routes_dtype(model.experts - 1).itemsize
 
 
 def checkpoint_host_bytes(state: StateBytes) -> int:

@@ -1,8 +1,9 @@
 """What a trainer rank holds on its GPU: throughout the stage, and during a pass over micro-batches."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
+from cascade_rl.distillation.teacher_model import teacher_layout
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models.memory import StateBytes
 from cascade_rl.engine.models.name_map import Place
@@ -27,7 +28,10 @@ ROUNDS_IN_FLIGHT = 2  # rounds of a refit (engine/refit/transport.py)
 
 @dataclass(frozen=True)
 class TrainerRank:
-    """One rank of a stage. All ranks of a pipeline stage hold equally much."""
+    """One rank of a stage. All ranks of a pipeline stage hold equally much.
+
+    teachers  those of the stage; one of the student's model is `model` itself
+    """
 
     model: Model
     stage: Stage
@@ -36,6 +40,7 @@ class TrainerRank:
     rank: int
     kernels: Config
     assumed: Assumed
+    teachers: Collection[Model] = ()
 
     @property
     def parallel(self) -> ParallelConfig:
@@ -59,12 +64,17 @@ class TrainerRank:
         return self.model.state(self.rank, self.layout.nproc, self.parallel)
 
     def resident(self) -> Terms:
-        """Held from the start of the stage to its end. `copy` holds the weights of the reference or of a teacher."""
+        """Held from the start of the stage to its end. `copy` holds the weights of the reference or of a teacher,
+        `heads` those of all teachers of an exact divergence."""
         state = self._state
         process = GIB * (self.assumed.context_gib + self.assumed.communicators_gib)
         held = {"weights": state.weights, "gradients": state.gradients, "optimizer": state.optimizer}
-        copy = has_copy(self.stage) and not self.parallel.offload_reference
-        return {**held, "copy": state.weights if copy else 0, "process": process}
+        copy = has_copy(self.stage, self.model, self.teachers) and not self.parallel.offload_reference
+        return {**held, "copy": state.weights if copy else 0, "heads": self._heads(), "process": process}
+
+    def teaching(self) -> Terms:
+        """What the teacher that needs most adds to `resident` while it computes (distillation/seats.py)."""
+        return max(map(self._teaching, self.teachers), key=lambda terms: sum(terms.values()))
 
     def training(self) -> Terms:
         """The peak, right after the last forward pass, when the schedule holds the most micro-batches."""
@@ -73,7 +83,7 @@ class TrainerRank:
             "activations": kept * self.tokens,
             "head": self._head(training=True),
             "backward": self._largest_layer() * self.tokens,  # gradients of the tensors that one layer kept
-            "batch": batch_bytes(self.model, self.stage, self.layout) * self.tokens * self._passes_in_flight(),
+            "batch": self._batch_bytes() * self.tokens * self._passes_in_flight(),
         }
         return self._with_fragments(terms)
 
@@ -82,7 +92,7 @@ class TrainerRank:
         terms = {
             "activations": (self._largest_layer() + self._ends()) * self.tokens,
             "head": self._head(training=False),
-            "batch": batch_bytes(self.model, self.stage, self.layout) * self.tokens,
+            "batch": self._batch_bytes() * self.tokens,
         }
         return self._with_fragments(terms)
 
@@ -92,6 +102,22 @@ class TrainerRank:
 
     def refit(self) -> Terms:
         return {"buckets": ROUNDS_IN_FLIGHT * BUCKET_BYTES}
+
+    def _teaching(self, teacher: Model) -> Terms:
+        if teacher is self.model:
+            return self.reading()
+        layout = replace(self.layout, parallel=teacher_layout(teacher.hf, self.parallel))
+        other = replace(self, model=teacher, layout=layout)
+        return {"teacher": other._state.weights, **other.reading()}
+
+    def _heads(self) -> float:
+        if not self.is_last or not states_per_token(self.stage, self.teachers):
+            return 0
+        columns = self.model.vocabulary / self.parallel.tensor
+        return trained_itemsize(self.parallel) * columns * sum(teacher.hidden for teacher in self.teachers)
+
+    def _batch_bytes(self) -> int:
+        return batch_bytes(self.model, self.stage, self.layout, states_per_token(self.stage, self.teachers))
 
     def _with_fragments(self, terms: Terms) -> Terms:
         return {**terms, "fragments": self.assumed.fragmentation * sum(terms.values())}
@@ -145,17 +171,23 @@ class TrainerRank:
         return exponentials + slab + gradients + operands + chosen
 
 
-def has_copy(stage: Stage) -> bool:
-    """Whether the stage keeps a second set of weights (engine/train/reference.py)."""
-    return isinstance(stage, MopdStage) or (isinstance(stage, GrpoStage) and stage.kl_coefficient > 0)
+def has_copy(stage: Stage, model: Model, teachers: Collection[Model]) -> bool:
+    """Whether the stage keeps a second set of weights of `model` (engine/train/reference.py)."""
+    return any(teacher is model for teacher in teachers) or (isinstance(stage, GrpoStage) and stage.kl_coefficient > 0)
 
 
-def batch_bytes(model: Model, stage: Stage, layout: Layout) -> int:
+def states_per_token(stage: Stage, teachers: Collection[Model]) -> int:
+    """Float32 of a teacher's hidden state that ride with each token: as many as the widest teacher has."""
+    exact = isinstance(stage, MopdStage) and stage.objective == "exact"
+    return max((teacher.hidden for teacher in teachers), default=0) if exact else 0
+
+
+def batch_bytes(model: Model, stage: Stage, layout: Layout, states: int = 0) -> int:
     """Bytes per token of a micro-batch (engine/train/packing.py): ids, positions, targets, mask, temperature, values,
-    routes, kept ids."""
+    routes, kept ids, and so many numbers of a teacher's `states`."""
     replayed = isinstance(stage, OnPolicyStage) and layout.rollout.replay_routes
     ids = 3 + top_k(stage) + (model.routes if replayed else 0)
-    return INT64 * ids + 1 + 4 + 4 * values_per_token(stage)
+    return INT64 * ids + 1 + 4 + 4 * (values_per_token(stage) + states)
 
 
 def top_k(stage: Stage) -> int:

@@ -26,8 +26,8 @@ class MopdStage(OnPolicyStage):
     default is that of the text, which comes with a warm-up.
 
     teachers   domain -> one of: the name of an earlier stage, whose export is the teacher; "best", the earlier stage
-               with the best held-out score in that domain; a Hugging Face folder, written with a "/". Each domain of
-               the data needs a teacher with the student's architecture and tokenizer
+               with the best held-out score in that domain; a Hugging Face folder, written with a "/", of any model
+               with the student's tokenizer (docs/distillation.md). Each domain of the data needs one
     importance_low, importance_high   for objective "sampled": tokens with a ratio outside this range are dropped
     objective  "sampled": the teacher's log-prob of the sampled token, as in the paper (equations 2 to 4). "topk": the
                divergence over the teacher's `topk` likeliest tokens, with one bucket for all others. "exact": the

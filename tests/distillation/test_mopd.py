@@ -173,11 +173,15 @@ def test_reverse_kl_is_told_by_domain() -> None:
 # On the real trainer.
 
 
-def make_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A student and two teachers, random weights of one architecture."""
+WIDER = {"hidden_size": 96, "num_hidden_layers": 3, "vocab_size": tiny.VOCABULARY + 10, "tie_word_embeddings": False}
+
+
+def make_models(tmp_path_factory: pytest.TempPathFactory, *, other: bool = False) -> dict[str, Path]:
+    """A student and two teachers, random weights of one architecture. With `other`, the maths teacher is of another
+    one: wider, dense, with more rows of padding behind the vocabulary."""
     folders = {name: tmp_path_factory.mktemp(name) for name in ("student", "math", "code")}
-    for seed, folder in enumerate(folders.values()):
-        tiny.save(tiny.nemotron_h(), folder)
+    for seed, (name, folder) in enumerate(folders.items()):
+        tiny.save(tiny.qwen3(**WIDER) if other and name == "math" else tiny.nemotron_h(), folder)
         noise, file = torch.Generator().manual_seed(seed), folder / "model.safetensors"
         off = {name: w + 0.05 * torch.randn(w.shape, generator=noise) for name, w in load_file(file).items()}
         save_file(off, file, metadata={"format": "pt"})

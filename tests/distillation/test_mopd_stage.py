@@ -8,15 +8,29 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cascade_rl.distillation.teacher_model import same_model, teacher_config
+from cascade_rl.distillation.teacher_vocabulary import check_vocabulary
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.engine.models import family_of
 from cascade_rl.launchers.local.inputs import check_inputs
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.text import from_plain, override, to_yaml
+from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
 from cascade_rl.rl_stages.evaluation import heldout_tasks
 from cascade_rl.rl_stages.run.run_folder import RunFolder
+from tests.engine.models import tiny
 from tests.rl_stages.tiny_cascade import ANSWER, CASCADE, NEMOTRON_H_SMALLEST, NUCLEUS
 
+LLAMA = json.loads(tiny.llama(architectures=["LlamaForCausalLM"]).to_json_string(use_diff=False))
+UNEVEN = (1, len(family_of(NEMOTRON_H_SMALLEST).pattern(NEMOTRON_H_SMALLEST)) - 1)
+ODD_TEACHERS = {
+    "few_ids": {"vocab_size": 500},
+    "short": {"max_position_embeddings": 64},
+    "odd": LLAMA | {"vocab_size": 512, "max_position_embeddings": 512},
+    "unknown": {"architectures": ["Gemma3ForCausalLM"]},
+}
 TEACHERS = {"instruction_following": "if_rl", "math": "sft"}
 DATA = ("generate:instruction_following", "generate:math")
 
@@ -103,27 +117,48 @@ def test_a_teacher_of_another_type_is_told() -> None:
         ),
         (TEACHERS, DATA[1:], "mopd.data: expected tasks of instruction_following, found only math."),
         ({"math": "./gone"}, DATA[1:], "mopd.teachers.math: expected a Hugging Face folder with a config.json, found"),
-        ({"math": "./wide"}, DATA[1:], "found hidden_size = 96 in './wide', 64 in the student. Choose a checkpoint"),
+        ({"math": "./few_ids"}, DATA[1:], "mopd.teachers.math: expected a teacher with all 512 ids of the student"),
+        ({"math": "./short"}, DATA[1:], "expected a teacher of at least rollout.max_model_len = 128 tokens, found one"),
+        ({"math": "./odd"}, DATA[1:], "that the student's layout divides. Found: pipeline_layers must be 2 numbers"),
+        ({"math": "./unknown"}, DATA[1:], "expected an architecture among NemotronHForCausalLM"),
     ],
 )
 def test_a_wrong_teacher_is_told_before_the_run(
     teachers: dict[str, str], data: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "wide").mkdir()
-    (tmp_path / "wide/config.json").write_text(json.dumps(NEMOTRON_H_SMALLEST | {"hidden_size": 96}))
+    for name, changes in ODD_TEACHERS.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(NEMOTRON_H_SMALLEST | changes))
+    wrong = cascade(teachers, data=data)
+    if "./odd" in teachers.values():
+        wrong = replace(wrong, nproc=2, parallel=ParallelConfig(pipeline=2, pipeline_layers=UNEVEN))
     with pytest.raises(UserError) as error:
-        check_inputs(cascade(teachers, data=data))
+        check_inputs(wrong)
     assert message in str(error.value)
 
 
-def test_what_two_checkpoints_of_one_model_differ_in_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bf16").mkdir()
-    (tmp_path / "bf16/config.json").write_text(json.dumps(NEMOTRON_H_SMALLEST | {"torch_dtype": "bfloat16"}))
-    check_inputs(cascade({"math": "./bf16"}, data=DATA[1:]))
+def test_a_teacher_of_another_tokenizer_is_told_before_the_run(tmp_path: Path) -> None:
+    """Where both have files to compare. Tokens that only the one has are padding of the other, or unused."""
+    for name, words in {"student": "one two", "same": "one two", "other": "three four"}.items():
+        train_tokenizer([[{"role": "user", "content": words}]]).save_pretrained(tmp_path / name)
+    check_vocabulary("mopd.teachers.math", tmp_path / "same", tmp_path / "student")
+    check_vocabulary("mopd.teachers.math", tmp_path / "without", tmp_path / "student")
+    with pytest.raises(UserError, match=r"mopd\.teachers\.math: expected the student's tokenizer, found another one"):
+        check_vocabulary("mopd.teachers.math", tmp_path / "other", tmp_path / "student")
+
+
+def test_a_checkpoint_of_the_students_model_is_known_however_its_keys_are_spelt(tmp_path: Path) -> None:
+    same = dict(NEMOTRON_H_SMALLEST, torch_dtype="bfloat16", eos_token_id=7)
+    assert same_model(NEMOTRON_H_SMALLEST, same)
+    assert not same_model(NEMOTRON_H_SMALLEST, NEMOTRON_H_SMALLEST | {"hidden_size": 96})
+    wide = {**LLAMA, "vocab_size": LLAMA["vocab_size"] + 64}
+    assert same_model(LLAMA, teacher_config("", wide, LLAMA))
+    stretched = {**LLAMA, "rope_parameters": {**LLAMA["rope_parameters"], "factor": 8.0}}
+    assert not same_model(LLAMA, stretched)
+    older = {key: value for key, value in LLAMA.items() if key != "rope_parameters"}
+    older |= {"rope_theta": 100.0, "rope_scaling": LLAMA["rope_parameters"]}
+    assert same_model(LLAMA, older)
 
 
 def test_a_teacher_is_the_export_of_its_stage_or_a_folder(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""Divergences of the top k and of the whole vocabulary against float64 sums over transformers' logits, in each layout;
-and the teachers' pool: one checkpoint, one teacher, which is probed whenever it wakes."""
+"""Each objective against float64 sums over transformers' logits, in each layout, with one teacher of the student's
+architecture and one of another. And the teachers' pool: one checkpoint, one teacher, probed whenever it wakes."""
 
 import shutil
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from cascade_rl.distillation import teachers as pool
 from cascade_rl.distillation.mopd import with_teacher
 from cascade_rl.distillation.objectives import ExactLoss, SampledLoss, TopkLoss, top_ids
+from cascade_rl.distillation.seats import StudentsSeat
 from cascade_rl.distillation.teachers import TeacherChanged, Teachers
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.errors import UserError
@@ -25,6 +26,7 @@ from cascade_rl.engine.models.head import Head
 from cascade_rl.engine.train.packing import MicroBatch, pack
 from cascade_rl.engine.train.trainer import read_logprob
 from tests.distillation.test_mopd import DOMAINS, free, make_models, sequences, trainer
+from tests.engine.models import tiny
 from tests.gloo import run_ranks
 
 K, HEAT = 6, 0.8
@@ -33,7 +35,7 @@ NAMES = ("loss", "grad_norm")
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return make_models(tmp_path_factory)
+    return make_models(tmp_path_factory, other=True)
 
 
 def batch() -> list[TrainSequence]:
@@ -42,6 +44,7 @@ def batch() -> list[TrainSequence]:
 
 def losses(teachers: Teachers) -> dict[str, SampledLoss | TopkLoss | ExactLoss]:
     return {
+        "sampled loss": SampledLoss(),
         "topk reverse_kl": TopkLoss(K, "reverse"),
         "topk forward_kl": TopkLoss(K, "forward"),
         "exact reverse_kl": ExactLoss(teachers.heads, "reverse"),
@@ -71,8 +74,8 @@ def one_process(models: dict[str, Path]) -> dict[str, dict[str, float]]:
 
 
 def log_softmax(model: torch.nn.Module, sequence: TrainSequence) -> Tensor:
-    """float64 [n - 1, vocabulary]."""
-    logits = model(torch.from_numpy(sequence.token_ids[None, :-1])).logits[0]
+    """float64 [n - 1, the student's vocabulary]."""
+    logits = model(torch.from_numpy(sequence.token_ids[None, :-1])).logits[0, :, : tiny.VOCABULARY]
     return (logits.double() / HEAT).log_softmax(-1)
 
 
@@ -102,18 +105,28 @@ DIVERGENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+def sampled(student: Tensor, teacher: Tensor, sequence: TrainSequence) -> Tensor:
+    """Equations 2 to 4 of the sampled tokens, without the sum."""
+    tokens = torch.from_numpy(sequence.token_ids[1:, None])
+    own, theirs = (x.gather(1, tokens)[:, 0] for x in (student, teacher))
+    ratio = (own.detach() - torch.from_numpy(sequence.per_token["rollout_logprob"])).exp()
+    weight = ratio.where((ratio >= 0.5) & (ratio <= 2), 0)
+    return -weight * (theirs - own.detach()) * own
+
+
 def oracle(models: dict[str, Path]) -> dict[str, tuple[float, float]]:
     """Loss and gradient norm of transformers' model in float64."""
     load = partial(AutoModelForCausalLM.from_pretrained, experts_implementation="eager")
     loaded = {name: load(folder).double() for name, folder in models.items()}
     found = {}
-    for name, divergence in DIVERGENCES.items():
+    for name in (*DIVERGENCES, "sampled loss"):
         loaded["student"].zero_grad()
         means = []
         for sequence, domain in zip(batch(), DOMAINS, strict=True):
             with torch.no_grad():
                 teacher = log_softmax(loaded[domain], sequence)
-            values = divergence(log_softmax(loaded["student"], sequence), teacher)
+            student = log_softmax(loaded["student"], sequence)
+            values = DIVERGENCES[name](student, teacher) if name in DIVERGENCES else sampled(student, teacher, sequence)
             means.append(values[torch.from_numpy(sequence.loss_mask)].mean())
         loss = torch.stack(means).mean()
         loss.backward()
@@ -136,12 +149,12 @@ def test_loss_and_gradient_are_those_of_transformers_logits_in_float64(
 @pytest.mark.parametrize(
     ("parallel", "token_budget"),
     [
-        (ParallelConfig(), 16),
+        (ParallelConfig(expert=2), 16),
         (ParallelConfig(tensor=2, sequence=True), 64),
         (ParallelConfig(context=2), 64),
         (ParallelConfig(pipeline=2), 16),
     ],
-    ids=["data 2", "tensor 2", "context 2", "pipeline 2"],
+    ids=["data 2, expert 2", "tensor 2", "context 2", "pipeline 2"],
 )
 def test_every_layout_gives_the_answer_of_one_process(
     models: dict[str, Path], one_process: dict[str, dict[str, float]], parallel: ParallelConfig, token_budget: int
@@ -211,20 +224,21 @@ def same_and_changed(models: dict[str, Path], folder: Path, monkeypatch: pytest.
     before = policy.log_probs(batch())
     loads: list[Path] = []
     load = pool.load_hf
-    monkeypatch.setattr(pool, "load_hf", lambda module, path: (loads.append(path), load(module, path)))
-    copy = shutil.copytree(models["math"], folder / "copy")
+    monkeypatch.setattr(pool, "load_hf", lambda module, path, **more: (loads.append(path), load(module, path, **more)))
+    copy = shutil.copytree(models["code"], folder / "copy")
     shutil.copytree(models["code"], folder / "code")
-    same = Teachers(policy, {"math": models["math"], "code": copy})
+    same = Teachers(policy, {"math": models["code"], "code": copy})
     told = [same.read(batch(), DOMAINS, read_logprob) for _ in range(2)]
     assert (len(same.teachers), len(loads)) == (1, 1)
     assert all((t["teacher"] == 0).all() for t in told[0])
 
     errors = []
-    same.weights.tensors[0] += 1e-3  # in memory, while it sleeps
+    assert isinstance(same.seats[0], StudentsSeat)
+    same.seats[0].weights.tensors[0] += 1e-3  # in memory, while it sleeps
     with pytest.raises(TeacherChanged) as error:
         same.read(batch(), DOMAINS, read_logprob)
     errors.append(str(error.value))
-    two = Teachers(policy, {"math": models["math"], "code": folder / "code"})
+    two = Teachers(policy, {"math": models["student"], "code": folder / "code"})
     assert len(two.teachers) == 2
     two.read(batch(), DOMAINS, read_logprob)
     loads.clear()

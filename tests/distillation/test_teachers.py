@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ STEPS, ENOUGH = 3, 1 << 40
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return make_models(tmp_path_factory)
+    return make_models(tmp_path_factory, other=True)
 
 
 def taught(models: dict[str, Path], parallel: ParallelConfig, budgets: list[int]) -> tuple[bool, list[str], list, list]:
@@ -32,7 +33,12 @@ def taught(models: dict[str, Path], parallel: ParallelConfig, budgets: list[int]
     initialize_distributed(parallel, seed=1)
     policy = trainer(models["student"], parallel, 64)
     loads, load = list[str](), pool.load_hf
-    pool.load_hf = lambda module, path: (loads.append(path.name.rstrip("0123456789")), load(module, path))  # type: ignore[assignment]
+
+    def recorded(module: Any, path: Path, **more: Any) -> None:
+        loads.append(path.name.rstrip("0123456789"))
+        load(module, path, **more)
+
+    pool.load_hf = recorded  # type: ignore[assignment]
     folders = {"math": models["math"], "code": models["code"]}
     teachers = Teachers(policy, folders, memory_bytes=budgets[int(os.environ["RANK"])])
     told, student, given = [], [policy.log_probs(sequences())], free(sequences()) if is_rank0() else []
@@ -99,7 +105,7 @@ def ahead(models: dict[str, Path]) -> list[str]:
     )
     teachers._ahead.start = lambda path: told.append(f"ahead {path}")  # type: ignore[method-assign]
     load = pool.load_hf
-    pool.load_hf = lambda module, path: (told.append(f"load {path}"), load(module, path))  # type: ignore[assignment]
+    pool.load_hf = lambda module, path, **more: (told.append(f"load {path}"), load(module, path, **more))  # type: ignore[assignment]
     for _ in range(2):
         teachers.prefetch()
         teachers.read(free(sequences()), DOMAINS, read_logprob)

@@ -81,6 +81,12 @@ def the_student_comes_nearer(teacher: StageFolder, student: StageFolder) -> None
     assert student.parent is None
 
 
+def the_student_learns_from_a_bigger_teacher(student: StageFolder) -> None:
+    reverse_kl = column(student, "reverse_kl")
+    assert reverse_kl[-1] < 0.5 * reverse_kl[0]
+    assert student.scores()["after"].keys() == {"python:right:right"}
+
+
 def episodes_have_turns(sft: StageFolder, rl: StageFolder) -> None:
     assert sft.done
     assert {row["domain"] for row in samples(rl)} == {SHELVES}
@@ -113,6 +119,7 @@ LONG = [
         {"teacher": SFT, "student": "steps=2 prompts_per_step=2", "evaluation": "prompts_per_domain=2"},
         the_student_comes_nearer,
     ),
+    Example("bigger_teacher", {"student": "steps=12"}, the_student_learns_from_a_bigger_teacher),
     Example("tools", {"sft": SFT, "rl": RL, "evaluation": "prompts_per_domain=2"}, episodes_have_turns),
     Example("chat_template", {"sft": SFT}, the_export_has_the_template),
     Example("data_forms", {"sft": f"{SFT} data=saved"}, it_learned),
@@ -124,6 +131,9 @@ def test_an_example_runs(example: Example, tmp_path: Path) -> None:
     folder = EXAMPLES / example.name
     if (prepare := folder / "prepare.py").exists():
         subprocess.run([sys.executable, prepare, "saved"], cwd=tmp_path, check=True, capture_output=True)
+    if (teacher := folder / "teacher.py").exists():
+        code, _, err = Launched(tmp_path, teacher, "sft.steps=30").finish()
+        assert code == 0, err
     settings = [f"{key}.{setting}" for key, many in example.settings.items() for setting in many.split()]
     code, _, err = Launched(tmp_path, folder / "launcher.py", *settings).finish()
     assert code == 0, err
