@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.evaluate import sampler
-from cascade_rl.launchers.evaluate.benchmark import MODES, Benchmark, read_suite
-from cascade_rl.launchers.evaluate.kept_answers import Kept, KeptAnswers, Source
-from cascade_rl.launchers.evaluate.results import Group, plain, results, show
+from cascade_rl.launchers.evaluate.kept_answers import Kept, KeptAnswers
+from cascade_rl.launchers.evaluate.tables import show
 from cascade_rl.launchers.evaluate.test_time.methods import METHODS, Method
+from cascade_rl.rl_stages.benchmarks.benchmark import MODES, THINKING, Benchmark
+from cascade_rl.rl_stages.benchmarks.results import Group, Source, plain, results
+from cascade_rl.rl_stages.benchmarks.suite import Asked, read_suite
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.run.durable_file import write_json
 from cascade_rl.rl_stages.tasks.load_tasks import read_tasks
@@ -30,7 +32,6 @@ from cascade_rl.rl_stages.tasks.row_form import RowForm
 if TYPE_CHECKING:
     from cascade_rl.launchers.evaluate.test_time.play import Played
 
-THINKING = {"template": None, "on": True, "off": False}
 Missing = dict[str, tuple[Source, Task]]
 Known = tuple[str, Sequence[Kept], str]
 """Of a task: its id, its answers, and why one has no score."""
@@ -82,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _settings(benchmark: Benchmark) -> dict[str, Any]:
     """What the answers depend on, besides model and tasks."""
-    method = {"method": benchmark.method.told} if benchmark.method else {}
+    method = {"method": Method.parse(benchmark.method).told} if benchmark.method else {}
     return benchmark.sampled._asdict() | method
 
 
@@ -90,12 +91,12 @@ def _benchmarks(options: argparse.Namespace) -> list[Benchmark]:
     if options.suite and options.rows:
         raise UserError(f"expected ROWS or --suite; found {options.rows[0]} and {options.suite}: leave one out")
     if not options.suite:
-        sampled = sampler.Sampled.of(options)
-        modes, method = MODES[options.thinking or "template"], Method.parse(options.method) if options.method else None
-        return [Benchmark("", _tasks(options), sampled, modes, method)]
+        modes = MODES[options.thinking or "template"]
+        return [Benchmark("", _tasks(options), sampler.sampled_of(options), modes, options.method)]
     if options.benchmarks is None:
         raise UserError("expected --benchmarks, the folder with the rows of the suite; found none: add it")
-    return list(read_suite(options.suite, options.benchmarks, options))
+    asked = Asked(options.only, sampler.given(options), thinking=options.thinking, method=options.method)
+    return list(read_suite(options.suite, options.benchmarks, asked))
 
 
 def _tasks(options: argparse.Namespace) -> dict[str, Task]:
@@ -172,7 +173,7 @@ def _answered(started: sampler.Started, benchmark: Benchmark, asked: Sequence[Ta
 def _played(started: sampler.Started, benchmark: Benchmark, asked: Sequence[Task]) -> Iterator[Known]:
     assert benchmark.method
     found: defaultdict[str, list[Played]] = defaultdict(list)
-    for played in started.playing(benchmark.sampled, benchmark.method)(asked):
+    for played in started.playing(benchmark.sampled, Method.parse(benchmark.method))(asked):
         found[played.task.id].append(played)
         if len(plays := found[played.task.id]) == benchmark.sampled.answers:
             plays = sorted(found.pop(played.task.id), key=lambda played: played.number)

@@ -12,21 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.rl_stages.benchmarks.results import Key, Source
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run.durable_file import JsonLines, read_json, write_json
 
 LOG = "answers.jsonl"
-
-
-class Source(NamedTuple):
-    """Who answered, and in which mode of thinking: "on", "off" or the "template"'s own."""
-
-    model: str
-    mode: str
-
-    def __str__(self) -> str:
-        return self.model if self.mode == "template" else f"{self.model}, thinking {self.mode}"
 
 
 class Kept(NamedTuple):
@@ -36,10 +27,6 @@ class Kept(NamedTuple):
     verdict: Verdict
     tokens: int
     finish: str
-
-
-Key = tuple[Source, str]
-"""Who answered which prompt."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.cli import main
 from cascade_rl.launchers.evaluate.kept_answers import KeptAnswers
-from cascade_rl.launchers.evaluate.votes import VOTES
+from cascade_rl.rl_stages.benchmarks.votes import VOTES
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
 from tests.engine.rollout.tiny_models import VOCAB, build, write_config, write_image
