@@ -103,12 +103,15 @@ def _of_stage(index: int, stage: StageFolder) -> Iterator[File]:
         File(index, int(path.stem.removeprefix("step_")), path)
         for path in sorted((stage.root / "rollouts").glob("step_*.parquet"))
     ]
-    before, after = stage.heldout("before"), stage.heldout("after")
-    if before.exists():
-        yield File(index, 0, before, heldout=True)
+    yield from (File(index, 0, path, heldout=True) for path in _heldout(stage, "before"))
     yield from steps
-    if after.exists():
-        yield File(index, stage.last_step(), after, heldout=True)
+    yield from (File(index, stage.last_step(), path, heldout=True) for path in _heldout(stage, "after"))
+
+
+def _heldout(stage: StageFolder, when: str) -> list[Path]:
+    """The held-out answers, then those to each benchmark."""
+    own, benchmarks = stage.heldout(when), stage.benchmark_answers(when, "*")
+    return [*([own] if own.exists() else []), *sorted(benchmarks.parent.glob(benchmarks.name))]
 
 
 def count(files: Sequence[File]) -> int:

@@ -391,7 +391,7 @@ const tokenKeys = { point: () => {} };
 byId("detail").addEventListener("token", (event) => tokenKeys.point(event.detail));
 
 function overview(run) {
-  header(run); graph(run); scores(run); curves(run); timings(run); ages(run); failures(run);
+  header(run); graph(run); scores(run); benchmarks(run); curves(run); timings(run); ages(run); failures(run);
 }
 
 // The page.
