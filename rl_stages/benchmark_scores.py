@@ -61,8 +61,8 @@ def _fitting(session: Evaluated) -> Iterator[Benchmark]:
         fitting = {name: task for name, task in benchmark.tasks.items() if measured.admits(task)}
         if not fitting:
             raise UserError(
-                f"{SUITES}: {benchmark.name}: expected prompts that leave {longest:,} of {total:,} tokens to an answer; "
-                "found none: set its max_new_tokens, or raise rollout.max_model_len"
+                f"{SUITES}: {benchmark.name}: expected prompts that leave {longest:,} of {total:,} tokens to an "
+                "answer; found none: set its max_new_tokens, or raise rollout.max_model_len"
             )
         yield replace(benchmark, tasks=fitting)
 

@@ -2,6 +2,7 @@
 
 OUT/settings.json, OUT/answers.jsonl    see kept_answers.py; the same command goes on where it was
 OUT/results.json                        the numbers of the tables
+OUT/report.html                         the same numbers, and the answers to be read
 
 A suite has a folder in OUT for the answers to each of its benchmarks.
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.evaluate import sampler
 from cascade_rl.launchers.evaluate.kept_answers import Kept, KeptAnswers
+from cascade_rl.launchers.evaluate.page import write_page
 from cascade_rl.launchers.evaluate.tables import show
 from cascade_rl.launchers.evaluate.test_time.methods import METHODS, Method
 from cascade_rl.rl_stages.benchmarks.benchmark import MODES, THINKING, Benchmark
@@ -51,6 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     if found:
         show(found, asked)
     write_json(options.out / "results.json", plain(found))
+    write_page(options.out, options.model, plain(found), [path for answers in kept for path in answers.samples()])
     for told in failed:
         print(f"without a score: {told}")
     prompts = sum(len(result.means) for result in found)
@@ -139,6 +142,7 @@ def _answer(
             return stack.enter_context(sampler.engines(model, options, all_sampled, options.out / "engine.log"))
 
         for benchmark, answers in zip(asked, kept, strict=True):
+            stack.callback(answers.close)
             if missing := _missing(benchmark, _sources(model, benchmark), answers):
                 yield from _record(start(), benchmark, missing, answers)
 
@@ -165,8 +169,8 @@ def _record(started: sampler.Started, benchmark: Benchmark, missing: Missing, ke
 
 def _answered(started: sampler.Started, benchmark: Benchmark, asked: Sequence[Task]) -> Iterator[Known]:
     for answered in started.answering(benchmark.sampled)(asked):
-        costs = [(len(rollout.token_ids), rollout.finish) for rollout in answered.rollouts]
-        answers = [Kept(*answer, *cost) for answer, cost in zip(answered.answers, costs, strict=True)]
+        pairs = zip(answered.rollouts, answered.answers, strict=bool(answered.answers))
+        answers = [Kept(rollout, answer, len(rollout.token_ids)) for rollout, answer in pairs]
         yield answered.task.id, answers, answered.unscored
 
 
@@ -177,5 +181,5 @@ def _played(started: sampler.Started, benchmark: Benchmark, asked: Sequence[Task
         found[played.task.id].append(played)
         if len(plays := found[played.task.id]) == benchmark.sampled.answers:
             plays = sorted(found.pop(played.task.id), key=lambda played: played.number)
-            kept = [Kept(*played.answer, played.spent, played.finish) for played in plays if played.answer]
+            kept = [Kept(one.rollout, one.answer, one.spent) for one in plays if one.rollout and one.answer]
             yield played.task.id, kept, next(filter(None, (played.unscored for played in plays)), "")

@@ -103,7 +103,7 @@ def test_a_prompt_without_a_score_is_in_no_number_and_too_many_end_the_stage(
     tmp_path: Path, stage: StageFolder
 ) -> None:
     asked = cascade(tmp_path)
-    with pytest.raises(InfrastructureFailures, match="sums: 6 of 24 answers could not be scored.*disk full"):
+    with pytest.raises(InfrastructureFailures, match=r"sums: 6 of 24 answers could not be scored.*disk full"):
         benchmark_scores(Session(asked, stage, broken=1), "base", "before")
     patient = replace(asked, evaluation=replace(asked.evaluation, max_infrastructure_failures=0.25))
     off, _ = plain(benchmark_scores(Session(patient, stage, broken=1), "base", "before"))["results"]

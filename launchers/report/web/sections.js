@@ -118,6 +118,15 @@ function heatCell(stage, domain, gain, top) {
     score(stage.after[domain]), h("small", null, gain === null ? "" : signed(gain), verdict));
 }
 
+// The answers of an evaluation have no stages: what tells of them is not shown.
+function evaluation(run) {
+  byId("name").textContent = run.header.name;
+  byId("h-stages").textContent = "Evaluation";
+  byId("facts").replaceChildren(...facts(run.evaluation));
+  for (const id of ["graph", "scores", "curves", "time", "failures"]) byId(id).hidden = true;
+  benchmarks(run);
+}
+
 // Benchmarks: one row per benchmark and mode of thinking, one column per model.
 function benchmarks(run) {
   const { results, differences } = run.benchmarks, models = [...new Set(results.map((row) => row.model))];

@@ -391,6 +391,7 @@ const tokenKeys = { point: () => {} };
 byId("detail").addEventListener("token", (event) => tokenKeys.point(event.detail));
 
 function overview(run) {
+  if (run.evaluation) return evaluation(run);
   header(run); graph(run); scores(run); benchmarks(run); curves(run); timings(run); ages(run); failures(run);
 }
 

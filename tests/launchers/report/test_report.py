@@ -9,7 +9,7 @@ import math
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,22 +33,6 @@ LONGEST_TASK_MS = 1500  # that the page may not answer at a stretch
 HEAP_MB = 400
 MINUS, NONE = "\u2212", "\u2013"  # as the page writes them
 LARGE = 100_000
-
-
-@pytest.fixture
-def tab(browser: Browser) -> Iterator[Page]:
-    """A tab that has no network, and in which no error may occur."""
-    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
-    tab, errors = context.new_page(), []
-    tab.on("pageerror", lambda error: errors.append(str(error)))
-    tab.on("request", lambda request: errors.extend({request.url} if request.url.startswith("http") else ()))
-    tab.add_init_script(
-        "window.tasks = []; new PerformanceObserver((list) => tasks.push(...list.getEntries().map((e) => e.duration)))"
-        ".observe({type: 'longtask', buffered: true})"
-    )
-    yield tab
-    context.close()
-    assert errors == []
 
 
 # A small run, written as a stage writes it.
