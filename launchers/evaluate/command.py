@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.launchers.evaluate import sampler
+from cascade_rl.launchers.evaluate import judges, sampler
 from cascade_rl.launchers.evaluate.kept_answers import Kept, KeptAnswers
 from cascade_rl.launchers.evaluate.page import write_page
 from cascade_rl.launchers.evaluate.tables import show
@@ -26,6 +26,7 @@ from cascade_rl.launchers.evaluate.test_time.methods import METHODS, Method
 from cascade_rl.rl_stages.benchmarks.benchmark import MODES, THINKING, Benchmark
 from cascade_rl.rl_stages.benchmarks.results import Group, Source, plain, results
 from cascade_rl.rl_stages.benchmarks.suite import Asked, read_suite
+from cascade_rl.rl_stages.config.reward_model import RewardModel
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.run.durable_file import write_json
 from cascade_rl.rl_stages.tasks.load_tasks import read_tasks
@@ -42,8 +43,10 @@ Known = tuple[str, Sequence[Kept], str]
 def run(arguments: Sequence[str]) -> int:
     """Exit code 1 if a prompt did not fit or an answer could not be scored."""
     options = _parser().parse_args(arguments)
-    asked = _benchmarks(options)
-    kept = [KeptAnswers.open(options.out / one.name, _settings(one)) for one in asked]
+    asked, judge = _benchmarks(options), judges.judge_of(options)
+    for benchmark in asked:
+        judges.check_judged(benchmark.tasks.values(), judge)
+    kept = [KeptAnswers.open(options.out / one.name, _settings(one, judge)) for one in asked]
     failed = [told for model in options.model for told in _answer(options, model, asked, kept)]
     found = [
         result
@@ -81,13 +84,15 @@ def _parser() -> argparse.ArgumentParser:
     column = "a field and the column that has it, such as prompt=question; can be repeated"
     parser.add_argument("--column", action="append", default=[], metavar="FIELD=COLUMN", help=column)
     sampler.add_arguments(parser)
+    judges.add_arguments(parser)
     return parser
 
 
-def _settings(benchmark: Benchmark) -> dict[str, Any]:
-    """What the answers depend on, besides model and tasks."""
+def _settings(benchmark: Benchmark, judge: RewardModel | None) -> dict[str, Any]:
+    """What the answers and their scores depend on, besides model and tasks."""
     method = {"method": Method.parse(benchmark.method).told} if benchmark.method else {}
-    return benchmark.sampled._asdict() | method
+    judged = {"judge": judge.model} if judge and judges.judged_domains(benchmark.tasks.values()) else {}
+    return benchmark.sampled._asdict() | method | judged
 
 
 def _benchmarks(options: argparse.Namespace) -> list[Benchmark]:
@@ -139,7 +144,10 @@ def _answer(
         @cache
         def start() -> sampler.Started:
             all_sampled = [benchmark.sampled for benchmark in asked]
-            return stack.enter_context(sampler.engines(model, options, all_sampled, options.out / "engine.log"))
+            domains = judges.judged_domains(task for benchmark in asked for task in benchmark.tasks.values())
+            makers = judges.makers(domains, judges.judge_of(options))
+            log = options.out / "engine.log"
+            return stack.enter_context(sampler.engines(model, options, all_sampled, log, makers))
 
         for benchmark, answers in zip(asked, kept, strict=True):
             stack.callback(answers.close)

@@ -8,6 +8,7 @@ from cascade_rl.rl_stages.benchmarks.benchmark import Benchmark
 from cascade_rl.rl_stages.benchmarks.suite import Asked, read_suite
 from cascade_rl.rl_stages.config.base import Evaluation
 from cascade_rl.rl_stages.config.cascade import Cascade
+from cascade_rl.rl_stages.tasks.domains import domain_named
 
 SUITES = "evaluation.suites"
 
@@ -33,6 +34,7 @@ def _refusal(benchmark: Benchmark, evaluation: Evaluation, total: int, again: bo
     """What was expected, what was found and what to change; empty for one that can be measured."""
     longest = benchmark.sampled.max_new_tokens
     unmeasured = {task.domain for task in benchmark.tasks.values()} & set(evaluation.unmeasured)
+    judged = [task.id for task in benchmark.tasks.values() if domain_named(task.domain).needs_judge(task.metadata)]
     if again:
         return "expected one benchmark of that name; found a second: leave it out with `only`"
     if benchmark.method:
@@ -44,4 +46,6 @@ def _refusal(benchmark: Benchmark, evaluation: Evaluation, total: int, again: bo
         )
     if unmeasured:
         return f"expected domains with a verifier; found {min(unmeasured)}, which evaluation.unmeasured has"
+    if judged:
+        return f"expected rows that rules score; found {judged[0]}, which needs a judge: measure it with `cascade eval`"
     return ""
