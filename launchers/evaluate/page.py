@@ -14,7 +14,7 @@ TOKENIZER = "tokenizer.json"
 
 def write_page(out: Path, models: Sequence[Path], numbers: Mapping[str, Any], samples: Sequence[Path]) -> None:
     """Of the models of the command. The page has one tokenizer: answers of a model with another one are left out, and
-    named. None is written if the first model has no tokenizer.json."""
+    named. None is written if the first model has no file of one."""
     if not (models[0] / TOKENIZER).is_file():
         return print(f"no report.html: expected a {TOKENIZER} in {models[0]} to turn token ids into text; found none")
     alike = [model for model in models if _tokenizer(model) == _tokenizer(models[0])]

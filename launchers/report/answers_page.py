@@ -19,7 +19,7 @@ class Answers:
     """What the page shows.
 
     facts      names and values at the top
-    numbers    of the tables, as in results.json
+    numbers    of the tables, as in OUT/results.json
     sources    who answered, by the index that `files` have as their stage
     tokenizer  of all sources: the texts of tokens are in the page once
     """
