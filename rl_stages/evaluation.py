@@ -26,13 +26,13 @@ class Evaluated(Protocol):
 
     cascade: Cascade
 
-    def prompt_room(self, room: Room) -> PromptRoom: ...
+    def prompt_room(self, room: Room, thinking_fraction: float | None = None) -> PromptRoom: ...
 
     def draw_all(
         self, batches: Mapping[str, Sequence[Task]], group: int, sampling: Sampling, *, heldout: bool
     ) -> dict[str, list[list[Rollout]]]: ...
 
-    def on_rank0[T](self, produce: Callable[[RankZero], T]) -> T: ...
+    def on_rank0[T](self, produce: Callable[[RankZero], T], told: Callable[[T], T] | None = None) -> T: ...
 
 
 def evaluate(session: Evaluated, when: str) -> dict[str, float]:
@@ -53,7 +53,8 @@ def evaluate(session: Evaluated, when: str) -> dict[str, float]:
     bound = settings.max_infrastructure_failures
 
     def means(zero: RankZero) -> dict[str, float]:
-        found = {domain: _samples(zero, tasks[_label(domain)], answers[_label(domain)]) for domain in settings.domains}
+        groups = {domain: judged(zero, tasks[_label(domain)], answers[_label(domain)]) for domain in settings.domains}
+        found = {domain: [one for (one,) in samples] for domain, samples in groups.items()}
         write_samples(zero.folder.heldout(when), [heldout_record(one) for samples in found.values() for one in samples])
         return {domain: _mean(domain, samples, bound) for domain, samples in found.items()}
 
@@ -82,10 +83,12 @@ def _label(domain: str) -> str:
     return f"heldout-{domain}"
 
 
-def _samples(zero: RankZero, tasks: Sequence[Task], answers: Sequence[Sequence[Rollout]]) -> list[Sample]:
-    """Each prompt's answer with its verdict."""
-    judged = zip(tasks, answers, zero.judge(tasks, answers), strict=True)
-    return [Sample(task, rollout, text, verdict) for task, (rollout,), ((text, verdict),) in judged]
+def judged(zero: RankZero, tasks: Sequence[Task], answers: Sequence[Sequence[Rollout]]) -> list[list[Sample]]:
+    """Each prompt's answers with their verdicts."""
+    return [
+        [Sample(task, rollout, *answer) for rollout, answer in zip(rollouts, found, strict=True)]
+        for task, rollouts, found in zip(tasks, answers, zero.judge(tasks, answers), strict=True)
+    ]
 
 
 def _mean(domain: str, samples: Sequence[Sample], bound: float) -> float:

@@ -22,6 +22,9 @@ from cascade_rl.engine.sync.sampler import sample
 from cascade_rl.engine.sync.weight_sync import Refit
 from cascade_rl.engine.train.weights_digest import weights_digest
 from cascade_rl.rl_stages.agreement import Mismatch
+from cascade_rl.rl_stages.benchmark_scores import benchmark_scores
+from cascade_rl.rl_stages.benchmarks.results import flat, in_words, plain
+from cascade_rl.rl_stages.config.base import BASE
 from cascade_rl.rl_stages.config.room import Room, total_tokens
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.core.task import Task
@@ -142,6 +145,19 @@ class Session[S: Stage](TrainingSession[S]):
         parent = self.folder.parent
         known = from_rank0(lambda: parent.scores()["after"] if when == "before" and parent else {})
         return known or evaluate(self, when)
+
+    def measure(self, when: str) -> None:
+        """The benchmarks of the cascade's suites. Those before a stage are those after its parent."""
+        if not self.cascade.evaluation.suites or when in from_rank0(self.folder.benchmarks):
+            return
+        parent = self.folder.parent if when == "before" else None
+        found = from_rank0(lambda: parent.benchmarks().get("after") if parent else None)
+        if found is None:
+            names = {"before": parent.config.name if parent else BASE, "after": self.stage.name}
+            found = plain(benchmark_scores(self, names[when], when))
+        if self.log:
+            self.folder.record_benchmarks(when, found)
+            self.log.benchmarks(when, flat(found), in_words(found))
 
     def _commit(self, step: int) -> None:
         if self.zero:

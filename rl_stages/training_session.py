@@ -102,6 +102,7 @@ class TrainingSession[S: Stage]:
         if when in from_rank0(self.folder.scores):
             return
         scores = self.heldout_scores(when)
+        self.measure(when)
         if self.log:
             self.folder.record_scores(when, scores)
             if scores:
@@ -110,6 +111,9 @@ class TrainingSession[S: Stage]:
     def heldout_scores(self, when: str) -> Mapping[str, float]:
         """By domain. Collective."""
         raise NotImplementedError
+
+    def measure(self, when: str) -> None:
+        """Records what else is measured once "before" and once "after" the stage. Collective."""
 
     def finish(self) -> None:
         """Exports the weights for the next stage, and for vLLM and transformers."""

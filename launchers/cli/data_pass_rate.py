@@ -82,7 +82,7 @@ class _Answers:
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    return {"model": str(options.model.resolve())} | sampler.Sampled.of(options)._asdict()
+    return {"model": str(options.model.resolve())} | sampler.sampled_of(options)._asdict()
 
 
 def _tasks(sources: list[str], rewards: list[str], answers: _Answers) -> Iterator["Task"]:
@@ -111,7 +111,7 @@ def _sample(options: argparse.Namespace, tasks: Iterator["Task"], answers: _Answ
 
     # Cascade 1 selects SWE prompts by the similarity to the golden patch (arXiv 2512.13607, section 4)
     makers = {"swe_agentless": partial(SweAgentlessVerifier, lexical="difflib")}
-    sampled, log = sampler.Sampled.of(options), Path(f"{options.out}.engine.log")
+    sampled, log = sampler.sampled_of(options), Path(f"{options.out}.engine.log")
     with sampler.engines(options.model, options, [sampled], log, makers) as started:
         _record(started.answering(sampled)(tasks), answers)
 

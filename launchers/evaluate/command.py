@@ -2,6 +2,7 @@
 
 OUT/settings.json, OUT/answers.jsonl    see kept_answers.py; the same command goes on where it was
 OUT/results.json                        the numbers of the tables
+OUT/report.html                         the same numbers, and the answers to be read
 
 A suite has a folder in OUT for the answers to each of its benchmarks.
 """
@@ -17,11 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.launchers.evaluate import sampler
-from cascade_rl.launchers.evaluate.benchmark import MODES, Benchmark, read_suite
-from cascade_rl.launchers.evaluate.kept_answers import Kept, KeptAnswers, Source
-from cascade_rl.launchers.evaluate.results import Group, plain, results, show
+from cascade_rl.launchers.evaluate import judges, sampler
+from cascade_rl.launchers.evaluate.kept_answers import Kept, KeptAnswers
+from cascade_rl.launchers.evaluate.page import write_page
+from cascade_rl.launchers.evaluate.tables import show
 from cascade_rl.launchers.evaluate.test_time.methods import METHODS, Method
+from cascade_rl.rl_stages.benchmarks.benchmark import MODES, THINKING, Benchmark
+from cascade_rl.rl_stages.benchmarks.results import Group, Source, plain, results
+from cascade_rl.rl_stages.benchmarks.suite import Asked, read_suite
+from cascade_rl.rl_stages.config.reward_model import RewardModel
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.run.durable_file import write_json
 from cascade_rl.rl_stages.tasks.load_tasks import read_tasks
@@ -30,7 +35,6 @@ from cascade_rl.rl_stages.tasks.row_form import RowForm
 if TYPE_CHECKING:
     from cascade_rl.launchers.evaluate.test_time.play import Played
 
-THINKING = {"template": None, "on": True, "off": False}
 Missing = dict[str, tuple[Source, Task]]
 Known = tuple[str, Sequence[Kept], str]
 """Of a task: its id, its answers, and why one has no score."""
@@ -39,8 +43,10 @@ Known = tuple[str, Sequence[Kept], str]
 def run(arguments: Sequence[str]) -> int:
     """Exit code 1 if a prompt did not fit or an answer could not be scored."""
     options = _parser().parse_args(arguments)
-    asked = _benchmarks(options)
-    kept = [KeptAnswers.open(options.out / one.name, _settings(one)) for one in asked]
+    asked, judge = _benchmarks(options), judges.judge_of(options)
+    for benchmark in asked:
+        judges.check_judged(benchmark.tasks.values(), judge)
+    kept = [KeptAnswers.open(options.out / one.name, _settings(one, judge)) for one in asked]
     failed = [told for model in options.model for told in _answer(options, model, asked, kept)]
     found = [
         result
@@ -50,6 +56,7 @@ def run(arguments: Sequence[str]) -> int:
     if found:
         show(found, asked)
     write_json(options.out / "results.json", plain(found))
+    write_page(options.out, options.model, plain(found), [path for answers in kept for path in answers.samples()])
     for told in failed:
         print(f"without a score: {told}")
     prompts = sum(len(result.means) for result in found)
@@ -77,25 +84,27 @@ def _parser() -> argparse.ArgumentParser:
     column = "a field and the column that has it, such as prompt=question; can be repeated"
     parser.add_argument("--column", action="append", default=[], metavar="FIELD=COLUMN", help=column)
     sampler.add_arguments(parser)
+    judges.add_arguments(parser)
     return parser
 
 
-def _settings(benchmark: Benchmark) -> dict[str, Any]:
-    """What the answers depend on, besides model and tasks."""
-    method = {"method": benchmark.method.told} if benchmark.method else {}
-    return benchmark.sampled._asdict() | method
+def _settings(benchmark: Benchmark, judge: RewardModel | None) -> dict[str, Any]:
+    """What the answers and their scores depend on, besides model and tasks."""
+    method = {"method": Method.parse(benchmark.method).told} if benchmark.method else {}
+    judged = {"judge": judge.model} if judge and judges.judged_domains(benchmark.tasks.values()) else {}
+    return benchmark.sampled._asdict() | method | judged
 
 
 def _benchmarks(options: argparse.Namespace) -> list[Benchmark]:
     if options.suite and options.rows:
         raise UserError(f"expected ROWS or --suite; found {options.rows[0]} and {options.suite}: leave one out")
     if not options.suite:
-        sampled = sampler.Sampled.of(options)
-        modes, method = MODES[options.thinking or "template"], Method.parse(options.method) if options.method else None
-        return [Benchmark("", _tasks(options), sampled, modes, method)]
+        modes = MODES[options.thinking or "template"]
+        return [Benchmark("", _tasks(options), sampler.sampled_of(options), modes, options.method)]
     if options.benchmarks is None:
         raise UserError("expected --benchmarks, the folder with the rows of the suite; found none: add it")
-    return list(read_suite(options.suite, options.benchmarks, options))
+    asked = Asked(options.only, sampler.given(options), thinking=options.thinking, method=options.method)
+    return list(read_suite(options.suite, options.benchmarks, asked))
 
 
 def _tasks(options: argparse.Namespace) -> dict[str, Task]:
@@ -135,9 +144,13 @@ def _answer(
         @cache
         def start() -> sampler.Started:
             all_sampled = [benchmark.sampled for benchmark in asked]
-            return stack.enter_context(sampler.engines(model, options, all_sampled, options.out / "engine.log"))
+            domains = judges.judged_domains(task for benchmark in asked for task in benchmark.tasks.values())
+            makers = judges.makers(domains, judges.judge_of(options))
+            log = options.out / "engine.log"
+            return stack.enter_context(sampler.engines(model, options, all_sampled, log, makers))
 
         for benchmark, answers in zip(asked, kept, strict=True):
+            stack.callback(answers.close)
             if missing := _missing(benchmark, _sources(model, benchmark), answers):
                 yield from _record(start(), benchmark, missing, answers)
 
@@ -164,17 +177,17 @@ def _record(started: sampler.Started, benchmark: Benchmark, missing: Missing, ke
 
 def _answered(started: sampler.Started, benchmark: Benchmark, asked: Sequence[Task]) -> Iterator[Known]:
     for answered in started.answering(benchmark.sampled)(asked):
-        costs = [(len(rollout.token_ids), rollout.finish) for rollout in answered.rollouts]
-        answers = [Kept(*answer, *cost) for answer, cost in zip(answered.answers, costs, strict=True)]
+        pairs = zip(answered.rollouts, answered.answers, strict=bool(answered.answers))
+        answers = [Kept(rollout, answer, len(rollout.token_ids)) for rollout, answer in pairs]
         yield answered.task.id, answers, answered.unscored
 
 
 def _played(started: sampler.Started, benchmark: Benchmark, asked: Sequence[Task]) -> Iterator[Known]:
     assert benchmark.method
     found: defaultdict[str, list[Played]] = defaultdict(list)
-    for played in started.playing(benchmark.sampled, benchmark.method)(asked):
+    for played in started.playing(benchmark.sampled, Method.parse(benchmark.method))(asked):
         found[played.task.id].append(played)
         if len(plays := found[played.task.id]) == benchmark.sampled.answers:
             plays = sorted(found.pop(played.task.id), key=lambda played: played.number)
-            kept = [Kept(*played.answer, played.spent, played.finish) for played in plays if played.answer]
+            kept = [Kept(one.rollout, one.answer, one.spent) for one in plays if one.rollout and one.answer]
             yield played.task.id, kept, next(filter(None, (played.unscored for played in plays)), "")

@@ -2,55 +2,49 @@
 
 settings.json    what the answers depend on
 answers.jsonl    a line an answer, as `cascade verify` reads it, with model, mode, domain, outcome and tokens
+samples/*.arrows the answers as a run keeps its samples: with token ids and log-probs, for the report
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.rollouts import Rollout
+from cascade_rl.launchers.report.sample_stream import SUFFIX, SampleStream
+from cascade_rl.rl_stages.benchmarks.benchmark import THINKING
+from cascade_rl.rl_stages.benchmarks.results import Key, Source
 from cascade_rl.rl_stages.core.task import Task
-from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run.durable_file import JsonLines, read_json, write_json
+from cascade_rl.rl_stages.scoring.pending_group import Answer
+from cascade_rl.rl_stages.scoring.scored_sample import Sample, heldout_record
 
-LOG = "answers.jsonl"
-
-
-class Source(NamedTuple):
-    """Who answered, and in which mode of thinking: "on", "off" or the "template"'s own."""
-
-    model: str
-    mode: str
-
-    def __str__(self) -> str:
-        return self.model if self.mode == "template" else f"{self.model}, thinking {self.mode}"
+LOG, SAMPLES = "answers.jsonl", "samples"
 
 
 class Kept(NamedTuple):
-    """An answer with its verdict. `tokens` are all that it cost."""
+    """An answer with its verdict. `tokens` are all that it cost: those of a method are more than its own."""
 
-    text: str
-    verdict: Verdict
+    rollout: Rollout
+    answer: Answer
     tokens: int
-    finish: str
-
-
-Key = tuple[Source, str]
-"""Who answered which prompt."""
 
 
 @dataclass(frozen=True)
 class KeptAnswers:
     """The groups of answers in a folder. A group that a kill cut off is dropped, and answered again.
 
-    known  who has answered what, so that the answers themselves are read once, at the end
+    known    who has answered what, so that the answers themselves are read once, at the end
+    streams  the samples of this command, by source. What is in them is in answers.jsonl too, and not the other way
+             round: a kill may come between
     """
 
     folder: Path
     known: set[Key]
+    streams: dict[Source, SampleStream] = field(default_factory=dict)
 
     @classmethod
     def open(cls, folder: Path, settings: Mapping[str, Any]) -> "KeptAnswers":
@@ -76,6 +70,25 @@ class KeptAnswers:
         for row in _rows(source, task, answers):
             self._log.append(row)
         self.known.add((source, task.id))
+        asked = replace(task, thinking=THINKING[source.mode])
+        samples = (Sample(asked, kept.rollout, *kept.answer) for kept in answers)
+        records = [replace(heldout_record(one), id=f"{task.id}/{number}") for number, one in enumerate(samples)]
+        self._stream(source).append(records)
+
+    def close(self) -> None:
+        for stream in self.streams.values():
+            stream.close()
+
+    def samples(self) -> list[Path]:
+        """Files of one source each, in the order of the commands."""
+        return sorted((self.folder / SAMPLES).glob(f"*{SUFFIX}"))
+
+    def _stream(self, source: Source) -> SampleStream:
+        if source not in self.streams:
+            (self.folder / SAMPLES).mkdir(exist_ok=True)
+            path = self.folder / SAMPLES / f"{len(self.samples()):06d}{SUFFIX}"
+            self.streams[source] = SampleStream(path, source._asdict())
+        return self.streams[source]
 
     @property
     def _log(self) -> JsonLines:
@@ -83,10 +96,10 @@ class KeptAnswers:
 
 
 def _rows(source: Source, task: Task, answers: Sequence[Kept]) -> Iterator[dict[str, Any]]:
-    for number, (text, verdict, tokens, finish) in enumerate(answers):
+    for number, (rollout, (text, verdict), tokens) in enumerate(answers):
         told = {"score": verdict.score, "outcome": verdict.outcome.value, "detail": verdict.detail}
         who = {"model": source.model, "mode": source.mode, "domain": task.domain, "sample": number}
-        yield {"id": task.id, "answer": text} | told | {"tokens": tokens, "finish": finish} | who
+        yield {"id": task.id, "answer": text} | told | {"tokens": tokens, "finish": rollout.finish} | who
 
 
 def _key(row: Mapping[str, Any]) -> Key:

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import RolloutConfig
+from cascade_rl.rl_stages.benchmarks.benchmark import Sampled
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -42,28 +43,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kv-cache-mib", **number, default=1024, help="KV cache of each worker (default: 1024)")
 
 
-class Sampled(NamedTuple):
-    """How the answers to a task are sampled: all that they depend on, besides model and task."""
+def given(options: argparse.Namespace) -> dict[str, Any]:
+    """What the command line says of sampling."""
+    named = {name: getattr(options, name) for name in Sampled._fields}
+    return {name: value for name, value in named.items() if value is not None}
 
-    answers: int
-    max_new_tokens: int
-    temperature: float
-    top_p: float
 
-    @classmethod
-    def of(cls, options: argparse.Namespace, otherwise: Mapping[str, Any] = STANDARD) -> Self:
-        """Raises UserError for what neither the command line nor `otherwise` says, and for less than one answer."""
-        given = {name: getattr(options, name) for name in cls._fields if getattr(options, name) is not None}
-        if missing := [name for name in cls._fields if name not in {**otherwise, **given}]:
-            raise UserError(f"expected --{missing[0].replace('_', '-')}; found none: add it")
-        sampled = cls(**{name: value for name, value in {**otherwise, **given}.items() if name in cls._fields})
-        if sampled.answers < 1:
-            raise UserError(f"expected --answers of at least 1; found {sampled.answers}")
-        return sampled
+def total_tokens(sampled: Sampled, longest: int | None) -> int:
+    """Those of prompt and answer together."""
+    return longest or sampled.max_new_tokens + PROMPT_ROOM
 
-    def longest(self, given: int | None) -> int:
-        """Tokens of prompt and answer together."""
-        return given or self.max_new_tokens + PROMPT_ROOM
+
+def sampled_of(options: argparse.Namespace) -> Sampled:
+    """Raises UserError for what the command line has to say and does not."""
+    return Sampled.of({**STANDARD, **given(options)})
 
 
 @dataclass(frozen=True)
@@ -83,13 +76,16 @@ class Started:
 
         sampling = self._sampling(sampled)
         parts = self.engine, self.judge, self.episodes, self.tokenizer
-        return Answering(*parts, sampling, sampled.answers, self._room, sampled.longest(self.longest))
+        return Answering(*parts, sampling, sampled.answers, self._room, self._longest(sampled))
 
     def playing(self, sampled: Sampled, method: "Method") -> "Playing":
         from cascade_rl.launchers.evaluate.test_time.play import Playing
 
         parts = self.engine, self.judge, self.tokenizer
         return Playing(*parts, self._sampling(sampled), method, sampled.answers, self._room)
+
+    def _longest(self, sampled: Sampled) -> int:
+        return total_tokens(sampled, self.longest)
 
     @property
     def _room(self) -> int:
@@ -98,7 +94,7 @@ class Started:
     def _sampling(self, sampled: Sampled) -> "Sampling":
         from cascade_rl.engine.core.rollouts import Sampling
 
-        stop, longest = (self.tokenizer.eos_token_id,), sampled.longest(self.longest)
+        stop, longest = (self.tokenizer.eos_token_id,), self._longest(sampled)
         return Sampling(sampled.max_new_tokens, sampled.temperature, sampled.top_p, stop, max_total_tokens=longest)
 
 
@@ -124,7 +120,7 @@ def engines(
     from cascade_rl.rl_stages.scoring.judge import Judge
 
     weights, tokenizer = _weights(model), AutoTokenizer.from_pretrained(model)
-    config = _config(options, max(sampled.longest(options.max_model_len) for sampled in asked))
+    config = _config(options, max(total_tokens(sampled, options.max_model_len) for sampled in asked))
     with (
         RolloutEngine(model, config, seed=0, log_path=str(log)) as engine,
         Judge(tokenizer, makers) as judge,

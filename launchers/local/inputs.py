@@ -12,6 +12,7 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.models import HfConfig, check_layout, read_config
 from cascade_rl.engine.rollout.engine_layout import check_build, check_cut
 from cascade_rl.launchers.local.prompt_lengths import overlong_prompts
+from cascade_rl.rl_stages.benchmarks.of_cascade import check_benchmarks
 from cascade_rl.rl_stages.config.base import is_folder
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
@@ -66,6 +67,7 @@ def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere:
             _check_heldout_domains(cascade, stage, _domains_of(known, form, stage.heldout, "heldout", 1.0))
         if isinstance(stage, MopdStage):
             _check_teachers(stage, cascade)
+    check_benchmarks(cascade)
     return overlong_prompts(cascade, known)
 
 

@@ -81,6 +81,7 @@ def small_cascade(cascade: Cascade, base: BaseModel, sources: Mapping[str, str],
         prompts_per_domain=HELDOUT,
         max_new_tokens=answer(cascade.evaluation.max_new_tokens),
         min_answer_tokens=answer(cascade.evaluation.min_answer_tokens),
+        suites=(),
     )
     name = f"{cascade.name}_rehearsal"
     return replace(cascade, name=name, base=base, stages=tuple(stages), evaluation=evaluation, layouts={})

@@ -1,5 +1,6 @@
 """Everything that the report shows of a run except its rollouts, as plain data for the page."""
 
+import json
 import time
 from collections.abc import Collection, Iterable, Iterator
 from importlib.metadata import version
@@ -27,6 +28,7 @@ def collect(run: RunFolder, live: Collection[str] = ()) -> dict[str, Any]:
         "header": _header(run) | {"left": str(left)},
         "domains": list(run.cascade.scored_domains),
         "stages": [_stage(run, stage, live) | {"left": _shown(left, stage)} for stage in run.stages],
+        "benchmarks": _benchmarks(run),
     }
 
 
@@ -93,6 +95,16 @@ def _stage(run: RunFolder, stage: StageFolder, live: Collection[str]) -> dict[st
         "alerts": [[*alert, symptom(alert.page)] for alert in alerts(stage)],
         "warnings": [[event["step"], event["detail"]] for event in events if event["event"] == "warning"],
     }
+
+
+def _benchmarks(run: RunFolder) -> dict[str, Any]:
+    """The numbers after all stages and before the first; those before another are those after its parent, once more."""
+    found = [numbers for stage in run.stages for _, numbers in sorted(stage.benchmarks().items(), reverse=True)]
+    return {name: _distinct(row for numbers in found for row in numbers[name]) for name in ("results", "differences")}
+
+
+def _distinct(rows: Iterable[dict[str, Any]]) -> Events:
+    return list({json.dumps(row, sort_keys=True): row for row in rows}.values())
 
 
 def _shown(left: TimeLeft, stage: StageFolder) -> str | None:

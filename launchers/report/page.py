@@ -1,10 +1,11 @@
 """`cascade report RUN`: writes the run as one HTML file that needs no server, no network and no other file."""
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,39 +48,43 @@ def page(root: Path, limit: int, live: Collection[str], follow: str | None = Non
     folder = RunFolder.open(root)
     found = step_files(folder)
     rollouts = Rollouts(total=count(found), limit=limit)
-    scripts = [*map(_resource, SCRIPTS)]
+    scripts = [*map(resource, SCRIPTS)]
     if follow:
-        scripts += [_resource("watch.js"), f"follow({json.dumps(follow)});"]
+        scripts += [resource("watch.js"), f"follow({json.dumps(follow)});"]
     return _page(folder, rollouts, found, live, "\n".join(scripts)), rollouts
 
 
 def _page(run: RunFolder, rollouts: Rollouts, files: list[File], live: Collection[str], script: str) -> str:
-    """The page. What is seen first comes first: the browser shows it while it still reads the rest."""
-    chunks = "".join(_rollout_blocks(run, rollouts, files))
+    chunks = "".join(rollout_blocks(open_tokenizer(run), rollouts, files) if rollouts.total else ())
     loads = [expert_load(stage) for stage in run.stages]
     facts = collect(run, live) | {"rollouts": rollouts.facts(), "counts": rollouts.counts(), "bytes": len(chunks)}
     facts["unfinished"] = unfinished(run, files)
-    parts = {
-        "title": escape(f"{run.cascade.name}: report"),
-        "style": _resource("report.css"),
-        "run": json_block("run", facts | {"experts": [load.shape for load in loads]}),
-        "script": script,
-        "blocks": "".join(_expert_blocks(loads)) + chunks,
-    }
-    page = _resource("template.html")
-    for name, content in parts.items():
+    return assembled(
+        {
+            "title": escape(f"{run.cascade.name}: report"),
+            "run": json_block("run", facts | {"experts": [load.shape for load in loads]}),
+            "script": script,
+            "blocks": "".join(_expert_blocks(loads)) + chunks,
+        }
+    )
+
+
+def assembled(parts: Mapping[str, str]) -> str:
+    """The template with its parts. What is seen first comes first: the browser shows it while it still reads the
+    rest."""
+    page = resource("template.html")
+    for name, content in {"style": resource("report.css"), **parts}.items():
         before, _, after = page.partition(f"<!-- {name} -->")
         page = before + content + after
     return page
 
 
-def _rollout_blocks(run: RunFolder, rollouts: Rollouts, files: list[File]) -> Iterator[str]:
-    if rollouts.total:
-        tokenizer = open_tokenizer(run)
-        chunks = list(chunk_blocks(files, tokenizer, rollouts))
-        yield from rollouts.column_blocks()
-        yield vocabulary_block(rollouts, tokenizer)
-        yield from chunks
+def rollout_blocks(tokenizer: Any, rollouts: Rollouts, files: Sequence[File]) -> Iterator[str]:
+    """All blocks of the rollouts; fills `rollouts`."""
+    chunks = list(chunk_blocks(files, tokenizer, rollouts))
+    yield from rollouts.column_blocks()
+    yield vocabulary_block(rollouts, tokenizer)
+    yield from chunks
 
 
 def _expert_blocks(loads: list[np.ndarray]) -> Iterator[str]:
@@ -89,5 +94,6 @@ def _expert_blocks(loads: list[np.ndarray]) -> Iterator[str]:
             yield block(f"experts-{index}", planes(units.astype(np.uint16).reshape(-1)))
 
 
-def _resource(name: str) -> str:
+def resource(name: str) -> str:
+    """A file of web/."""
     return files("cascade_rl.launchers.report").joinpath("web", name).read_text()

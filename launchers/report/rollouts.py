@@ -19,9 +19,11 @@ import numpy as np
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.launchers.report.blocks import block, json_block, planes
+from cascade_rl.launchers.report.sample_stream import SUFFIX, read_stream
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 
 CHUNK_ROWS, CHUNK_TOKENS = 256, 65_536
+PART_BYTES = 64 << 20  # of a stream that are read at once
 OUTCOMES = [outcome.value for outcome in Outcome]
 COLUMNS = {
     "stage": np.uint8,
@@ -42,7 +44,7 @@ COLUMNS = {
 
 
 class File(NamedTuple):
-    """A parquet file of samples. `stage`: its index."""
+    """A parquet file, or a stream, of samples. `stage`: its index."""
 
     stage: int
     step: int
@@ -103,18 +105,27 @@ def _of_stage(index: int, stage: StageFolder) -> Iterator[File]:
         File(index, int(path.stem.removeprefix("step_")), path)
         for path in sorted((stage.root / "rollouts").glob("step_*.parquet"))
     ]
-    before, after = stage.heldout("before"), stage.heldout("after")
-    if before.exists():
-        yield File(index, 0, before, heldout=True)
+    yield from (File(index, 0, path, heldout=True) for path in _heldout(stage, "before"))
     yield from steps
-    if after.exists():
-        yield File(index, stage.last_step(), after, heldout=True)
+    yield from (File(index, stage.last_step(), path, heldout=True) for path in _heldout(stage, "after"))
+
+
+def _heldout(stage: StageFolder, when: str) -> list[Path]:
+    """The held-out answers, then those to each benchmark."""
+    own, benchmarks = stage.heldout(when), stage.benchmark_answers(when, "*")
+    return [*([own] if own.exists() else []), *sorted(benchmarks.parent.glob(benchmarks.name))]
 
 
 def count(files: Sequence[File]) -> int:
+    return sum(map(_rows_in, files))
+
+
+def _rows_in(file: File) -> int:
     from pyarrow import parquet
 
-    return sum(parquet.read_metadata(file.path).num_rows for file in files)
+    if file.path.suffix == SUFFIX:
+        return sum(group.num_rows for group in read_stream(file.path))
+    return int(parquet.read_metadata(file.path).num_rows)
 
 
 def unfinished(run: RunFolder, files: Sequence[File]) -> list[list[int]]:
@@ -124,11 +135,8 @@ def unfinished(run: RunFolder, files: Sequence[File]) -> list[list[int]]:
 
 
 def chunk_blocks(files: Sequence[File], tokenizer: Any, rollouts: Rollouts) -> Iterator[str]:
-    """Yields the blocks of all chunks, and fills `rollouts`. Reads one file at a time."""
-    from pyarrow import parquet
-
-    for file in files:
-        table = parquet.read_table(file.path)
+    """Yields the blocks of all chunks, and fills `rollouts`. Reads one file at a time, and of a stream a part."""
+    for file, table in ((each, table) for each in files for table in _tables(each.path)):
         if not file.heldout:
             _tally(rollouts, file.stage, table)
             _tally_ages(rollouts, file.stage, file.step, table)
@@ -137,6 +145,24 @@ def chunk_blocks(files: Sequence[File], tokenizer: Any, rollouts: Rollouts) -> I
             batch = _Batch(table)
             _add_columns(rollouts, file, batch)
             yield from _chunks(rollouts, batch, tokenizer)
+
+
+def _tables(path: Path) -> Iterator[Any]:
+    """Of whole groups."""
+    from pyarrow import Table, parquet
+
+    if path.suffix != SUFFIX:
+        yield parquet.read_table(path)
+        return
+    held, size = list[Any](), 0
+    for group in read_stream(path):
+        held.append(group)
+        size += group.nbytes
+        if size > PART_BYTES:
+            yield Table.from_batches(held)
+            held, size = [], 0
+    if held:
+        yield Table.from_batches(held)
 
 
 def vocabulary_block(rollouts: Rollouts, tokenizer: Any) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cascade_rl.rl_stages.config.benchmark_suite import BenchmarkSuite
 from cascade_rl.rl_stages.config.node import Node, at_least, require, share
 from cascade_rl.rl_stages.config.room import Overlong
 
@@ -56,6 +57,7 @@ class Evaluation(Node):
                  other answers or by a judge model
     max_infrastructure_failures   largest share of a domain's answers that may stay without a score
     min_answer_tokens, overlong_prompts   as in a stage
+    suites       benchmarks that are measured too, several answers to each prompt, with confidence intervals
     """
 
     domains: tuple[str, ...] = ()
@@ -67,8 +69,10 @@ class Evaluation(Node):
     max_infrastructure_failures: float = 0.1
     min_answer_tokens: int = 1
     overlong_prompts: Overlong = "drop"
+    suites: tuple[BenchmarkSuite, ...] = ()
 
     def __post_init__(self) -> None:
+        require(bool(self.domains) or not self.suites, "evaluation.domains", "at least one, with suites", self.domains)
         at_least(1, "evaluation", self, "prompts_per_domain", "min_answer_tokens")
         at_least(min(1, len(self.domains)), "evaluation", self, "max_new_tokens")
         share("evaluation", self, "max_infrastructure_failures")

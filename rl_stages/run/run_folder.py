@@ -13,10 +13,13 @@
         events.jsonl                events with their times: attempts, seconds per phase; never rewritten
         parity.json                 trainer and engine compared on the same tokens at the start (rl_stages/start.py)
         scores.json                 held-out scores {"before": {domain: score}, "after": {...}}
+        benchmarks.json             numbers of the cascade's suites {"before": ..., "after": ...}, as in the OUT/results.json
+                                    of `cascade eval`
         prompts.jsonl               GRPO: the prompts of each step, with their pass rates (rl_stages/prompt_ledger.py)
         ledger/version_00011        samples and verdicts of those weights (rl_stages/run/ledger.py)
         rollouts/step_00012.parquet
-        heldout/after.parquet       the answers that scores.json is of; heldout/before.parquet if it took those itself
+        heldout/after.parquet       the answers that scores.json is of; heldout/before.parquet if it took those itself;
+                                    heldout/after-NAME.parquet those to a benchmark
         checkpoints/step_00012/     complete; an incomplete one is named step_00012.partial
         export/  tensorboard/  logs/
         tracked/                    by tracker: its run, and the newest step that it was told (run/trackers/)
@@ -143,6 +146,9 @@ class StageFolder:
         """The answers of the evaluation "before" or "after" the stage."""
         return self.root / "heldout" / f"{when}.parquet"
 
+    def benchmark_answers(self, when: str, benchmark: str) -> Path:
+        return self.root / "heldout" / f"{when}-{benchmark}.parquet"
+
     def ledger(self, version: int) -> Path:
         return self.root / "ledger" / f"version_{version:05d}"
 
@@ -213,6 +219,16 @@ class StageFolder:
         if when not in ("before", "after"):
             raise ValueError(f"expected scores 'before' or 'after' the stage, found {when!r}")
         write_json(self.root / "scores.json", self.scores() | {when: dict(scores)})
+
+    def benchmarks(self) -> dict[str, Any]:
+        """Numbers of benchmarks so far, {"before": {"results": [...], "differences": [...]}, "after": {...}}; either
+        may be absent."""
+        path = self.root / "benchmarks.json"
+        return read_json(path) if path.exists() else {}
+
+    def record_benchmarks(self, when: str, found: Mapping[str, Any]) -> None:
+        """Stores the numbers taken "before" or "after" the stage."""
+        write_json(self.root / "benchmarks.json", self.benchmarks() | {when: dict(found)})
 
     @property
     def done(self) -> bool:

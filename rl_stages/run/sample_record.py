@@ -54,16 +54,21 @@ class SampleRecord:
 
 def write_samples(path: Path, records: Sequence[SampleRecord]) -> None:
     """Writes one parquet file atomically, and its folder if need be. It is on disk when this returns."""
-    from pyarrow import parquet, table
+    from pyarrow import parquet
 
     path.parent.mkdir(exist_ok=True)
-    schema = _schema()
-    columns = {item.name: [_plain(getattr(record, item.name)) for record in records] for item in fields(SampleRecord)}
     temporary = path.with_name(f".{path.name}.tmp")
-    parquet.write_table(table(columns, schema=schema), temporary, compression="zstd")
+    parquet.write_table(table_of(records), temporary, compression="zstd")
     sync(temporary)
     temporary.rename(path)
     sync(path.parent)
+
+
+def table_of(records: Sequence[SampleRecord]) -> "pyarrow.Table":
+    from pyarrow import table
+
+    columns = {item.name: [_plain(getattr(record, item.name)) for record in records] for item in fields(SampleRecord)}
+    return table(columns, schema=_schema())
 
 
 def read_samples(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Writes each step to the terminal, the metrics file, the event file, the trackers and the sample file."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Self
@@ -75,9 +75,11 @@ class StepLog:
 
     def heldout(self, when: str, scores: Mapping[str, float]) -> None:
         """Tells the held-out scores "before" and "after" the stage."""
-        self.progress.say(f"{when}: " + ", ".join(f"{name} {score:.3f}" for name, score in scores.items()))
-        step = 0 if when == "before" else self.folder.last_step()
-        self._tell("heldout", step, {f"heldout/{name}": score for name, score in scores.items()})
+        self._tell_frame("heldout", when, scores, [", ".join(f"{name} {score:.3f}" for name, score in scores.items())])
+
+    def benchmarks(self, when: str, numbers: Mapping[str, float], lines: Iterable[str]) -> None:
+        """Tells the numbers of benchmarks "before" and "after" the stage; `lines` say them in words."""
+        self._tell_frame("benchmark", when, numbers, lines)
 
     def settle(self) -> None:
         """Returns when the samples of all steps so far are on disk. Raises OSError if they could not be written."""
@@ -89,6 +91,12 @@ class StepLog:
         self.board.log(step, values)
         for tracker in self.trackers:
             tracker.log(series, step, values)
+
+    def _tell_frame(self, series: str, when: str, numbers: Mapping[str, float], lines: Iterable[str]) -> None:
+        for line in lines:
+            self.progress.say(f"{when}: {line}")
+        step = 0 if when == "before" else self.folder.last_step()
+        self._tell(series, step, {f"{series}/{name}": number for name, number in numbers.items()})
 
     def _close_trackers(self) -> None:
         self.board.close(self.failed)

@@ -50,6 +50,7 @@ class Domain:
     agents     the NeMo-Gym agents whose released rows belong to this domain
     environment   makes the environment of a multi-turn domain; the caller closes it
     judged     makes the verifier of a stage with a reward model; the caller closes it, and it closes the judge
+    needs_judge  whether answers to a row with these fields have no score, or none of their own, without one
     exemplars  answers with known scores, made from tasks of a stage, for a verifier or environment that runs untrusted
                code: a sequence for each of its graders, which are proven by one of them. Such a verifier or environment
                takes `others`, nodes on which it runs the code too
@@ -62,6 +63,7 @@ class Domain:
     agents: tuple[str, ...] = ()
     environment: Callable[..., Environment] | None = None
     judged: Callable[[JudgeModel, RewardModel, int], Verifier | GroupVerifier] | None = None
+    needs_judge: Callable[[Mapping[str, Any]], bool] = lambda _: False
     exemplars: Callable[[Iterable[Task]], Sequence[Sequence[Exemplar]]] | None = None
 
     def on_nodes(self, others: Sequence[Node]) -> Domain:
@@ -102,6 +104,7 @@ DOMAINS = {
             long_context.LongContextVerifier,
             long_context_prompts.lessons,
             judged=lambda judge, model, _: long_context.LongContextVerifier(judge, model.max_tokens),
+            needs_judge=long_context.needs_judge,
         ),
         Domain(
             "reasoning_gym",
@@ -116,6 +119,7 @@ DOMAINS = {
             rlhf_prompts.lessons,
             ("genrm_simple_agent",),
             judged=rlhf.RankingVerifier,
+            needs_judge=rlhf.needs_judge,
         ),
         Domain("mcqa", mcqa.parse_row, mcqa.MultipleChoiceVerifier, mcqa_prompts.lessons, ("mcqa_simple_agent",)),
         Domain(

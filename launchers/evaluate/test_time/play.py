@@ -43,8 +43,8 @@ class Played:
 
     task: Task
     number: int
-    answer: Answer | None
-    finish: str = ""
+    rollout: Rollout | None = None
+    answer: Answer | None = None
     spent: int = 0
     why: str = ""
 
@@ -99,7 +99,7 @@ class Playing:
         except StopIteration as end:
             yield self._ended(game, end.value)
         except UserError as error:
-            yield self._closed(game, None, why=str(error))
+            yield self._closed(game, why=str(error))
 
     def _ask(self, game: Game, asks: Sequence[Ask]) -> list[list[Reply]]:
         """The answer to no asks at all."""
@@ -138,8 +138,10 @@ class Playing:
 
     def _ended(self, game: Game, reply: Reply) -> Played:
         [[answer]] = self.judge([game.task], [[reply.rollout]])
-        return self._closed(game, answer, reply.rollout.finish)
+        return self._closed(game, reply.rollout, answer)
 
-    def _closed(self, game: Game, answer: Answer | None, finish: str = "", why: str = "") -> Played:
+    def _closed(
+        self, game: Game, rollout: Rollout | None = None, answer: Answer | None = None, why: str = ""
+    ) -> Played:
         del self.games[game.name]
-        return Played(game.task, int(game.name.rpartition("/")[2]), answer, finish, game.spent, why)
+        return Played(game.task, int(game.name.rpartition("/")[2]), rollout, answer, game.spent, why)

@@ -4,7 +4,7 @@ from collections import Counter
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.evaluate.test_time.steps import Ask, Steps
-from cascade_rl.launchers.evaluate.votes import VOTES
+from cascade_rl.rl_stages.benchmarks.votes import VOTES
 from cascade_rl.rl_stages.core.task import Task
 
 

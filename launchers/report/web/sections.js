@@ -118,6 +118,28 @@ function heatCell(stage, domain, gain, top) {
     score(stage.after[domain]), h("small", null, gain === null ? "" : signed(gain), verdict));
 }
 
+// The answers of an evaluation have no stages: what tells of them is not shown.
+function evaluation(run) {
+  byId("name").textContent = run.header.name;
+  byId("h-stages").textContent = "Evaluation";
+  byId("facts").replaceChildren(...facts(run.evaluation));
+  for (const id of ["graph", "scores", "curves", "time", "failures"]) byId(id).hidden = true;
+  benchmarks(run);
+}
+
+// Benchmarks: one row per benchmark and mode of thinking, one column per model.
+function benchmarks(run) {
+  const { results, differences } = run.benchmarks, models = [...new Set(results.map((row) => row.model))];
+  byId("benchmarks").hidden = !results.length;
+  const estimate = ({ mean, half }, show = score) => show(mean) + (half === null ? "" : ` ± ${score(half)}`);
+  const titleOf = (row) => Object.entries(row).filter(([, value]) => value?.mean !== undefined).map(([name, value]) => `${name} ${estimate(value, number)}`);
+  const cell = (row) => row ? h("td", { title: [plural(row.prompts, "prompt"), ...titleOf(row)].join("\n") }, estimate(Object.entries(row).find(([name]) => name.startsWith("avg@"))[1])) : h("td", { class: "soft" }, "–");
+  const rows = [...new Map(results.map((row) => [`${row.benchmark} ${row.mode}`, row])).values()].map(({ benchmark, mode }) =>
+    [words(benchmark), mode === "template" ? "–" : `thinking ${mode}`, ...models.map((model) => cell(results.find((row) => row.benchmark === benchmark && row.mode === mode && row.model === model)))]);
+  byId("benchmarks-table").replaceChildren(table(["benchmark", "mode", ...models], rows));
+  byId("benchmarks-gaps").replaceChildren(...(differences.length ? [table(["benchmark", "compared", "difference"], differences.map((row) => [words(row.benchmark), row.compared, estimate(row, signed)]))] : []));
+}
+
 // Curves: all metrics of a stage, or one metric in all stages.
 function seriesOf(stage) {
   const names = Object.keys(stage.metrics).filter((name) => name !== "step" && stage.metrics[name].some((value) => value !== null));

@@ -391,7 +391,8 @@ const tokenKeys = { point: () => {} };
 byId("detail").addEventListener("token", (event) => tokenKeys.point(event.detail));
 
 function overview(run) {
-  header(run); graph(run); scores(run); curves(run); timings(run); ages(run); failures(run);
+  if (run.evaluation) return evaluation(run);
+  header(run); graph(run); scores(run); benchmarks(run); curves(run); timings(run); ages(run); failures(run);
 }
 
 // The page.

@@ -9,7 +9,8 @@ import pytest
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.cli import main
 from cascade_rl.launchers.evaluate.kept_answers import KeptAnswers
-from cascade_rl.launchers.evaluate.votes import VOTES
+from cascade_rl.launchers.report.sample_stream import read_stream
+from cascade_rl.rl_stages.benchmarks.votes import VOTES
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
 from tests.engine.rollout.tiny_models import VOCAB, build, write_config, write_image
@@ -45,7 +46,9 @@ def own_model(folder: Path) -> Path:
 
 
 @pytest.mark.engine
-def test_every_answer_is_kept_and_estimated_and_none_is_asked_for_twice(folder: Path) -> None:
+def test_every_answer_is_kept_and_estimated_and_none_is_asked_for_twice(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = own_model(folder)
     assert evaluate(folder, "--answers", "3", "--thinking", "both") == 0
     kept, results = lines(folder / "out/answers.jsonl"), json.loads((folder / "out/results.json").read_text())
@@ -53,6 +56,16 @@ def test_every_answer_is_kept_and_estimated_and_none_is_asked_for_twice(folder: 
     assert {(row["id"], row["mode"], row["sample"]) for row in kept} == {
         (f"sums-{prompt:06d}", mode, sample) for prompt in range(3) for mode in ("on", "off") for sample in range(3)
     }
+    [off_groups, on_groups] = sorted(
+        (list(read_stream(path)) for path in (folder / "out/samples").iterdir()),
+        key=lambda groups: groups[0].schema.metadata[b"mode"],
+    )
+    assert [group.num_rows for group in (*off_groups, *on_groups)] == [3] * 6
+    read = {(group["id"][0].as_py(), group["thinking"][0].as_py()): group["token_ids"] for group in on_groups}
+    assert {key: len(ids[0]) for key, ids in read.items()} == {
+        (f"{row['id']}/0", True): row["tokens"] for row in kept if row["mode"] == "on" and row["sample"] == 0
+    }
+    assert "report.html: 18 of 18 answers" in capsys.readouterr().out
     (off, on), (gap,) = results["results"], results["differences"]
     assert (off["mode"], on["mode"], on["prompts"], gap["benchmark"]) == ("off", "on", 3, "math")
     assert on["tokens"]["mean"] == pytest.approx(sum(row["tokens"] for row in kept if row["mode"] == "on") / 9)
@@ -112,6 +125,7 @@ def test_a_suite_answers_each_of_its_benchmarks_in_its_own_way(
         (("--answers", "1", "--column", "prompt"), "--column: expected FIELD=COLUMN; found 'prompt'"),
         (("--answers", "1", "--column", "prompt=question"), r"sums.jsonl:1: expected the column 'question'"),
         (("--answers", "1", "--domain", "maths"), "did you mean 'math'"),
+        (("--answers", "1", "--judge-url", "http://x/v1"), "expected --judge-model with --judge-url; found none"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(folder: Path, options: tuple[str, ...], message: str) -> None:

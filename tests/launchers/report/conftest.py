@@ -19,6 +19,22 @@ def browser() -> Iterator[Browser]:
         yield playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
 
 
+@pytest.fixture
+def tab(browser: Browser) -> Iterator[Page]:
+    """A tab that has no network, and in which no error may occur."""
+    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
+    tab, errors = context.new_page(), []
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.on("request", lambda request: errors.extend({request.url} if request.url.startswith("http") else ()))
+    tab.add_init_script(
+        "window.tasks = []; new PerformanceObserver((list) => tasks.push(...list.getEntries().map((e) => e.duration)))"
+        ".observe({type: 'longtask', buffered: true})"
+    )
+    yield tab
+    context.close()
+    assert errors == []
+
+
 def installed_chromium() -> str:
     for command in ("update", "install -y --no-install-recommends chromium"):
         apt = ["apt-get", "-o", "DPkg::Lock::Timeout=120", *command.split()]

@@ -9,7 +9,7 @@ import math
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,22 +33,6 @@ LONGEST_TASK_MS = 1500  # that the page may not answer at a stretch
 HEAP_MB = 400
 MINUS, NONE = "\u2212", "\u2013"  # as the page writes them
 LARGE = 100_000
-
-
-@pytest.fixture
-def tab(browser: Browser) -> Iterator[Page]:
-    """A tab that has no network, and in which no error may occur."""
-    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
-    tab, errors = context.new_page(), []
-    tab.on("pageerror", lambda error: errors.append(str(error)))
-    tab.on("request", lambda request: errors.extend({request.url} if request.url.startswith("http") else ()))
-    tab.add_init_script(
-        "window.tasks = []; new PerformanceObserver((list) => tasks.push(...list.getEntries().map((e) => e.duration)))"
-        ".observe({type: 'longtask', buffered: true})"
-    )
-    yield tab
-    context.close()
-    assert errors == []
 
 
 # A small run, written as a stage writes it.
@@ -94,6 +78,20 @@ TAUGHT = sample(
 )  # fmt: skip
 
 
+def measured(model: str, off: float, on: float) -> dict[str, object]:
+    """Numbers of a benchmark in both modes, as a stage records them."""
+    scored = {"off": off, "on": on}
+    rows = [
+        {"benchmark": "aime", "model": model, "mode": mode, "prompts": 30, "avg@8": {"mean": mean, "half": 0.1}}
+        for mode, mean in scored.items()
+    ]
+    gap = {"benchmark": "aime", "compared": f"{model}, thinking on - {model}, thinking off"}
+    return {"results": rows, "differences": [gap | {"mean": on - off, "half": 0.0625}]}
+
+
+NUMBERS = {"sft": measured("sft", 0.25, 0.5), "math_rl": measured("math_rl", 0.625, 0.5)}
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     with RunFolder.claim(tmp_path_factory.mktemp("small") / "run", cascade(steps=2)) as (run, _):
@@ -114,6 +112,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
         math_rl.record_scores("before", dict.fromkeys(run.cascade.evaluation.domains, 0.5))
         even = dict.fromkeys(("instruction_following", "swe_executed"), 0.5)
         math_rl.record_scores("after", {"math": 0.625, "code": 0.375} | even)
+        math_rl.record_benchmarks("before", NUMBERS["sft"])
+        math_rl.record_benchmarks("after", NUMBERS["math_rl"])
+        mopd.record_benchmarks("before", NUMBERS["math_rl"])
         math_rl.export.mkdir()
         math_rl.finish()
     report.run(run.root, None, LARGE)
@@ -135,6 +136,20 @@ def test_scores_and_gates_are_those_of_the_files(small: RunFolder, tab: Page) ->
     lanes = [dot.get_attribute("cx") for dot in tab.locator("#graph circle").all()]
     assert lanes == ["18", "18", "18", "18", "36", "18", "18"]  # the side branch has its own
     assert "code_teacher from sft" in tab.locator("#graph svg").get_attribute("aria-label")
+
+
+def test_benchmarks_have_intervals_and_the_gap_between_the_modes(small: RunFolder, tab: Page) -> None:
+    opened(tab, small.root / "report.html")
+    expect(tab.locator("#benchmarks-table thead")).to_have_text("benchmarkmodesftmath_rl")
+    expect(tab.locator("#benchmarks-table tbody tr")).to_have_text(
+        ["aimethinking off0.250 ± 0.1000.625 ± 0.100", "aimethinking on0.500 ± 0.1000.500 ± 0.100"]
+    )
+    expect(tab.locator("#benchmarks-gaps tbody tr")).to_have_text(
+        [
+            "aimesft, thinking on - sft, thinking off+0.250 ± 0.063",
+            f"aimemath_rl, thinking on - math_rl, thinking off{MINUS}0.125 ± 0.063",
+        ]
+    )
 
 
 def test_curves_times_and_failures_are_those_of_the_files(small: RunFolder, tab: Page) -> None:

@@ -55,6 +55,10 @@ def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"long_context_kind": kind, "expected_answer": values}
 
 
+def needs_judge(fields: Mapping[str, Any]) -> bool:
+    return bool(fields["long_context_kind"] == "qa")
+
+
 def items(answer: str) -> list[str]:
     """The items that an answer lists, in normal form."""
     return [item for item in map(normal, SEPARATORS.split(answer)) if item]

@@ -52,11 +52,16 @@ def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"principle": principle} | instruction_following.parse_row({"grading_mode": "fraction", **row})
 
 
+def needs_judge(fields: Mapping[str, Any]) -> bool:
+    """Whether nothing in the row says what an answer that comes alone is scored by."""
+    return "instruction_id_list" not in fields
+
+
 class HeldoutVerifier(InstructionFollowingVerifier):
     """Scores one answer by the properties that its row lists. Without any, it has no score."""
 
     def __call__(self, task: Task, text: str) -> Verdict:
-        if "instruction_id_list" not in task.metadata:
+        if needs_judge(task.metadata):
             return Verdict.infrastructure_failure(
                 "expected 'instruction_id_list' in the row, to score an answer that has no others to be compared with"
             )

@@ -4,7 +4,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from cascade_rl.launchers.evaluate.estimates import difference, majority, over_prompts, pass_at, sizes
+from cascade_rl.rl_stages.benchmarks.estimates import difference, majority, over_prompts, pass_at, sizes
 
 
 @pytest.mark.parametrize("scores", [[1.0, 0.0, 0.0, 1.0, 0.3], [0.0] * 4, [1.0] * 3, [0.5, 0.51]])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.launchers.evaluate.benchmark_rows import benchmark_tasks
+from cascade_rl.rl_stages.benchmarks.benchmark_rows import benchmark_tasks
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.tasks.domains import domain_named
 

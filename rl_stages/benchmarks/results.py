@@ -1,21 +1,31 @@
-"""The numbers of an evaluation, from the kept answers, as tables and as JSON."""
+"""The numbers of an evaluation, from the kept answers, with 95 % intervals."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, groupby
+from itertools import combinations
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.table import Column, Table
+from cascade_rl.rl_stages.benchmarks.benchmark import Benchmark
+from cascade_rl.rl_stages.benchmarks.estimates import Estimate, difference, majority, over_prompts, pass_at, sizes
+from cascade_rl.rl_stages.benchmarks.votes import VOTES
 
-from cascade_rl.launchers.evaluate.benchmark import Benchmark
-from cascade_rl.launchers.evaluate.estimates import Estimate, difference, majority, over_prompts, pass_at, sizes
-from cascade_rl.launchers.evaluate.kept_answers import Key, Source
-from cascade_rl.launchers.evaluate.votes import VOTES
 
+class Source(NamedTuple):
+    """Who answered, and in which mode of thinking: "on", "off" or the "template"'s own."""
+
+    model: str
+    mode: str
+
+    def __str__(self) -> str:
+        return self.model if self.mode == "template" else f"{self.model}, thinking {self.mode}"
+
+
+Key = tuple[Source, str]
+"""Who answered which prompt."""
 Group = tuple[Key, Sequence[Mapping[str, Any]]]
+"""A prompt's answers, each with its "answer" (text), "score", "finish" and "tokens"."""
 
 
 @dataclass(frozen=True)
@@ -64,40 +74,6 @@ def differences(found: Sequence[Result]) -> Iterator[tuple[Result, Result, Estim
             yield one, other, difference(one.means, other.means)
 
 
-def show(found: Sequence[Result], asked: Sequence[Benchmark]) -> None:
-    """Models are numbered, since a folder's name is longer than a column."""
-    console = Console(highlight=False)
-    numbers = {source: str(number) for number, source in enumerate(dict.fromkeys(one.source for one in found), start=1)}
-    for source, number in numbers.items():
-        console.print(f"model {number}: {source}", soft_wrap=True, markup=False)
-    for title, own in groupby(sorted(found, key=_first_number), key=_first_number):
-        console.print(_table(title, list(own), numbers))
-    compared = list(differences(found))
-    if compared:
-        pairs = Table("benchmark", "models", "difference of scores, paired by prompt")
-        for one, other, gap in compared:
-            pairs.add_row(one.benchmark, f"{numbers[other.source]} - {numbers[one.source]}", str(gap))
-        console.print(pairs)
-    for benchmark in asked:
-        if benchmark.published:
-            reported = ", ".join(f"{model} {percent}" for model, percent in benchmark.published.items())
-            console.print(f"published, {benchmark.name}, in percent: {reported}")
-
-
-def _first_number(result: Result) -> str:
-    return next(iter(result.numbers))
-
-
-def _table(title: str, found: Sequence[Result], numbers: Mapping[Source, str]) -> Table:
-    names = list(dict.fromkeys(name for result in found for name in result.numbers))
-    name = Column("benchmark", overflow="fold")
-    table = Table(name, "model", "prompts", *names, title=f"{title}: mean over prompts ± half of a 95 % interval")
-    for result in found:
-        cells = [_cell(name, result.numbers.get(name)) for name in names]
-        table.add_row(result.benchmark, numbers[result.source], f"{len(result.means):,}", *cells)
-    return table
-
-
 def plain(found: Sequence[Result]) -> dict[str, Any]:
     """For JSON."""
     rows = [
@@ -112,7 +88,23 @@ def plain(found: Sequence[Result]) -> dict[str, Any]:
     return {"results": rows, "differences": pairs}
 
 
-def _cell(name: str, number: Estimate | None) -> str:
-    if number is None:
-        return "-"
-    return f"{number.mean:,.0f}" if name == "tokens" else str(number)
+def in_words(found: Mapping[str, Any]) -> Iterator[str]:
+    """The mean scores and their differences in `plain`, a line each."""
+    for row in found["results"]:
+        average = next(name for name in row if name.startswith("avg@"))
+        source = Source(row["model"], row["mode"])
+        yield f"{row['benchmark']}: {average} {Estimate(**row[average])} of {row['prompts']:,} prompts by {source}"
+    for row in found["differences"]:
+        yield f"{row['benchmark']}: {row['compared']}: {Estimate(row['mean'], row['half'])}"
+
+
+def flat(found: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers in `plain` and their half intervals, by names that every tracker takes."""
+    named = {
+        f"{row['benchmark']}/{row['mode']}/{name.replace('@', '_at_')}": Estimate(**number)
+        for row in found["results"]
+        for name, number in row.items()
+        if isinstance(number, dict)
+    } | {f"{row['benchmark']}/difference": Estimate(row["mean"], row["half"]) for row in found["differences"]}
+    halves = {f"{name}/half": number.half for name, number in named.items() if number.half is not None}
+    return {name: number.mean for name, number in named.items()} | halves
