@@ -1,8 +1,9 @@
 """Low-rank adapters of a trainer. Every weight that has one holds W0 + scale B A itself, in its own dtype.
 
 So the forward pass is that of full training, on any backend and in any layout, and the engine samples from the very
-weights that the trainer computes with: an adapter beside its layer, y = W0 x + scale B (A x), would round otherwise than
-the sum that is refitted. After each optimizer step the weights are made again from W0, which is kept: nothing adds up.
+weights that the trainer computes with: an adapter beside its layer, y = W0 x + scale B (A x), would round otherwise
+than the sum that is refitted. After each optimizer step the weights are made again from W0, which is kept, so rounding
+does not add up.
 
 Backward gives the gradient of a weight, and at once its factors' part of it, then forgets it:
 
@@ -27,15 +28,12 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from cascade_rl.engine.backend.kept_tensors import KeptTensors
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import LoraConfig, ParallelConfig
-from cascade_rl.engine.lora.rules import AdapterShard, adapter_shards
+from cascade_rl.engine.lora.rules import AdapterShard, adapter_shards, check_lora
 from cascade_rl.engine.models.build import RankModel, chunks_of, place_of_this_rank
 from cascade_rl.engine.models.conversion import ADAPTERS
 from cascade_rl.engine.models.families.family import family_of
 from cascade_rl.engine.models.hf_config import HfConfig
 from cascade_rl.engine.models.name_map import Cut, Place, Shard
-
-BYPASSED = ("gradient_accumulation_fusion", "overlap_grad_reduce")
-"""Fields of parallel.megatron with which a weight's gradient is not seen, or is awaited where there is none."""
 
 
 class Adapter(torch.nn.Module):
@@ -81,9 +79,9 @@ class Adapter(torch.nn.Module):
         assert weight.grad is not None
         gradient, weight.grad = weight.grad.float(), None
         for rows, a in self._by_tensor():
-            own = self.scale * gradient[rows]
-            self.b.main_grad[rows] += own @ self.a[a].T
-            self.a.main_grad[a] += self.b[rows].T @ own
+            own = gradient[rows]
+            self.b.main_grad[rows] += self.scale * (own @ self.a[a].T)
+            self.a.main_grad[a] += self.scale * (self.b[rows].T @ own)
 
     def _by_tensor(self) -> Iterator[tuple[Tensor | slice, slice]]:
         """For each HF tensor of the weight, its rows in B and in the stack of A."""
@@ -96,9 +94,10 @@ class Adapter(torch.nn.Module):
 
     def _mark(self, parameter: torch.nn.Parameter, own: Shard) -> None:
         """By these attributes Megatron knows over which ranks to reduce a gradient, and which ranks count its norm."""
-        setattr(parameter, "allreduce", getattr(self.weight, "allreduce", True))
-        setattr(parameter, "tensor_model_parallel", True)
-        setattr(parameter, "shared", own.parameter.rule.over is None and self.split.rank > 0)
+        is_copy = own.parameter.rule.over is None and self.split.rank > 0
+        marks = {"allreduce": getattr(self.weight, "allreduce", True), "tensor_model_parallel": True, "shared": is_copy}
+        for name, mark in marks.items():
+            setattr(parameter, name, mark)
 
     def stored(self) -> Iterator[tuple[str, ShardedTensorFactory]]:
         """What a checkpoint holds, under PEFT's names and in the shapes of the whole: readable in any layout."""
@@ -126,18 +125,19 @@ class Lora:
     """The adapters of this rank's model. Its other parameters are frozen.
 
     Made before DDP and the optimizer, which then see only the factors; `open` follows them.
-    Raises UserError as `adapter_shards` does, or for a setting of Megatron's with which adapters cannot be trained.
+    Raises UserError as `check_lora` does, or for a pipeline stage without an adapter.
     """
 
     base: KeptTensors
 
     def __init__(self, model: RankModel, hf: HfConfig, config: LoraConfig, parallel: ParallelConfig, seed: int) -> None:
-        _check(parallel)
+        name_map = family_of(hf).name_map(hf)
+        check_lora(name_map, config, parallel)
         self.config, self._on_host = config, parallel.offload_reference
         for parameter in model.parameters():
             parameter.requires_grad_(False)
         place, weights = place_of_this_rank(), dict(model.named_parameters())
-        shards = adapter_shards(family_of(hf).name_map(hf), config, place)
+        shards = adapter_shards(name_map, config, place)
         made = {shard.weight.name: Adapter(weights[shard.weight.name], shard, config, place, seed) for shard in shards}
         self.adapters = list(made.values())
         for chunk in chunks_of(model):
@@ -188,15 +188,6 @@ _GROUPS = {
 }
 
 
-def _check(parallel: ParallelConfig) -> None:
-    for name in BYPASSED:
-        if parallel.megatron and getattr(parallel.megatron, name):
-            raise UserError(
-                f"parallel.megatron.{name}: expected false with lora, whose gradients are made from those of the "
-                "weights and are small; found true. Leave the field out."
-            )
-
-
 def _names_in(model: RankModel, chunk: torch.nn.Module) -> Iterator[str]:
     """The names in the whole model of a chunk's parameters."""
     own = {id(parameter) for parameter in chunk.parameters()}
@@ -206,8 +197,8 @@ def _names_in(model: RankModel, chunk: torch.nn.Module) -> Iterator[str]:
 def _require_some(adapters: Sequence[Adapter]) -> None:
     if not adapters:
         raise UserError(
-            "lora.targets: expected an adapter on each pipeline stage, whose ranks would otherwise train nothing; found "
-            "a stage without one. Name more targets, or lower `pipeline`."
+            "lora.targets: expected an adapter on each pipeline stage, whose ranks would otherwise train nothing; "
+            "found a stage without one. Name more targets, or lower `pipeline`."
         )
 
 

@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.settings import LoraConfig
+from cascade_rl.engine.core.settings import LoraConfig, ParallelConfig
 from cascade_rl.engine.models.name_map import NameMap, Parameter, Part, Place, Rule, Shard, replicated
 
+BYPASSED = ("gradient_accumulation_fusion", "overlap_grad_reduce")
+"""Fields of parallel.megatron with which a weight's gradient is not seen, or is awaited where there is none."""
 PEFT_PREFIX = "base_model.model."  # of every tensor in adapter_model.safetensors
 
 
@@ -42,6 +44,17 @@ class AdapterShard:
         """For each of `tensors`, the rows of the weight's shard that belong to it: none if they are on other ranks."""
         for tensor in self.tensors:
             yield [block.shard_index[0] for block in self.weight.blocks if block.hf_name == tensor]
+
+
+def check_lora(name_map: NameMap, lora: LoraConfig, parallel: ParallelConfig) -> None:
+    """Raises UserError as `factor_map` does, or for a field of Megatron's with which adapters cannot be trained."""
+    factor_map(name_map, lora)
+    for name in BYPASSED:
+        if parallel.megatron and getattr(parallel.megatron, name):
+            raise UserError(
+                f"parallel.megatron.{name}: expected false with lora, whose gradients are made from those of the "
+                "weights and are small; found true. Leave the field out."
+            )
 
 
 def factor_map(name_map: NameMap, lora: LoraConfig) -> NameMap:
@@ -107,7 +120,7 @@ def _factors(weight: Parameter, rank: int) -> tuple[Parameter, Parameter]:
 
 
 def _factor(weight: Parameter, name: str, rule: Rule) -> Parameter:
-    return replace(weight, name=f"{weight.name}.{name}", rule=rule, float32=True)
+    return replace(weight, name=f"{weight.name}.{name}", rule=rule)
 
 
 def _named(tensor: str, factor: str) -> str:

@@ -138,12 +138,17 @@ def _bound_shards(model: RankModel, name_map: NameMap) -> Iterator[tuple[Shard, 
     shards = {shard.name: shard for shard in name_map.shards(place_of_this_rank())}
     expected = {name: shard.shape for name, shard in shards.items()}
     beside = ("_extra_state", SCALAR_HEAD)
-    own = {name: tensor for name, tensor in tensors.items() if ADAPTERS not in name.split(".")}
-    found = {name: tuple(tensor.shape) for name, tensor in own.items() if not name.endswith(beside)}
+    own = {name: tensor for name, tensor in tensors.items() if not (name.endswith(beside) or of_adapter(name))}
+    found = {name: tuple(tensor.shape) for name, tensor in own.items()}
     if expected != found:
         differing = sorted(dict(expected.items() ^ found.items()))
         raise UserError(f"config.json and the model that was built differ in {_shorten(differing)}")
     return ((shard, tensors[name]) for name, shard in shards.items())
+
+
+def of_adapter(name: str) -> bool:
+    """Whether a tensor of a model is a factor of a low-rank adapter."""
+    return ADAPTERS in name.split(".")
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

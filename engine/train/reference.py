@@ -15,6 +15,14 @@ class Reference(KeptTensors):
         super().__init__(live_tensors(trainer), on_host=on_host)
 
 
+def first_weights(trainer: Trainer) -> KeptTensors:
+    """The weights from which the trainer starts, for a KL term: a copy of those of now, or the base of its adapters,
+    which is kept in any case."""
+    if trainer.lora:
+        return trainer.lora.base
+    return Reference(trainer, on_host=trainer.parallel.offload_reference)
+
+
 class HostCopy:
     """This rank's weights and buffers as they are when it is made, in host memory."""
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.engine.lora.memory import AdapterBytes
 from cascade_rl.engine.models.memory import StateBytes
 from cascade_rl.engine.models.name_map import Place
 from cascade_rl.engine.models.places import place_of
@@ -58,13 +59,22 @@ class TrainerRank:
     def _state(self) -> StateBytes:
         return self.model.state(self.rank, self.layout.nproc, self.parallel)
 
+    @property
+    def _adapters(self) -> AdapterBytes | None:
+        lora = self.stage.lora
+        return self.model.adapters(self.rank, self.layout.nproc, self.parallel, lora) if lora else None
+
     def resident(self) -> Terms:
-        """Held from the start of the stage to its end. `copy` holds the weights of the reference or of a teacher."""
-        state = self._state
-        process = GIB * (self.assumed.context_gib + self.assumed.communicators_gib)
-        held = {"weights": state.weights, "gradients": state.gradients, "optimizer": state.optimizer}
-        copy = has_copy(self.stage) and not self.parallel.offload_reference
-        return {**held, "copy": state.weights if copy else 0, "process": process}
+        """Held from the start of the stage to its end. `copy` holds the weights of the reference or of a teacher, and
+        those under adapters."""
+        adapters, process = self._adapters, GIB * (self.assumed.context_gib + self.assumed.communicators_gib)
+        state, weights = adapters.state if adapters else self._state, self._state.weights
+        held = {"weights": weights, "gradients": state.gradients, "optimizer": state.optimizer}
+        copy = weights if has_copy(self.stage) and not is_base(self.stage) else 0
+        if adapters:
+            held["weights"] += state.weights
+            copy += adapters.base
+        return {**held, "copy": 0 if self.parallel.offload_reference else copy, "process": process}
 
     def training(self) -> Terms:
         """The peak, right after the last forward pass, when the schedule holds the most micro-batches."""
@@ -75,6 +85,8 @@ class TrainerRank:
             "backward": self._largest_layer() * self.tokens,  # gradients of the tensors that one layer kept
             "batch": batch_bytes(self.model, self.stage, self.layout) * self.tokens * self._passes_in_flight(),
         }
+        if self._adapters:
+            terms["weights' gradients"] = self._adapters.backward
         return self._with_fragments(terms)
 
     def reading(self) -> Terms:
@@ -146,8 +158,13 @@ class TrainerRank:
 
 
 def has_copy(stage: Stage) -> bool:
-    """Whether the stage keeps a second set of weights (engine/train/reference.py)."""
+    """Whether the stage computes with a second set of weights (engine/train/reference.py)."""
     return isinstance(stage, MopdStage) or (isinstance(stage, GrpoStage) and stage.kl_coefficient > 0)
+
+
+def is_base(stage: Stage) -> bool:
+    """Whether this set is that under the stage's adapters, which is kept in any case."""
+    return stage.lora is not None and not isinstance(stage, MopdStage)
 
 
 def batch_bytes(model: Model, stage: Stage, layout: Layout) -> int:

@@ -19,7 +19,6 @@ from safetensors.torch import load_file
 from cascade_rl.engine.backend.process_groups import cut_ranks, initialize_distributed
 from cascade_rl.engine.backend.ranks import is_rank0
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.passed_fields import MegatronFields
 from cascade_rl.engine.core.settings import LoraConfig, ParallelConfig
 from cascade_rl.engine.lora.peft import export_adapters
 from cascade_rl.engine.models import export_hf, read_config
@@ -47,12 +46,24 @@ LAYOUTS: dict[str, dict[str, tuple[int, ParallelConfig]]] = {
     # Mamba's stacked projection, query groups, experts, shared experts
     "nemotron_h": {
         "recompute": (1, FULL),
-        "TP2 SP EP2": (2, ParallelConfig(**TP2, expert=2)),
+        "EP2": (2, ParallelConfig(expert=2)),
         "TP2 SP ETP2": (2, ParallelConfig(**TP2, expert_tensor=2)),
         "PP2 VP2": (2, ParallelConfig(**VP2)),
     },
     # gated, dense, with a tied head
-    "llama": {"TP2": (2, ParallelConfig(tensor=2)), "PP2": (2, ParallelConfig(pipeline=2)), "DP2": (2, ParallelConfig())},
+    "llama": {"TP2": (2, ParallelConfig(tensor=2)), "PP2": (2, ParallelConfig(pipeline=2))},
+}
+MORE: dict[str, dict[str, tuple[int, ParallelConfig]]] = {
+    "nemotron_h": {
+        "TP2 SP EP2": (2, ParallelConfig(**TP2, expert=2)),
+        "CP2": (2, ParallelConfig(context=2)),
+        "TP2 SP ETP2 EP2": (4, ParallelConfig(**TP2, expert_tensor=2, expert=2)),
+    },
+    "qwen3_moe": {
+        "TP4 SP, 2 key/value heads": (4, ParallelConfig(tensor=4, sequence=True)),
+        "TP2 SP PP2 EP2": (4, ParallelConfig(**TP2, pipeline=2, expert=2)),
+        "DP2 CP2": (4, ParallelConfig(context=2)),
+    },
 }
 Named = dict[str, np.ndarray]
 
@@ -193,11 +204,55 @@ def test_exported_weights_are_base_and_adapter(model: str, measured: Callable) -
 
 @pytest.mark.parametrize("model", list(LAYOUTS))
 def test_every_layout_gives_the_answer_of_one_process(model: str, measured: Callable) -> None:
-    folder, expected, _ = measured(model)
-    for world in (1, 2):
-        layouts = {name: parallel for name, (ranks, parallel) in LAYOUTS[model].items() if ranks == world}
-        ranks = run_ranks(world, outcomes, folder, layouts, expected) if layouts else []
-        for layout in layouts:
+    _check_layouts(LAYOUTS[model], *measured(model)[:2])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", list(MORE))
+def test_so_does_every_other_layout(model: str, measured: Callable) -> None:
+    _check_layouts(MORE[model], *measured(model)[:2])
+
+
+def carried(model: Path, folder: Path) -> np.ndarray:
+    """Saves itself after one update, and makes another. Its moments are cut over data parallel ranks."""
+    initialize_distributed(ParallelConfig(expert=2), seed=1)
+    trainer, batch = moved(new_trainer(model, ParallelConfig(expert=2))), sequences(EXPERTS[model.name])
+    trainer.update(batch, SftLoss(), 0)
+    folder.mkdir(exist_ok=True)
+    checkpoint.save(trainer, folder)
+    trainer.update(batch, SftLoss(), 1)
+    return np.concatenate(trainer.log_probs(batch))
+
+
+def continued(model: Path, folder: Path, parallel: ParallelConfig, other: Path) -> tuple[np.ndarray, str]:
+    """The log-probs after the second update in another layout, and what a trainer of another base is told."""
+    initialize_distributed(parallel, seed=2)
+    trainer, batch = new_trainer(other, parallel), sequences(EXPERTS[model.name])
+    with pytest.raises(UserError) as refusal:
+        checkpoint.load(trainer, folder)
+    trainer.load_hf(model)
+    checkpoint.load(trainer, folder)
+    trainer.update(batch, SftLoss(), 1)
+    return np.concatenate(trainer.log_probs(batch)), str(refusal.value)
+
+
+def test_a_checkpoint_has_the_adapters_alone_and_goes_on_in_any_layout(measured: Callable, tmp_path: Path) -> None:
+    model, saved = measured("nemotron_h")[0], tmp_path / "saved"
+    expected = run_ranks(2, carried, model, saved)[0]
+    layout = ParallelConfig(**TP2, expert_tensor=2)
+    for found, refusal in run_ranks(2, continued, model, saved, layout, model / "merged"):
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+        assert "base of the adapters" in refusal
+    factors = sum(a.size + b.size for a, b in peft_factors(model).values())
+    weights = sum(file.stat().st_size for file in saved.glob("*.distcp"))
+    assert 12 * factors < weights < 1.5 * 12 * factors  # each with its two moments, in float32
+
+
+def _check_layouts(layouts: dict[str, tuple[int, ParallelConfig]], folder: Path, expected: Answer) -> None:
+    for world in {ranks for ranks, _ in layouts.values()}:
+        own = {name: parallel for name, (ranks, parallel) in layouts.items() if ranks == world}
+        ranks = run_ranks(world, outcomes, folder, own, expected)
+        for layout in own:
             for worst, norm, after, _ in (rank[layout] for rank in ranks):
                 assert worst < (BOUND, "") and norm < BOUND and after < 1e-4, (layout, worst, norm, after)
             assert set.union(*(rank[layout][3] for rank in ranks)) == set(expected.gradients)
