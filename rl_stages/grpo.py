@@ -20,9 +20,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from cascade_rl.engine.backend.kept_tensors import KeptTensors
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.train.losses import PolicyLoss
-from cascade_rl.engine.train.reference import Reference
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.rl_stages.agreement import mask_disagreeing, require_agreement, require_replay
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
@@ -77,7 +77,7 @@ def with_old(stage: GrpoStage, sequences: list[TrainSequence], logprobs: list[np
 
 
 def with_reference(
-    trainer: Trainer, reference: Reference | None, sequences: list[TrainSequence]
+    trainer: Trainer, reference: KeptTensors | None, sequences: list[TrainSequence]
 ) -> list[TrainSequence]:
     """Adds the log-probs of the stage's first weights if the loss has a KL term."""
     if reference is None:

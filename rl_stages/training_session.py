@@ -11,9 +11,10 @@ import torch.distributed as dist
 
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.backend.ranks import any_rank, barrier, from_rank0, is_rank0
+from cascade_rl.engine.lora.peft import export_adapters
 from cascade_rl.engine.models import export_hf, read_config
 from cascade_rl.engine.train import checkpoint
-from cascade_rl.engine.train.reference import Reference
+from cascade_rl.engine.train.reference import first_weights
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.rl_stages import base_model
 from cascade_rl.rl_stages.config.stage import Stage
@@ -130,6 +131,8 @@ class TrainingSession[S: Stage]:
             tokenizer_from=self.parent,
             chat_template=self.chat_template,
         )
+        if self.trainer.lora:
+            export_adapters(self.trainer.lora, self.hf_config, self.folder.adapter, str(self.parent))
 
     def _open_log(self) -> StepLog:
         log = self.exits.enter_context(StepLog(self.folder))
@@ -146,14 +149,14 @@ class TrainingSession[S: Stage]:
             seed=self.cascade.seed,
             router=self.stage.router,
             scalar_head=self.scalar_head,
+            lora=self.stage.lora,
         )
 
     def _restore(self) -> int:
         """Loads the parent's weights or the newest complete checkpoint. Returns the number of finished steps."""
         self.trainer.load_hf(self.parent)
         held = getattr(self.stage, "kl_coefficient", 0.0)
-        on_host = self.layout.parallel.offload_reference
-        self.reference = Reference(self.trainer, on_host=on_host) if held else None
+        self.reference = first_weights(self.trainer) if held else None
         step = from_rank0(self.folder.restart)
         if step:
             checkpoint.load(self.trainer, self.folder.checkpoint(step))

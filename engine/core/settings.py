@@ -110,6 +110,34 @@ DEFAULT_ROUTER = RouterConfig()
 
 
 @dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters (arXiv 2106.09685): each weight is W0 + alpha / rank * B A, and only A and B are trained.
+
+    Defaults follow "LoRA Without Regret" (Schulman and Thinking Machines Lab, 2025): adapters on every matrix of the
+    layers, alpha 32 at any rank, and a learning rate about ten times that of full training (`optimizer.lr`).
+
+    rank     rows of A and columns of B; an adapter has rank x (inputs + outputs) numbers
+    alpha    scale of B A is alpha / rank, so that one learning rate suits all ranks
+    targets  Hugging Face names of the matrices that get adapters, such as q_proj or down_proj; empty: every matrix that
+             tensor parallelism splits, experts included, but for embedding and head
+    """
+
+    rank: int
+    alpha: float = 32.0
+    targets: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise UserError(f"lora.rank: expected at least 1, found {self.rank}.")
+        if not self.alpha > 0:
+            raise UserError(f"lora.alpha: expected more than 0, found {self.alpha}.")
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
+@dataclass(frozen=True)
 class OptimizerConfig:
     """AdamW. Betas default to the papers' value for RL (arXiv 2603.19220, Tables 8 and 9; arXiv 2512.13607). The papers
     state neither weight decay nor clip: these follow NeMo-RL's recipe for Nano (NVIDIA-NeMo/RL, grpo_nanov3.yaml).

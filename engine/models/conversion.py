@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ TOKENIZER_FILES = (
     CHAT_TEMPLATE,
     "generation_config.json",
 )
+ADAPTERS = "adapters"  # name of the module of a model chunk that holds its low-rank adapters (engine/lora)
 NAMED_PER_ERROR = 4
 
 
@@ -60,11 +61,17 @@ def write_hf(model: RankModel, hf: HfConfig, path: str | Path) -> None:
 
     Where several ranks hold the same numbers, one of them writes. Dtypes are those of `image_tensors`.
     """
+    write_image(path, image_tensors(hf), _bound_shards(model, family_of(hf).name_map(hf)))
+
+
+@torch.no_grad()
+def write_image(path: str | Path, tensors: Mapping[str, TensorSpec], held: Iterable[tuple[Shard, Tensor]]) -> None:
+    """Writes `tensors` into a new `HfImage` at `path`, from what each rank holds of them. Collective, as `write_hf`."""
     if torch.distributed.get_rank() == 0:
-        HfImage.create(path, image_tensors(hf))
+        HfImage.create(path, tensors)
     torch.distributed.barrier()
     image = HfImage.open(path)
-    for shard, tensor in _bound_shards(model, family_of(hf).name_map(hf)):
+    for shard, tensor in held:
         for block in shard.blocks if shard.exports else ():
             image.view(block.hf_name)[block.hf_index].copy_(tensor[block.shard_index])
     torch.distributed.barrier()
@@ -139,11 +146,17 @@ def _bound_shards(model: RankModel, name_map: NameMap) -> Iterator[tuple[Shard, 
     shards = {shard.name: shard for shard in name_map.shards(place)}
     expected = {name: shard.shape for name, shard in shards.items()}
     beside = ("_extra_state", SCALAR_HEAD)
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items() if not name.endswith(beside)}
+    own = {name: tensor for name, tensor in tensors.items() if not (name.endswith(beside) or of_adapter(name))}
+    found = {name: tuple(tensor.shape) for name, tensor in own.items()}
     if expected != found:
         differing = sorted(dict(expected.items() ^ found.items()))
         raise UserError(f"config.json and the model that was built differ in {_shorten(differing)}")
     return ((shard, tensors[name]) for name, shard in shards.items())
+
+
+def of_adapter(name: str) -> bool:
+    """Whether a tensor of a model is a factor of a low-rank adapter."""
+    return ADAPTERS in name.split(".")
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

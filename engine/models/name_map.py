@@ -333,7 +333,8 @@ def _shard(parameter: Parameter, place: Place, chunk: int, first_layer: int, fir
     cut = getattr(place, rule.over) if rule.over else Cut()
     expert = None if parameter.expert is None else parameter.expert - first_expert
     replicas = place.data if parameter.expert is None else place.expert_data
-    first_copy = replicas.rank == 0 and (rule.over is not None or place.tensor.rank == 0)
+    copies = place.tensor if parameter.expert is None else place.expert_tensor
+    first_copy = replicas.rank == 0 and (rule.over is not None or copies.rank == 0)
     prefix = f"{chunk}." if place.virtual_pipeline > 1 else ""
     return Shard(
         name=prefix + parameter.name.format(layer=parameter.layer - first_layer, expert=expert),

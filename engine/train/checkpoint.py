@@ -5,10 +5,13 @@ layout, also one with EP = 1 instead of more. Megatron's own optimizer state doe
 chained optimizer, of which there is one without expert parallelism and two with it. These entries hold the count of
 updates, which is stored once here, and hyper-parameters, which the configuration gives.
 
+With low-rank adapters only these are stored, and a digest of the base that they were trained on.
+
 Random state, data cursor and schedules are not stored: each is a function of the configuration and the step.
 """
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.managers import SyncManager
@@ -22,9 +25,11 @@ from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQu
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.parent_death import die_with_parent
+from cascade_rl.engine.models.conversion import of_adapter
 from cascade_rl.engine.models.hf_config import HfConfig
 from cascade_rl.engine.train.optimizer_state import Held, held, put_back, stored
 from cascade_rl.engine.train.trainer import Trainer
+from cascade_rl.engine.train.weights_digest import base_digest
 
 _NOT_THE_MODEL = {"transformers_version", "dtype", "torch_dtype", "_name_or_path"}
 
@@ -49,7 +54,7 @@ class CheckpointWriter:
             str(folder),
             async_sharded_save=True,
             async_strategy="mcore",
-            content_metadata={"model": _identity(trainer.hf_config)},
+            content_metadata={"model": _identity(trainer.hf_config) | _adapted(trainer)},
         )
         self._written = written
         write = request.async_fn and partial(_in_child, request.async_fn)  # None on a rank that writes nothing
@@ -91,14 +96,16 @@ def save(trainer: Trainer, folder: Path) -> None:
 
 
 def load(trainer: Trainer, folder: Path) -> None:
-    """Restores a checkpoint under any layout. Collective.
+    """Restores a checkpoint under any layout. Collective. Adapters need the trainer to have the weights of their base.
 
-    Raises UserError if the checkpoint is of another model.
+    Raises UserError if the checkpoint is of another model, or of adapters of another base.
     """
-    _check_model(trainer.hf_config, folder)
+    _check_model(_identity(trainer.hf_config) | _adapted(trainer), folder)
     found = [[one.emptied() for one in part] for part in _held(trainer)]
     state = dist_checkpointing.load(_sharded(trainer, found), str(folder))
-    trainer.module.load_state_dict(state["model"])
+    trainer.module.load_state_dict(state["model"], strict=not trainer.lora)
+    if trainer.lora:
+        trainer.lora.merge()
     for part, numbers in zip(_parts(trainer), found, strict=True):
         put_back(part, numbers)
         _set_updates(part, state["updates"])
@@ -116,6 +123,8 @@ def _sharded(trainer: Trainer, found: list[list[Held]]) -> dict[str, Any]:
         "singleton_local_shards": False,
     }
     model = trainer.module.sharded_state_dict(metadata=metadata)
+    if trainer.lora:
+        model = {name: part for name, part in model.items() if of_adapter(name)}
     return {"model": model, "optimizer": [stored(part, model) for part in found]}
 
 
@@ -123,11 +132,18 @@ def _identity(hf_config: HfConfig) -> HfConfig:
     return {name: value for name, value in hf_config.items() if name not in _NOT_THE_MODEL}
 
 
-def _check_model(hf_config: HfConfig, folder: Path) -> None:
+def _adapted(trainer: Trainer) -> dict[str, Any]:
+    """What adapters are of; empty without them. Collective."""
+    if not trainer.lora:
+        return {}
+    return {"lora": asdict(trainer.lora.config), "base of the adapters": base_digest(trainer)}
+
+
+def _check_model(ours: HfConfig, folder: Path) -> None:
     metadata = dist_checkpointing.load_content_metadata(str(folder))
     if metadata is None:
         raise UserError(f"{folder}: expected a checkpoint of this version of Cascade, found one without its model")
-    ours, theirs = _identity(hf_config), metadata["model"]
+    theirs = metadata["model"]
     differ = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
     if differ:
         found = ", ".join(f"{name} = {theirs.get(name)} (expected {ours.get(name)})" for name in differ)

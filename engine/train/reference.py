@@ -6,34 +6,25 @@ from contextlib import contextmanager
 
 import torch
 
+from cascade_rl.engine.backend.kept_tensors import KeptTensors
 from cascade_rl.engine.backend.machine import backend
 from cascade_rl.engine.train.trainer import Trainer
 
 
-class Reference:
-    """A copy of this rank's weights and buffers as they are when it is made, on their device or `on_host`."""
+class Reference(KeptTensors):
+    """A copy of this rank's weights and buffers as they are when it is made, on their device or `on_host`. In the block
+    of `in_place` the trainer computes with it."""
 
     def __init__(self, trainer: Trainer, *, on_host: bool = False) -> None:
-        self.trainer = trainer
-        keep = _on_host if on_host else torch.clone
-        self.tensors = [keep(tensor.detach()) for tensor in live_tensors(trainer)]
+        super().__init__(live_tensors(trainer), on_host=on_host)
 
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """In the block, the trainer computes with the kept weights."""
-        self._swap()
-        try:
-            yield
-        finally:
-            self._swap()
 
-    def _swap(self) -> None:
-        """Exchanges values; storages stay, because the optimizer and DDP hold views of them."""
-        with torch.no_grad():
-            for live, kept in zip(live_tensors(self.trainer), self.tensors, strict=True):
-                current = live.detach().clone()
-                live.copy_(kept)
-                kept.copy_(current)
+def first_weights(trainer: Trainer) -> KeptTensors:
+    """The weights from which the trainer starts, for a KL term: a copy of those of now, or the base of its adapters,
+    which is kept in any case."""
+    if trainer.lora:
+        return trainer.lora.base
+    return Reference(trainer, on_host=trainer.parallel.offload_reference)
 
 
 class HostCopy:
@@ -71,10 +62,6 @@ class Lent:
         for storage, _ in self.sizes:
             storage.resize_(0)
         backend().release()
-
-
-def _on_host(tensor: torch.Tensor) -> torch.Tensor:
-    return backend().at_rest(tensor.cpu().clone())
 
 
 def live_tensors(trainer: Trainer) -> list[torch.Tensor]:

@@ -36,8 +36,9 @@ from cascade_rl.engine.backend.machine import backend
 from cascade_rl.engine.backend.ranks import any_rank, barrier, from_all, from_rank0, is_rank0, least
 from cascade_rl.engine.backend.replicas import Replicas
 from cascade_rl.engine.backend.zigzag import gather
-from cascade_rl.engine.core.settings import DEFAULT_ROUTER, OptimizerConfig, ParallelConfig, RouterConfig
+from cascade_rl.engine.core.settings import DEFAULT_ROUTER, LoraConfig, OptimizerConfig, ParallelConfig, RouterConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
+from cascade_rl.engine.lora.adapters import Lora
 from cascade_rl.engine.models import build_model, family_of, head_weight, load_hf
 from cascade_rl.engine.models.build import chunks_of, passed_to
 from cascade_rl.engine.models.flops import sequence_cost
@@ -71,14 +72,17 @@ def read_logprob(states: Tensor, head: Head, batch: MicroBatch) -> dict[str, Ten
     return {"logprob": head.logprob(states, batch.targets, batch.temperature, batch.kept)[0]}
 
 
-def _finalize_without_scaling(model: list, _num_tokens: Tensor | None, **kwargs: Any) -> None:
+def _finalize_without_scaling(lora: Lora | None, model: list, _num_tokens: Tensor | None, **kwargs: Any) -> None:
     finalize_model_grads(model, None, **kwargs)
+    if lora:
+        lora.sum_whole_factors()
 
 
 class Trainer:
     """Call `initialize_distributed` first. `token_budget` is the number of tokens of a micro-batch. With `scalar_head`
     the model is a reward model: its losses and readers get one number per hidden state instead of a vocabulary. Without
-    an `optimizer` it only reads: it has no gradients, and no state beside its weights.
+    an `optimizer` it only reads: it has no gradients, and no state beside its weights. With `lora` only adapters are
+    trained; gates and their biases stay as they are.
 
     Methods that take sequences are collective. Those of rank 0 count; the other ranks may give none.
 
@@ -95,15 +99,17 @@ class Trainer:
         seed: int,
         router: RouterConfig = DEFAULT_ROUTER,
         scalar_head: bool = False,
+        lora: LoraConfig | None = None,
     ) -> None:
         backend().check_precision(parallel.precision)
         self.hf_config, self.parallel, self.router = hf_config, parallel, router
         self.total_steps, self.token_budget = total_steps, token_budget
         self.replicas = Replicas(_data_rank())
-        self.module = build_model(hf_config, parallel, seed=seed, router=router)
+        self.module = build_model(hf_config, parallel, seed=seed, router=_frozen(router) if lora else router)
         self.chunks = chunks_of(self.module)
         if scalar_head:
             add_scalar_head(self.chunks[-1])
+        self.lora = Lora(self.module, hf_config, lora, parallel, seed) if lora else None
         self.module.to(backend().device)
         self.config = self.chunks[0].config
         ignore_padding(self.module)
@@ -122,11 +128,14 @@ class Trainer:
             use_distributed_optimizer=True, grad_reduce_in_fp32=True, **passed
         )
         self.ddp = [DistributedDataParallel(chunk.config, self.ddp_config, chunk) for chunk in self.chunks]
+        trained = torch.float32 if self.lora else self.config.params_dtype
         self.optimizer = get_megatron_optimizer(
-            _adamw(optimizer, self.parallel, self.config.params_dtype), self.ddp, use_gloo_process_groups=False
+            _adamw(optimizer, self.parallel, trained), self.ddp, use_gloo_process_groups=False
         )
+        if self.lora:
+            self.lora.open()
         for chunk in self.chunks:
-            chunk.config.finalize_model_grads_func = _finalize_without_scaling
+            chunk.config.finalize_model_grads_func = partial(_finalize_without_scaling, self.lora)
             chunk.config.grad_scale_func = self.optimizer.scale_loss
             if self.ddp_config.overlap_grad_reduce:
                 chunk.config.no_sync_func = self._before_the_last_micro_batch
@@ -134,6 +143,8 @@ class Trainer:
     def load_hf(self, folder: Path) -> None:
         """Loads the weights of a Hugging Face checkpoint. Collective. Raises UserError as `models.load_hf` does."""
         load_hf(self.module, folder)
+        if self.lora:
+            self.lora.rebase()
         self.optimizer.reload_model_params()
 
     def load_scalar_head(self, folder: Path) -> None:
@@ -231,6 +242,8 @@ class Trainer:
         expert_tokens = self.balance.take()
         self._require_finite_gradient(step)
         _, grad_norm, _ = self.optimizer.step()
+        if self.lora:
+            self.lora.merge()
         return _OptimizerStep(_sum_over_batch(outputs), denominator, float(grad_norm), replayed, expert_tokens)
 
     @contextmanager
@@ -353,6 +366,10 @@ class Trainer:
         real = sum(int((self._local(batch.targets) != IGNORED).sum()) for batch in batches)
         choices = real * len(self.replay.replays)
         return least(self.replay.replayed_rows() / choices if choices else 1.0)
+
+
+def _frozen(router: RouterConfig) -> RouterConfig:
+    return replace(router, trained=False, bias_update_rate=0.0)
 
 
 def _adamw(config: OptimizerConfig, parallel: ParallelConfig, params_dtype: torch.dtype) -> MegatronOptimizerConfig:

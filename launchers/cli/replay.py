@@ -17,6 +17,7 @@ import numpy as np
 
 from cascade_rl.distillation import mopd
 from cascade_rl.distillation.teachers import Teachers
+from cascade_rl.engine.backend.kept_tensors import KeptTensors
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.cluster.rank_environment import ALONE
 from cascade_rl.engine.core.errors import UserError
@@ -26,7 +27,7 @@ from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import read_config
 from cascade_rl.engine.train import checkpoint
 from cascade_rl.engine.train.losses import PolicyLoss
-from cascade_rl.engine.train.reference import Reference
+from cascade_rl.engine.train.reference import first_weights
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.rl_stages import grpo
 from cascade_rl.rl_stages.agreement import require_agreement
@@ -123,7 +124,7 @@ def _penalty(row: Mapping[str, Any]) -> Penalty | None:
     return Penalty(rules[0], row["reward"]) if rules else None
 
 
-def _trainer(run: RunFolder, stage: StageFolder, step: int) -> tuple[Trainer, Reference | None]:
+def _trainer(run: RunFolder, stage: StageFolder, step: int) -> tuple[Trainer, KeptTensors | None]:
     """The trainer with the weights before the step, and the stage's first weights as reference of a KL term."""
     before, config = step - 1, stage.config
     if before and before not in stage.checkpoint_steps():
@@ -141,9 +142,10 @@ def _trainer(run: RunFolder, stage: StageFolder, step: int) -> tuple[Trainer, Re
         token_budget=config.token_budget,
         seed=run.cascade.seed,
         router=config.router,
+        lora=config.lora,
     )
     trainer.load_hf(parent)
-    reference = Reference(trainer) if isinstance(config, GrpoStage) and config.kl_coefficient else None
+    reference = first_weights(trainer) if isinstance(config, GrpoStage) and config.kl_coefficient else None
     if before:
         checkpoint.load(trainer, stage.checkpoint(before))
     return trainer, reference
@@ -160,7 +162,7 @@ def _sequence(row: Mapping[str, Any], sample: Sample, temperature: float) -> Tra
 def _reinforced(
     config: GrpoStage,
     trainer: Trainer,
-    reference: Reference | None,
+    reference: KeptTensors | None,
     samples: list[Sample],
     sequences: list[TrainSequence],
     step: int,

@@ -9,7 +9,8 @@ from cascade_rl.distillation.teacher_model import check_teacher
 from cascade_rl.distillation.teacher_vocabulary import check_vocabulary
 from cascade_rl.engine import models
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.models import HfConfig, check_layout, read_config
+from cascade_rl.engine.lora.rules import check_lora
+from cascade_rl.engine.models import HfConfig, check_layout, family_of, read_config
 from cascade_rl.engine.rollout.engine_layout import check_build, check_cut
 from cascade_rl.launchers.local.prompt_lengths import overlong_prompts
 from cascade_rl.rl_stages.benchmarks.of_cascade import check_benchmarks
@@ -74,9 +75,9 @@ def check_inputs(cascade: Cascade, known: KnownData | None = None, *, elsewhere:
 def check_settings(cascade: Cascade) -> None:
     """Raises UserError for faults of the settings themselves, whatever the machine and the data.
 
-    These are an unsupported model, a layout that does not divide it, a chat template that does not exist, an unknown
-    domain, and a domain that the stage's reward model does not score. Only config.json is read: that of
-    `base.published` if the checkpoint is not here.
+    These are an unsupported model, a layout that does not divide it, targets of `lora` that it lacks, a chat template
+    that does not exist, an unknown domain, and a domain that the stage's reward model does not score. Only config.json
+    is read: that of `base.published` if the checkpoint is not here.
     """
     hf_config = model_config(cascade)
     if cascade.base.chat_template is not None:
@@ -85,6 +86,8 @@ def check_settings(cascade: Cascade) -> None:
         domain_named(domain)
     for stage in cascade.stages:
         reward_makers(stage, Path, cascade.layout(stage), Path())
+        if stage.lora:
+            check_lora(family_of(hf_config).name_map(hf_config), stage.lora, cascade.layout(stage).parallel)
     for layout in dict.fromkeys(map(cascade.layout, cascade.stages)):
         check_layout(hf_config, layout.parallel, layout.nproc)
         check_cut(hf_config, layout.rollout)

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cascade_rl.distillation.teacher_model import same_model, teacher_config
-from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.engine.core.settings import LoraConfig, ParallelConfig
+from cascade_rl.engine.lora.memory import AdapterBytes, adapter_bytes
+from cascade_rl.engine.lora.rules import adapter_shards, factor_map
 from cascade_rl.engine.models import family_of, read_config
 from cascade_rl.engine.models.flops import SequenceCost, sequence_cost
 from cascade_rl.engine.models.hf_config import HfConfig, export_dtype, read
@@ -90,6 +92,19 @@ class Model:
             self._states[key] = state_bytes(self.name_map.shards(place), place, trained_itemsize(parallel))
         return self._states[key]
 
+    def adapters(self, rank: int, world: int, parallel: ParallelConfig, lora: LoraConfig) -> AdapterBytes:
+        """Those of trainer rank `rank`, cached."""
+        key = (rank, world, parallel, lora)
+        if key not in self._adapters:
+            place = place_of(rank, world, parallel)
+            shards = adapter_shards(self.name_map, lora, place)
+            self._adapters[key] = adapter_bytes(shards, place, trained_itemsize(parallel))
+        return self._adapters[key]
+
+    def factors(self, lora: LoraConfig) -> int:
+        """How many numbers the adapters of the whole model have."""
+        return factor_map(self.name_map, lora).parameter_count()
+
     def worker_numbers(self, tensor: int, *, expert_parallel: bool) -> int:
         """How many numbers a worker of an engine holds, cached. Raises UserError if vLLM cannot shard the model."""
         key = (tensor, expert_parallel)
@@ -105,6 +120,10 @@ class Model:
 
     @cached_property
     def _states(self) -> dict[tuple[int, int, ParallelConfig], StateBytes]:
+        return {}
+
+    @cached_property
+    def _adapters(self) -> dict[tuple[int, int, ParallelConfig, LoraConfig], AdapterBytes]:
         return {}
 
 

@@ -299,8 +299,10 @@ def _evaluation(setting: Setting) -> float:
 def _host_bytes(setting: Setting) -> float:
     model, layout, gpus = setting.model, setting.layout, min(setting.layout.nproc, setting.gpu.gpus_per_node)
     samples = sample_host_bytes(model, setting.stage, layout, setting.work, gpus, setting.states)
-    checkpoint = checkpoint_host_bytes(model.state(0, layout.nproc, layout.parallel))
-    teachers = sum(teacher.state(0, layout.nproc, layout.parallel).weights for teacher in setting.teachers.values())
+    first = (0, layout.nproc, layout.parallel)
+    lora = setting.stage.lora
+    checkpoint = checkpoint_host_bytes(model.adapters(*first, lora).state if lora else model.state(*first))
+    teachers = sum(teacher.state(*first).weights for teacher in setting.teachers.values())
     return samples + gpus * (checkpoint + teachers) + judge_host_bytes(setting.stage, setting.worker, gpus)
 
 

@@ -12,16 +12,19 @@ from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 
 STATE_IN_CHECKPOINT = 12  # bytes per parameter: a float32 weight and two moments
+FACTOR = 4  # bytes of a number of a low-rank adapter
 ID, LOGPROB, MASK, TEXT = 4, 4, 1, 4  # bytes per token in the parquet file of a step, uncompressed
 
 
 def disk_bytes(model: Model, stage: Stage, layout: Layout, work: Workload) -> Mapping[str, float]:
     """Bytes by kind. The checkpoints are those that are kept, and the one that is being written."""
-    checkpoint = model.parameters * (trained_itemsize(layout.parallel) + STATE_IN_CHECKPOINT)
+    factors = model.factors(stage.lora) if stage.lora else 0
+    itemsize = FACTOR if factors else trained_itemsize(layout.parallel)
+    checkpoint = (factors or model.parameters) * (itemsize + STATE_IN_CHECKPOINT)
     return {
         "checkpoints": checkpoint * (stage.keep_checkpoints + 1),
         "rollouts": stage.steps * step_file_bytes(stage, work),
-        "export": model.parameters * model.file_itemsize,
+        "export": model.parameters * model.file_itemsize + factors * FACTOR,
     }
 
 

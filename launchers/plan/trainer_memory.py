@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from cascade_rl.distillation.teacher_model import teacher_layout
 from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.engine.lora.memory import AdapterBytes
 from cascade_rl.engine.models.memory import StateBytes
 from cascade_rl.engine.models.name_map import Place
 from cascade_rl.engine.models.places import place_of
@@ -63,14 +64,23 @@ class TrainerRank:
     def _state(self) -> StateBytes:
         return self.model.state(self.rank, self.layout.nproc, self.parallel)
 
+    @property
+    def _adapters(self) -> AdapterBytes | None:
+        lora = self.stage.lora
+        return self.model.adapters(self.rank, self.layout.nproc, self.parallel, lora) if lora else None
+
     def resident(self) -> Terms:
-        """Held from the start of the stage to its end. `copy` holds the weights of the reference or of a teacher,
-        `heads` those of all teachers of an exact divergence."""
-        state = self._state
-        process = GIB * (self.assumed.context_gib + self.assumed.communicators_gib)
-        held = {"weights": state.weights, "gradients": state.gradients, "optimizer": state.optimizer}
-        copy = has_copy(self.stage, self.model, self.teachers) and not self.parallel.offload_reference
-        return {**held, "copy": state.weights if copy else 0, "heads": self._heads(), "process": process}
+        """Held from the start of the stage to its end. `copy` holds the weights of the reference or of a teacher, and
+        those under adapters. `heads` are those of all teachers of an exact divergence."""
+        adapters, process = self._adapters, GIB * (self.assumed.context_gib + self.assumed.communicators_gib)
+        state, weights = adapters.state if adapters else self._state, self._state.weights
+        held = {"weights": weights, "gradients": state.gradients, "optimizer": state.optimizer}
+        copy = weights if has_copy(self.stage, self.model, self.teachers) and not is_base(self.stage) else 0
+        if adapters:
+            held["weights"] += state.weights
+            copy += adapters.base
+        copy = 0 if self.parallel.offload_reference else copy
+        return {**held, "copy": copy, "heads": self._heads(), "process": process}
 
     def teaching(self) -> Terms:
         """What the teacher that needs most adds to `resident` while it computes (distillation/seats.py)."""
@@ -85,6 +95,8 @@ class TrainerRank:
             "backward": self._largest_layer() * self.tokens,  # gradients of the tensors that one layer kept
             "batch": self._batch_bytes() * self.tokens * self._passes_in_flight(),
         }
+        if self._adapters:
+            terms["weights' gradients"] = self._adapters.backward
         return self._with_fragments(terms)
 
     def reading(self) -> Terms:
@@ -172,8 +184,13 @@ class TrainerRank:
 
 
 def has_copy(stage: Stage, model: Model, teachers: Collection[Model]) -> bool:
-    """Whether the stage keeps a second set of weights of `model` (engine/train/reference.py)."""
+    """Whether the stage computes with a second set of weights of `model` (engine/train/reference.py)."""
     return any(teacher is model for teacher in teachers) or (isinstance(stage, GrpoStage) and stage.kl_coefficient > 0)
+
+
+def is_base(stage: Stage) -> bool:
+    """Whether this set is that under the stage's adapters, which is kept in any case."""
+    return stage.lora is not None and not isinstance(stage, MopdStage)
 
 
 def states_per_token(stage: Stage, teachers: Collection[Model]) -> int:

@@ -40,4 +40,5 @@ class RewardModelStage(Stage):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, self.name, self, "pairs_per_step")
+        require(self.lora is None, f"{self.name}.lora", "none: the head of a reward model is trained whole", self.lora)
         require(not self.gate, f"{self.name}.gate", "no gate: a reward model generates no answers", dict(self.gate))

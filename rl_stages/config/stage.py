@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from cascade_rl.engine.core.rollouts import MAX_TOP_K, Sampling
-from cascade_rl.engine.core.settings import DEFAULT_ROUTER, OptimizerConfig, ParallelConfig, RolloutConfig, RouterConfig
+from cascade_rl.engine.core.settings import (
+    DEFAULT_ROUTER,
+    LoraConfig,
+    OptimizerConfig,
+    ParallelConfig,
+    RolloutConfig,
+    RouterConfig,
+)
 from cascade_rl.rl_stages.config.node import Node, at_least, check_name, require, share
 from cascade_rl.rl_stages.config.room import Overlong
 from cascade_rl.rl_stages.config.source import parse_sources
@@ -41,6 +48,7 @@ class Stage(Node):
     columns       field of a row -> the column where the data have it (rl_stages/tasks/row_form.py)
     token_budget  tokens per packed micro-batch; the longest sequence must fit
     router        which parts of the MoE routers are trained
+    lora          low-rank adapters are trained instead of the weights (docs/lora.md); None: all weights are trained
     checkpoint_every, keep_checkpoints   steps between checkpoints, and how many complete ones stay on disk
     gate          domain -> how much of its held-out score the stage may lose; a stage that loses more stops the cascade
     nproc, parallel, rollout   instead of the cascade's; None: as there
@@ -59,6 +67,7 @@ class Stage(Node):
     heldout: tuple[str, ...] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
     router: RouterConfig = DEFAULT_ROUTER
+    lora: LoraConfig | None = None
     checkpoint_every: int = 1
     keep_checkpoints: int = 2
     parent: str | None = None
@@ -86,6 +95,8 @@ class Stage(Node):
         for source in parse_sources(self.heldout):
             whole = source.count is None and source.weight is None
             require(whole, f"{self.name}.heldout", "sources without count and weight", self.heldout)
+        still = self.lora is None or not self.router.bias_update_rate
+        require(still, f"{self.name}.router.bias_update_rate", "0 or none with lora", self.router.bias_update_rate)
         for domain, loss in self.gate.items():
             require(0 <= loss <= 1, f"{self.name}.gate.{domain}", "a loss in [0, 1]", loss)
 

@@ -100,6 +100,11 @@ class StageFolder:
         return self.root / "export"
 
     @property
+    def adapter(self) -> Path:
+        """Of a stage with `lora`, beside `export`, which has the merged weights."""
+        return self.root / "adapter"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 

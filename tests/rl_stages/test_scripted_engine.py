@@ -3,15 +3,18 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling, Scored
-from cascade_rl.engine.core.settings import OptimizerConfig, RolloutConfig
+from cascade_rl.engine.core.settings import LoraConfig, OptimizerConfig, RolloutConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.rollout.engine import Engine
 from cascade_rl.rl_stages import grpo
@@ -121,6 +124,37 @@ def preference(session: Session[GrpoStage]) -> float:
         values[mask].sum() for values, mask in zip(session.trainer.log_probs(sequences), masks, strict=True)
     )
     return float(right - wrong)
+
+
+def train_adapters(run: RunFolder) -> tuple[float, float, dict[str, float]]:
+    """Likewise, then ends the stage."""
+    with ScriptedSession(run, run.stage("rl")) as session:
+        before = preference(session)
+        grpo.run(session)
+        after, base = preference(session), session.trainer.lora
+        assert base is not None and session.reference is base.base
+        with base.base.in_place():
+            again = preference(session)
+        session.finish()
+    return before, after, {"base": again}
+
+
+def test_a_session_trains_adapters_against_their_base(tmp_path: Path) -> None:
+    """The base is the reference of the KL term, and stays as it was. The stage leaves it merged, and the adapters."""
+    plain = cascade(tmp_path)
+    stage = replace(plain.stages[0], lora=LoraConfig(rank=4), kl_coefficient=0.01, checkpoint_every=2)
+    with RunFolder.claim(tmp_path / "run", replace(plain, stages=(stage,))) as (run, _):
+        for before, after, scores in run_ranks(2, train_adapters, run):
+            assert after > before + 1
+            assert scores["base"] == before
+        folder = run.stage("rl")
+        base, merged = (load_file(path / "model.safetensors") for path in (run.root / "base", folder.export))
+        factors = load_file(folder.adapter / "adapter_model.safetensors")
+        kl = folder.metrics.rows()[-1]["kl"]
+    changed = {name for name in base if not torch.equal(base[name], merged[name])}
+    adapted = {f"base_model.model.{name.removesuffix('.weight')}" for name in changed}
+    assert adapted == {name.rpartition(".lora_")[0] for name in factors}
+    assert kl > 0
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

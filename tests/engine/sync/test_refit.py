@@ -16,7 +16,7 @@ import torch.distributed as dist
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.backend.ranks import from_rank0
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling, Scored
-from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig, RolloutConfig
+from cascade_rl.engine.core.settings import LoraConfig, OptimizerConfig, ParallelConfig, RolloutConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.rollout.client import RolloutEngine
 from cascade_rl.engine.sync.sampler import Batch, sample
@@ -135,11 +135,24 @@ def with_vllm(folder: Path) -> Found:
     if engine:
         del engine.score
     first_steps = [first_step.refitted(refit), first_step.generated(refit), first_step.step(trainer)]
+    gaps.append(adapters_gap(folder, refit))
     if engine:
         engine.close()
     dist.barrier()
     tme = [np.exp(g).mean() for g in drawn]
     return Found(gaps, errors, [g.max() for g in drawn], tme, replayed, len(deaths), same, versions, first_steps)
+
+
+def adapters_gap(folder: Path, refit: Refit) -> float:
+    """The same engine, refitted by a trainer of adapters after an update."""
+    hf_config, rate = json.loads((folder / "config.json").read_text()), OptimizerConfig(lr=1e-2)
+    adapted = Trainer(hf_config, LAYOUT, rate, total_steps=9, token_budget=256, seed=2, lora=LoraConfig(rank=2))
+    sequences = [TrainSequence(np.array(ids), np.ones(len(ids) - 1, bool)) for ids in PROBE]
+    before = np.concatenate(adapted.log_probs(sequences))
+    adapted.update(sequences, SftLoss(), 0)
+    assert np.abs(np.concatenate(adapted.log_probs(sequences)) - before).max() > 10 * BOUND
+    refit.trainer, refit._joined = adapted, {}
+    return refit(refit.version + 1)
 
 
 def nan_scores(engine: RolloutEngine | None, send: Callable[[], None]) -> None:

@@ -169,7 +169,8 @@ def whole_gradients(policy: Trainer) -> dict[str, torch.Tensor]:
             for bucket in buffer.buckets:
                 mine = bucket.grad_data.chunk(group.size())[group.rank()].clone()
                 dist.all_gather_into_tensor(bucket.grad_data, mine, group=group)
-    return {name: parameter.main_grad for name, parameter in policy.module.named_parameters()}
+    trained = ((name, p) for name, p in policy.module.named_parameters() if hasattr(p, "main_grad"))
+    return {name: parameter.main_grad for name, parameter in trained}
 
 
 def in_hf_names(policy: Trainer, held: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
