@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from transformers import PreTrainedTokenizerBase
@@ -84,7 +84,8 @@ class RecordedBatch(Batch):
 
     def __init__(self, zero: RankZero, judge: Judge, requests: Sequence[Request], phase: Phase) -> None:
         known = {request.id: rollout for request in requests if (rollout := zero.ledger.rollout(request))}
-        super().__init__(zero.engine, requests, zero.episodes.follow, known)
+        unfinished = [replace(request, begun=zero.ledger.begun(request)) for request in requests]
+        super().__init__(zero.engine, unfinished, zero.episodes.follow, known)
         self.zero, self.judge, self.phase = zero, judge, phase
         self.asked = {request.id: request for request in requests}
         phase.advance(len(known))
@@ -95,6 +96,12 @@ class RecordedBatch(Batch):
         self.phase.advance()
         self.judge.begin(rollout)
         super().receive(rollout)
+
+    def receive_part(self, part: Rollout) -> None:
+        """See `Batch`. Of a sample with an environment, those of its first turn: a new attempt begins after them."""
+        asked = self.asked[part.id]
+        if tuple(part.prompt_ids.tolist()) == asked.prompt_ids:
+            self.zero.ledger.keep(asked, part)
 
     def record_death(self, death: EngineDied) -> None:
         """See `Batch`."""

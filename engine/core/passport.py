@@ -23,7 +23,7 @@ def passport_of(turn: Rollout, request: Request, cache: int) -> Passport:
         cache=cache,
         tokens=_ids(np.concatenate([turn.prompt_ids, turn.token_ids])),
         logprobs=_floats(turn.logprobs),
-        routes=_routes(turn.routes, slice(start - 1, None)),
+        routes=_routes(turn.routes, slice(-len(turn.token_ids), None)),
     )
 
 

@@ -5,7 +5,7 @@ At run time this imports the standard library alone: launchers, which must start
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -58,12 +58,16 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Request:
-    """Asks for one sample, or for its next turn. `seed` makes it repeatable whatever else is in the batch."""
+    """Asks for one sample, or for its next turn. `seed` makes it repeatable whatever else is in the batch.
+
+    begun  what has been sampled of it already: it goes on from there, with the noise that it would have had
+    """
 
     id: str
     prompt_ids: tuple[int, ...]
     sampling: Sampling
     seed: int
+    begun: Rollout | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,9 @@ class Passport:
     routes: int
 
 
+PART = "part"
+
+
 @dataclass(frozen=True)
 class Rollout:
     """One sample. Its answer is what the model generated and, between its turns, what the environment returned.
@@ -110,7 +117,8 @@ class Rollout:
     routes      int16 [prompt + answer - 1, moe_layers, topk], experts of each input position, or None; uint8 in a batch
                 that is trained on, if the largest fits
     versions    spans (weight version, index of the first token generated with it)
-    finish      "stop" or "length"; "abort" if its environment failed
+    finish      "stop" or "length"; "abort" if its environment failed; PART if it is still being sampled, and this is a
+                part of its turn (engine/core/parts.py)
     generated   bool [answer], False at environment tokens; None if the model generated the whole answer
     turns       number of turns of the model
     kept        for the [answer] positions; None if it was sampled without top_k, or if nothing was dropped

@@ -193,7 +193,9 @@ class RolloutConfig:
     max_staleness   weight versions by which a step's samples may be older than the weights that learn from them. 0: a
                     step samples, then learns. 1: while it learns, the engines sample for the next one (docs/async.md)
     start_limit_s   seconds that an engine has until its first answer; a cold compilation takes minutes
-    silence_limit_s  seconds that an engine with work may go without a step or an answer; then it is replaced
+    silence_limit_s  seconds that an engine with work may go without a token or an answer; then it is replaced
+    part_every_s    seconds between two moments at which an engine hands over what it has of unfinished samples: what is
+                    drawn again if it dies. No effect with `deterministic`, which draws the whole batch again
     vllm            fields of vLLM's EngineArgs that are passed on
     """
 
@@ -215,13 +217,14 @@ class RolloutConfig:
     max_staleness: int = 0
     start_limit_s: float = 3600.0
     silence_limit_s: float = 600.0
+    part_every_s: float = 30.0
     vllm: VllmFields | None = None
 
     def __post_init__(self) -> None:
         for name in ("engines", "tensor"):
             if getattr(self, name) < 1:
                 raise UserError(f"rollout.{name}: expected at least 1, found {getattr(self, name)}.")
-        for name in ("start_limit_s", "silence_limit_s"):
+        for name in ("start_limit_s", "silence_limit_s", "part_every_s"):
             if not getattr(self, name) > 0:
                 raise UserError(f"rollout.{name}: expected more than 0, found {getattr(self, name)}.")
         self._check_placement()

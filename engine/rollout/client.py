@@ -5,13 +5,14 @@ from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Self
 
 from cascade_rl.engine.cluster.node import Node, ThisNode
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.rollouts import Request, Rollout, Scored
+from cascade_rl.engine.core.rollouts import PART, Request, Rollout, Scored
 from cascade_rl.engine.core.settings import Check, RolloutConfig
 from cascade_rl.engine.rollout.engine import Follow, single_turn
 from cascade_rl.engine.rollout.pending import Pending
@@ -37,8 +38,8 @@ LOOK_SECONDS = 1.0  # between two looks at the progress of the engines
 class RolloutEngine:
     """`config.engines` vLLM engines, each in a process of its own, as one `Engine`; a context manager.
 
-    Guarantees: every submitted id comes out of `results()` exactly once, also across `restart()`. A sample never mixes
-    weight versions without saying so in its spans. After `update_weights` returns, no cached key, value or state of
+    Guarantees: every submitted id comes out of `results()` exactly once, also across `restart()`. What an engine has told
+    of a sample when it dies is not drawn again. A sample never mixes weight versions without saying so in its spans. After `update_weights` returns, no cached key, value or state of
     older weights is used, and the file may be overwritten. Which engine samples a request follows from what was
     submitted and collected before; its seed is its own. One engine samples all turns of a sample.
 
@@ -75,7 +76,7 @@ class RolloutEngine:
 
     @property
     def version(self) -> int | None:
-        """Version of the weights that all engines sample from; None before the first, and while they differ."""
+        """Version of the weights that the engines sample from; None before the first, and while they differ."""
         return self._servers.version
 
     @property
@@ -91,8 +92,8 @@ class RolloutEngine:
         """See `Engine`."""
         if any(request.id not in finished for request in requests):
             self.submit(requests, finished)
-        for turn in self.results():
-            if following := follow(turn):
+        for turn in self._turns():
+            if turn.finish != PART and (following := follow(turn)):
                 self.expect(turn.id, following)
             else:
                 yield turn
@@ -112,7 +113,7 @@ class RolloutEngine:
             raise ValueError(f"request ids must be new, found pending ones: {sorted(taken)[:8]}")
         for request in batch:
             self._check(request)
-        self._pending.add(batch, finished)
+        self._pending.add(batch, finished, [process.index for process in self._servers.able])
         self._send(batch)
 
     def expect(self, request_id: str, following: "Future[Request | Rollout]") -> None:
@@ -126,22 +127,19 @@ class RolloutEngine:
 
     def results(self) -> Iterator[Rollout]:
         """Turns and samples in the order in which they finish, until none is pending or expected."""
-        while self._pending:
-            rollout = self._arrived.popleft() if self._arrived else self._next()
-            if self._pending.finish(rollout):
-                yield rollout
-        self._pending.clear()
-        self._rest()
+        return (turn for turn in self._turns() if turn.finish != PART)
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[Scored]:
-        """See `Engine`. Sequence i is scored by engine i modulo their number. Running requests advance meanwhile.
+        """See `Engine`. Sequence i is scored by engine i modulo the number of those that have weights. Running requests
+        advance meanwhile.
 
         Raises RuntimeError before the first weights.
         """
         self._require_weights("score")
-        count = len(self._servers)
+        able = self._servers.able
+        count = len(able)
         ids = [tuple(map(int, sequence)) for sequence in sequences]
-        shares = {process: Score(tuple(ids[process.index :: count])) for process in list(self._servers)[: len(ids)]}
+        shares = {process: Score(tuple(ids[i::count])) for i, process in enumerate(able[: len(ids)])}
         scores = self._servers.ask(shares)
         self._rest()
         return [scores[i % count][i // count] for i in range(len(ids))]
@@ -192,14 +190,20 @@ class RolloutEngine:
             generated_tokens=sum(state.generated_tokens for state in states),
         )
 
-    def restart(self) -> None:
-        """See `Engine`. The next weights send the new servers their pending requests again and, with `deterministic`,
-        the others of their batch, whose samples are then dropped."""
-        dead = self._servers.replace_dead()
+    def restart(self) -> bool:
+        """See `Engine`. Where nobody else can, or may because of `deterministic`, the next weights send the new servers
+        their pending requests again; with `deterministic` also the others of their batch, whose samples are then
+        dropped."""
+        dead = [process.index for process in self._servers.replace_dead()]
         self._drain()
-        arrived = {rollout.id for rollout in self._arrived}
-        self._orphans |= {process.index: self._pending.undrawn(process.index, arrived) for process in dead}
-        self._servers.ask({self._servers[process.index]: AskHealth() for process in dead})
+        arrived = {rollout.id for rollout in self._arrived if rollout.finish != PART}
+        able = [process.index for process in self._servers.able]
+        if able and not self._config.deterministic:
+            self._send(self._pending.move(dead, able, arrived))
+            return True
+        self._orphans |= {index: self._pending.undrawn(index, arrived) for index in dead}
+        self._servers.ask({self._servers[index]: AskHealth() for index in dead})
+        return False
 
     def close(self) -> None:
         """End the servers. Pending requests are lost."""
@@ -213,16 +217,27 @@ class RolloutEngine:
         if self._config.sleep and not self._pending:
             self._servers.ask_all(Sleep())
 
+    def _turns(self) -> Iterator[Rollout]:
+        """Turns and samples in the order in which they finish, and parts of those that run, until none is pending or
+        expected."""
+        while self._pending:
+            rollout = self._arrived.popleft() if self._arrived else self._next()
+            if told := rollout if rollout.finish == PART else self._pending.finish(rollout):
+                yield told
+        self._pending.clear()
+        self._rest()
+
     def _next(self) -> Rollout:
-        """The next finished turn or sample, waited for; what was expected is submitted meanwhile."""
+        """The next part, finished turn or sample, waited for; what was expected is submitted meanwhile."""
         while True:
             self._send(self._pending.release())
             process, arrival = self._arrival()
             if isinstance(arrival, Future):
                 arrival = self._followed(arrival.result())
             if arrival is not None:
-                return arrival
-            if process and process in self._servers and self._pending.on(process.index):
+                if self._is_waited_for(arrival):
+                    return arrival
+            elif process and process in self._servers and self._pending.on(process.index):
                 self._arrivals.put((process, None))  # until it is replaced
                 raise self._servers.death_of(process)
 
@@ -248,13 +263,19 @@ class RolloutEngine:
         for _ in range(self._arrivals.qsize()):
             process, arrival = self._arrivals.get()
             if isinstance(arrival, Rollout):
-                self._arrived.append(arrival)
+                if self._is_waited_for(arrival):
+                    self._arrived.append(arrival)
             elif arrival is not None or (process and process in self._servers):
                 self._arrivals.put((process, arrival))
 
-    def _send(self, requests: Sequence[Request]) -> None:
+    def _is_waited_for(self, rollout: Rollout) -> bool:
+        """Keeps the part of a sample, and leaves finished ones to who takes them."""
+        return rollout.finish != PART or self._pending.grow(rollout)
+
+    def _send(self, requests: Iterable[Request]) -> None:
         """Give each engine its share."""
-        shares = {process: self._pending.share(requests, process.index) for process in self._servers}
+        told = [_as_told(request) for request in requests]
+        shares = {process: self._pending.share(told, process.index) for process in self._servers}
         dead = [process for process, share in shares.items() if share and not process.send(Submit(tuple(share)))]
         if dead:
             raise self._servers.death_of(dead[0])
@@ -283,3 +304,11 @@ class RolloutEngine:
                 f"request {request.id}: expected token ids in [0, {self._vocab_size}), found "
                 f"{min(request.prompt_ids)} to {max(request.prompt_ids)}: tokenizer and model do not match"
             )
+
+
+def _as_told(request: Request) -> Request:
+    """The request as an engine needs it: of what was sampled before, the ids."""
+    if request.begun is None:
+        return request
+    ids_alone = replace(request.begun, logprobs=request.begun.logprobs[:0], routes=None, kept=None, passports=())
+    return replace(request, begun=ids_alone)

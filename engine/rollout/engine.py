@@ -24,9 +24,11 @@ class Engine(Protocol):
         self, requests: Sequence[Request], follow: Follow = single_turn, finished: Container[str] = ()
     ) -> Iterator[Rollout]:
         """Whole samples, in the order in which they finish, of all requests that are not `finished` and of those that
-        an earlier call left pending.
+        an earlier call left pending. Between them, parts of turns that still run, if the engine tells any.
 
-        Raises EngineDied. After `restart` and the next weights, `generate(())` continues with what is pending.
+        A request that has `begun` goes on from there; an engine may also draw its whole sample.
+
+        Raises EngineDied. After `restart`, `generate(())` continues with what is pending.
         """
         ...
 
@@ -34,8 +36,10 @@ class Engine(Protocol):
         """Log-probs of each token after the first, at temperature 1, and the experts that it was routed to."""
         ...
 
-    def restart(self) -> None:
-        """Replaces what is dead and waits until it has started. Raises EngineDied where it dies again."""
+    def restart(self) -> bool | None:
+        """Replaces what is dead. True: others go on with its samples at once, and the new ones join at the next
+        weights. Otherwise waits until they have started: `generate` continues after the next weights. Raises EngineDied
+        where one dies again."""
         ...
 
     def lacking(self, version: int) -> dict[int, int]:

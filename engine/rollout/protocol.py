@@ -1,7 +1,8 @@
 """The messages between the trainer's client and the engine's server. A `Rollout` is sent back as it is.
 
 Commands are handled in the order in which they were sent, between two engine steps. Every command except
-`Submit` is answered by exactly one `Reply`. An engine that works without one says so (`Progress`).
+`Submit` is answered by exactly one `Reply`. An engine that works without one says so (`Progress`), and sends parts of
+the samples that it is drawing (`Rollout`s whose finish is PART).
 """
 
 from collections.abc import Callable
@@ -104,7 +105,8 @@ class Health:
 
 @dataclass(frozen=True)
 class Progress:
-    """Sent unasked while the engine works, a few times in `silence_limit_s`: it has made so many steps."""
+    """Sent unasked while the engine works, a few times in `silence_limit_s`, if it has sampled or scored something since:
+    it has made so many steps."""
 
     steps: int
 

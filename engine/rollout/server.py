@@ -9,8 +9,9 @@ one. vLLM and torch are imported only after the environment is set.
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from math import inf
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.engine.core.passport import passport_of
-from cascade_rl.engine.core.rollouts import Kept, Request, Rollout, Scored
+from cascade_rl.engine.core.rollouts import PART, Request, Rollout, Scored
 from cascade_rl.engine.core.uncollected import uncollected
 from cascade_rl.engine.rollout.protocol import (
     AskHealth,
@@ -33,11 +34,12 @@ from cascade_rl.engine.rollout.protocol import (
     Submit,
     UpdateWeights,
 )
+from cascade_rl.engine.rollout.sampled import Rows, of_finished, of_running
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
-    from vllm.outputs import CompletionOutput, RequestOutput
+    from vllm.outputs import RequestOutput
     from vllm.v1.engine.llm_engine import LLMEngine
 
 SCORE_PREFIX = "score/"
@@ -67,7 +69,10 @@ class Server:
         self._asleep = False
         self._steps = 0
         self._generated_tokens = 0
-        self._tell_every, self._told = settings.config.silence_limit_s / SIGNS_OF_LIFE, time.monotonic()
+        self._told_parts: dict[str, int] = {}  # tokens of each running sample that the trainer has
+        self._signs = Rhythm(settings.config.silence_limit_s / SIGNS_OF_LIFE)
+        self._parts = Rhythm(inf if self._deterministic else settings.config.part_every_s)
+        self._worked = 0
 
     def run(self) -> NoReturn:
         """Runs until the trainer is gone, then raises EOFError."""
@@ -88,7 +93,7 @@ class Server:
                 self._drop_caches()  # a prefix cached by an earlier batch has that batch's bits
             for request in command.requests:
                 self._asked[request.id] = request
-                self._add(request.id, request.prompt_ids, _sampling_params(request))
+                self._add(request.id, [*request.prompt_ids, *_begun(request)], _sampling_params(request))
         else:
             self._connection.send(Reply(self._answer(command)))
 
@@ -121,36 +126,51 @@ class Server:
                 self._scores[output.request_id] = self._scored(output)
             else:
                 self._finish(output)
-        if time.monotonic() - self._told > self._tell_every:
+        if self._signs.due():
+            self._tell_progress()
+        if self._parts.due():
+            self._send_parts()
+
+    def _tell_progress(self) -> None:
+        """Steps in which nothing is computed, as where no request finds room for its keys, are none."""
+        running = sum(len(sampled.token_ids) for _, sampled in of_running(self._engine).values())
+        worked = self._generated_tokens + len(self._scores) + running
+        if worked != self._worked:
             self._connection.send(Progress(self._steps))
-            self._told = time.monotonic()
+        self._worked = worked
+
+    def _send_parts(self) -> None:
+        for request_id, (own_id, sampled) in of_running(self._engine).items():
+            since = self._told_parts.get(request_id, 0)
+            if request_id in self._asked and len(sampled.token_ids) > since:
+                rows = self._routes(lambda own_id=own_id: vllm_cpu_patches.running_routes(self._engine, own_id))
+                self._send(sampled.part(self._asked[request_id], since, PART, rows))
+                self._told_parts[request_id] = len(sampled.token_ids)
 
     def _finish(self, output: "RequestOutput") -> None:
+        completion, sampled = output.outputs[0], of_finished(output)
+        self._generated_tokens += len(sampled.token_ids)
+        rows = self._routes(lambda: completion.routed_experts)
+        self._send(sampled.part(self._asked[output.request_id], 0, completion.finish_reason, rows))
+        del self._asked[output.request_id]
+        self._told_parts.pop(output.request_id, None)
+
+    def _send(self, part: Rollout) -> None:
         assert self._cache is not None  # nothing is submitted before the first weights
-        completion, request = output.outputs[0], self._asked.pop(output.request_id)
-        first = np.asarray(completion.logprobs.start_indices)  # index of the sampled token of each position
-        self._generated_tokens += len(completion.token_ids)
-        turn = Rollout(
-            id=output.request_id,
-            prompt_ids=np.asarray(output.prompt_token_ids, np.int64),
-            token_ids=np.asarray(completion.token_ids, np.int64),
-            logprobs=np.asarray(completion.logprobs.logprobs, np.float32)[first],
-            routes=self._routes(completion),
-            versions=tuple((int(span.version), span.start) for span in completion.weight_versions),
-            finish=completion.finish_reason,
-            kept=_kept(np.asarray(completion.logprobs.token_ids, np.int32), first),
-        )
-        self._connection.send(replace(turn, passports=(passport_of(turn, request, self._cache),)))
+        request = self._asked[part.id]
+        told = replace(part, passports=(passport_of(part, request, self._cache),))
+        self._connection.send(replace(told, prompt_ids=np.asarray(request.prompt_ids, np.int64)))
 
     def _scored(self, output: "RequestOutput") -> Scored:
         logprobs = np.asarray(output.prompt_logprobs.logprobs, np.float32)
-        routes = self._routes(output.outputs[0])
+        routes = self._routes(lambda: output.outputs[0].routed_experts)(0)
         return Scored(logprobs, None if routes is None else routes[: len(logprobs)])
 
-    def _routes(self, completion: "CompletionOutput") -> np.ndarray | None:
+    def _routes(self, recorded: Callable[[], np.ndarray]) -> Rows:
+        """Of rows of all layers, those of the layers with experts."""
         if not self._moe_layers:
-            return None
-        return completion.routed_experts[:, self._moe_layers].astype(np.int16)
+            return lambda _: None
+        return lambda start: recorded()[start:, self._moe_layers].astype(np.int16)
 
     def _update_weights(self, update_info: dict[str, Any], version: int) -> None:
         self._engine.collective_rpc("start_weight_update")
@@ -179,12 +199,18 @@ class Server:
         return Health(self._version, unfinished, self._steps, self._generated_tokens)
 
 
-def _kept(ids: np.ndarray, first: np.ndarray) -> Kept | None:
-    """`ids` holds, for each position, the sampled token (at `first`), then the kept tokens, then padding below 0
-    (`sampler_logprob`)."""
-    kept = ids >= 0
-    kept[first] = False
-    return Kept(ids[kept], np.add.reduceat(kept, first, dtype=np.int32)) if kept.any() else None
+class Rhythm:
+    """Says every `seconds` that something is due."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._last = seconds, time.monotonic()
+
+    def due(self) -> bool:
+        now = time.monotonic()
+        if now - self._last <= self._seconds:
+            return False
+        self._last = now
+        return True
 
 
 def _engine_arguments(settings: Settings) -> dict[str, Any]:
@@ -235,8 +261,9 @@ def _sampling_params(request: Request) -> "SamplingParams":
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
+    drawn = len(_begun(request))
     return SamplingParams(
-        max_tokens=request.sampling.max_new_tokens,
+        max_tokens=request.sampling.max_new_tokens - drawn,
         temperature=request.sampling.temperature,
         top_p=request.sampling.top_p,
         top_k=request.sampling.top_k,
@@ -247,7 +274,12 @@ def _sampling_params(request: Request) -> "SamplingParams":
         flat_logprobs=True,
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
+        extra_args={vllm_cpu_patches.DRAWN: drawn} if drawn else None,
     )
+
+
+def _begun(request: Request) -> list[int]:
+    return request.begun.token_ids.tolist() if request.begun else []
 
 
 def _scoring_params() -> "SamplingParams":

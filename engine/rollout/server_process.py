@@ -20,7 +20,7 @@ from cascade_rl.engine.cluster.link import send_within
 from cascade_rl.engine.cluster.node import Node, NodeLost
 from cascade_rl.engine.cluster.rank_environment import SAFE_PATH
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.rollouts import Request, Rollout
+from cascade_rl.engine.core.rollouts import PART, Request, Rollout
 from cascade_rl.engine.rollout.protocol import Reply, Settings, StartServer, Submit
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 
@@ -120,7 +120,7 @@ class EngineProcess:
 
     index     of this engine among those of the trainer
     place     of it among those of its node
-    arrivals  where finished samples go, each with this object; then, once, None: the server is gone. What the client
+    arrivals  where samples and parts of them go, each with this object; then, once, None: the server is gone. What the client
               expects comes there too, without a server
     version   of the weights that it was given; None before the first
 
@@ -152,7 +152,7 @@ class EngineProcess:
 
     @property
     def stuck(self) -> bool:
-        """Whether it has requests, and has neither made a step nor sent anything for as long as it may."""
+        """Whether it has requests, and has neither made a token nor sent anything for as long as it may."""
         return self.alive and self._given > self._returned and self._silent
 
     @property
@@ -194,7 +194,7 @@ class EngineProcess:
     def _silence(self) -> str:
         if not self._answered:
             return f"had not started after {self._limits.start_limit_s:g} s (rollout.start_limit_s)"
-        return f"made no step and sent nothing for {self._limits.silence_limit_s:g} s (rollout.silence_limit_s)"
+        return f"made no token and sent nothing for {self._limits.silence_limit_s:g} s (rollout.silence_limit_s)"
 
     def _renew(self) -> None:
         """Once it has started, its time begins anew when it speaks, is spoken to or begins to be waited for."""
@@ -216,7 +216,7 @@ class EngineProcess:
                 self._answered = True
                 self._renew()
                 if isinstance(message, Rollout):
-                    self._returned += 1
+                    self._returned += message.finish != PART
                     self._arrivals.put((self, message))
                 elif isinstance(message, Reply):
                     self._replies.put(message)

@@ -36,9 +36,14 @@ class Servers:
 
     @property
     def version(self) -> int | None:
-        """Version of the weights that all have; None before the first, and while they differ."""
-        versions = {process.version for process in self}
+        """Version of the weights that all have that have any; None before the first, and while they differ."""
+        versions = {process.version for process in self if process.version is not None}
         return versions.pop() if len(versions) == 1 else None
+
+    @property
+    def able(self) -> list[EngineProcess]:
+        """Those with weights to sample from. One that replaces a dead one has none before the next ones."""
+        return [process for process in self if process.version is not None]
 
     def behind(self, version: int) -> list[EngineProcess]:
         """Those without these weights. Raises ValueError where there is none, or where one has newer weights."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from threading import Lock
 
 from cascade_rl.engine.backend.ranks import from_rank0
-from cascade_rl.engine.core.rollouts import Request, Rollout
+from cascade_rl.engine.core.rollouts import PART, Request, Rollout
 from cascade_rl.engine.core.routes import narrowed
 from cascade_rl.engine.rollout.engine import Engine, Follow, single_turn
 from cascade_rl.engine.rollout.server_process import EngineDied
@@ -32,7 +32,7 @@ class Batch:
         self.rollouts = dict(finished or {})
         self.deaths: list[EngineDied] = []
         self._unsent = requests
-        self._ahead: Future[None] | None = None
+        self._ahead: Future[bool] | None = None
         self._receiving, self._stopped = Lock(), False
 
     def begin(self, thread: Executor) -> None:
@@ -42,48 +42,53 @@ class Batch:
         self._ahead = thread.submit(self._sample)
 
     def collect(self) -> bool:
-        """Samples until nothing is pending. False where an engine died: the new one waits for the weights.
+        """Samples until nothing is pending. False where an engine died whose samples wait for weights for the new one.
 
         Raises EngineDied after RESTARTS restarts.
         """
         ahead, self._ahead = self._ahead, None
-        try:
-            if ahead:
-                ahead.result()
-            else:
-                self._sample()
-        except EngineDied as death:
-            self.restart(death)
-            return False
-        return True
+        return ahead.result() if ahead else self._sample()
 
     def receive(self, rollout: Rollout) -> None:
         """Called with each sample as it finishes."""
         self.rollouts[rollout.id] = rollout
+
+    def receive_part(self, part: Rollout) -> None:
+        """Called with each part of an unfinished turn that an engine tells."""
 
     def stop(self) -> None:
         """Nothing is received after this. What has begun in a thread ends with the engine."""
         with self._receiving:
             self._stopped = True
 
-    def _sample(self) -> None:
+    def _sample(self) -> bool:
+        while True:
+            try:
+                self._draw()
+            except EngineDied as death:
+                if not self.restart(death):
+                    return False
+            else:
+                return True
+
+    def _draw(self) -> None:
         """The requests are sent once, also if the engine dies of it."""
         unsent, self._unsent = self._unsent, ()
         for rollout in self.engine.generate(unsent, self.follow, self.rollouts):
             with self._receiving:
                 if self._stopped:
                     return
-                self.receive(rollout)
+                (self.receive_part if rollout.finish == PART else self.receive)(rollout)
 
-    def restart(self, death: EngineDied) -> None:
-        """Starts a new process for each dead one."""
+    def restart(self, death: EngineDied) -> bool:
+        """Starts a new process for each dead one. Whether others go on with its samples."""
         if len(self.deaths) == RESTARTS:
             raise death
         self.record_death(death)
         try:
-            self.engine.restart()
+            return bool(self.engine.restart())
         except EngineDied as again:
-            self.restart(again)
+            return self.restart(again)
 
     def record_death(self, death: EngineDied) -> None:
         """Called before each restart."""

@@ -3,9 +3,10 @@
     ledger/version_00003   records, each with a checksum, appended as samples and verdicts come
         first   the digest of the weights
         then    samples, each with its seed and sampling settings, and verdicts by sample id
+                parts of samples that are still being drawn, now and then (`rollout.part_every_s`)
 
 A killed stage reaches the same weights again from its checkpoint and finds the file that it had begun. What is in it is
-neither sampled nor judged again. A file of other weights is not used: its samples are not from this policy.
+neither sampled nor judged again. An unfinished sample goes on from its parts. A file of other weights is not used: its samples are not from this policy.
 Infrastructure failures are not recorded, so a new attempt tries them again.
 """
 
@@ -18,7 +19,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from cascade_rl.engine.core.rollouts import Kept, Outcome, Passport, Request, Rollout, Sampling
+from cascade_rl.engine.core.parts import joined
+from cascade_rl.engine.core.rollouts import PART, Kept, Outcome, Passport, Request, Rollout, Sampling
 from cascade_rl.engine.core.routes import narrowed
 from cascade_rl.rl_stages.core.episode_rollout import EpisodeRollout
 from cascade_rl.rl_stages.core.verdict import Verdict
@@ -29,12 +31,14 @@ HEAD = Struct("<I")  # size of a record's JSON in bytes; the arrays follow
 
 @dataclass
 class Contents:
-    """The contents of one file. `weights` is the digest; None if there is no file."""
+    """The contents of one file. `weights` is the digest; None if there is no file. `parts` are those of samples that
+    have not ended, each with its request."""
 
     weights: str | None = None
     requests: dict[str, Request] = field(default_factory=dict)
     rollouts: dict[str, Rollout] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
+    parts: dict[str, tuple[Request, list[Rollout]]] = field(default_factory=dict)
 
 
 class Ledger:
@@ -74,8 +78,13 @@ class Ledger:
         self._contents.verdicts.pop(request.id, None)
         return None
 
+    def begun(self, request: Request) -> Rollout | None:
+        """What was recorded of an identical request's sample, which has not ended."""
+        asked, parts = self._contents.parts.get(request.id, (None, ()))
+        return joined(parts) if asked == request else None
+
     def keep(self, request: Request, rollout: Rollout) -> None:
-        """Records a finished sample."""
+        """Records a finished sample, or a part of one."""
         if rollout.finish != "abort":
             self._write({"seed": request.seed, "sampling": asdict(request.sampling)} | _plain(rollout))
 
@@ -118,10 +127,19 @@ def _read(records: list[bytes]) -> Contents:
         elif "verdicts" in record:
             contents.verdicts |= {name: _verdict(plain) for name, plain in record["verdicts"].items()}
         else:
-            rollout = _rollout(record)
-            contents.rollouts[rollout.id] = rollout
-            contents.requests[rollout.id] = _request(record, rollout)
+            _add(contents, record)
     return contents
+
+
+def _add(contents: Contents, record: Mapping[str, Any]) -> None:
+    """A part of another request than the parts before it begins anew."""
+    rollout = _rollout(record)
+    request = _request(record, rollout)
+    asked, parts = contents.parts.pop(rollout.id, (None, []))
+    if rollout.finish == PART:
+        contents.parts[rollout.id] = request, [*(parts if asked == request else ()), rollout]
+    else:
+        contents.rollouts[rollout.id], contents.requests[rollout.id] = rollout, request
 
 
 def _plain(rollout: Rollout) -> dict[str, Any]:

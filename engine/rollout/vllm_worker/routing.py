@@ -70,7 +70,8 @@ class RouteRecorder:
 
     def rows(self, request_id: str) -> np.ndarray:
         """All rows recorded for a request, [tokens, layers, topk]."""
-        return np.concatenate(self._rows[request_id])
+        self._rows[request_id] = [np.concatenate(self._rows[request_id])]
+        return self._rows[request_id][0]
 
     def _capture(self, layer: int, topk_ids: torch.Tensor) -> None:
         self._step[: len(topk_ids), layer] = topk_ids

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 ENVIRONMENT = {
@@ -22,6 +23,7 @@ ENVIRONMENT = {
 }
 MIN_BATCHED_TOKENS = 4096
 FIXED = ("enforce_eager", "enable_chunked_prefill", "max_num_batched_tokens")  # by `supported`
+DRAWN = "drawn"  # in the extra arguments of a request that goes on: its tokens that were sampled before
 REFUSED = {"sleep": "has no sleep mode", "expert_parallel": "crashes under expert parallelism"}
 
 
@@ -82,6 +84,7 @@ def apply() -> None:
     if installed():
         _repack_experts_on_reload()
         _add_non_gated_experts()
+        _go_on_with_noise()
 
 
 def record_routes(engine: Any) -> None:
@@ -92,6 +95,17 @@ def record_routes(engine: Any) -> None:
 
     core = engine.engine_core.engine_core
     core.scheduler.aux_output_connector = RouteCollector(core.model_executor)
+
+
+def running_routes(engine: Any, request_id: str) -> "np.ndarray":
+    """The experts of a request that still runs, by vLLM's own id: [tokens - 1, all layers, topk]."""
+    import numpy as np
+
+    if installed():
+        from cascade_rl.engine.rollout.vllm_worker.routing import take
+
+        return engine.collective_rpc(take, args=(request_id,))[0]
+    return np.concatenate(engine.output_processor.request_states[request_id].routed_experts_chunks)
 
 
 def unlink_shared_memory(_worker: Any) -> None:
@@ -158,3 +172,22 @@ def _add_non_gated_experts() -> None:
 
     config.FusedMoEConfig.__post_init__ = check_but_gate
     unquantized.backend_to_kernel_cls = kernels_and_non_gated
+
+
+def _go_on_with_noise() -> None:
+    """A request that goes on draws the noise of its next tokens, not that of its first ones. vLLM seeds a generator for
+    each request, which makes one number a token here; model runner V2 makes noise from the seed and the position."""
+    import torch
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    update_states = GPUModelRunner._update_states
+
+    def update_and_skip(self: Any, scheduler_output: Any) -> Any:
+        corrections = update_states(self, scheduler_output)
+        for new in scheduler_output.scheduled_new_reqs:
+            drawn = (new.sampling_params.extra_args or {}).get(DRAWN, 0)
+            if drawn and (generator := self.requests[new.req_id].generator):
+                torch.randint(0, 2**31, (drawn,), generator=generator)
+        return corrections
+
+    GPUModelRunner._update_states = update_and_skip

@@ -12,7 +12,7 @@ from cascade_rl.engine.rollout.client import RolloutEngine
 
 from .tiny_models import FAMILIES, VOCAB, Reference, build, write_config, write_image
 
-CONFIG = RolloutConfig(max_model_len=256, max_num_seqs=32, kv_cache_mib=64)
+CONFIG = RolloutConfig(max_model_len=256, max_num_seqs=32, kv_cache_mib=64, part_every_s=0.2)
 
 
 class Tiny:

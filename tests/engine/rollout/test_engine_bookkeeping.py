@@ -1,7 +1,7 @@
 """What the client asks of its servers, and what it does when they die, with scripted servers instead of vLLM."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
+from cascade_rl.engine.core.rollouts import PART, Request, Rollout, Sampling
 from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.rollout import server_process as process
 from cascade_rl.engine.rollout import servers as server_list
@@ -53,6 +53,10 @@ class ScriptedServer:
             ids = np.array(request.prompt_ids)
             self._arrivals.put((self, Rollout(request.id, ids, ids, np.zeros(2), None, ((self.version, 0),), "stop")))
 
+    def tell(self, request_id: str, *ids: int) -> None:
+        """A part of a sample that is still being drawn."""
+        self._arrivals.put((self, part_of(request_id, ids, self.version, PART)))
+
     def die(self) -> None:
         self.alive = False
         self._arrivals.put((self, None))
@@ -62,6 +66,11 @@ class ScriptedServer:
 
     def obituary(self, pending_ids: tuple[str, ...]) -> EngineDied:
         return EngineDied(-9, pending_ids, self.log_path, "")
+
+
+def part_of(request_id: str, ids: Sequence[int], version: int, finish: str) -> Rollout:
+    logprobs = -np.array(ids, np.float32)
+    return Rollout(request_id, np.array([0, 7]), np.array(ids), logprobs, None, ((version, 0),), finish)
 
 
 @pytest.fixture
@@ -125,9 +134,8 @@ def test_an_engine_without_progress_is_told_while_the_others_go_on(start: Callab
     with pytest.raises(EngineDied, match=r"6 pending .*engine-1\.log"):
         next(results)
     servers[1].die()  # its obituary ends it
-    engine.restart()
-    engine.update_weights("image", 0)
-    servers[1].finish(len(servers[1].drawn))
+    assert engine.restart()
+    servers[0].finish(len(servers[0].drawn))
     found += engine.results()
     assert sorted(names(found)) == names(REQUESTS)
 
@@ -150,9 +158,8 @@ def test_a_server_that_is_gone_does_not_keep_requests_from_the_others(start: Cal
     with pytest.raises(EngineDied, match=r"engine-1\.log"):
         engine.submit(REQUESTS)
     assert [len(server.drawn) > 0 for server in servers] == [True, False, True]
-    engine.restart()
-    with pytest.raises(RuntimeError, match="no weights yet"):
-        engine.submit([])
+    assert engine.restart()
+    assert [len(server.drawn) for server in servers] == [6, 0, 6]
     engine.update_weights("image", 0)
     assert [sum(isinstance(told, UpdateWeights) for told in server.told) for server in servers] == [1, 1, 1]
     for server in servers:
@@ -250,6 +257,85 @@ def test_what_is_expected_outlives_a_restart(start: Callable) -> None:
     assert [rollout.id for rollout in engine.results()] == [REQUESTS[1].id]
 
 
+def test_a_sample_goes_on_elsewhere_from_its_last_part(start: Callable) -> None:
+    """Also from there to a third engine, and nothing that was told is asked for again."""
+    engine, servers = start(engines=3)
+    engine.submit(REQUESTS[:1])
+    homes, told = [], list[Rollout]()
+    for ids in ((1, 2), (3,)):
+        [home] = [server for server in servers if server.drawn and server.alive]
+        homes.append(home.index)
+        home.tell(REQUESTS[0].id, *ids)
+        home.die()
+        with pytest.raises(EngineDied, match="1 pending"):
+            told += engine.generate(())
+        assert engine.restart()
+    [last] = [server for server in servers if server.drawn]
+    [request] = last.drawn
+    assert len({*homes, last.index}) == 3
+    assert (request, request.begun.token_ids.tolist()) == (REQUESTS[0], [1, 2, 3])
+    assert not len(request.begun.logprobs)  # ids alone are sent
+    last._arrivals.put((last, part_of(request.id, [4], 0, "stop")))
+    [*parts, whole] = [*told, *engine.generate(())]
+    assert [part.token_ids.tolist() for part in parts] == [[1, 2], [3]]
+    assert whole.logprobs.tolist() == [-1, -2, -3, -4]
+    assert (whole.versions, whole.finish) == (((0, 0),), "stop")
+
+
+def test_what_one_engine_alone_had_drawn_is_kept_until_it_is_replaced(start: Callable) -> None:
+    engine, servers = start()
+    engine.submit(REQUESTS[:2])
+    servers[0].tell(REQUESTS[1].id, 5)
+    servers[0].die()
+    with pytest.raises(EngineDied):
+        next(engine.results())
+    assert not engine.restart()
+    engine.update_weights("newer", 1)
+    assert [request.begun and request.begun.token_ids.tolist() for request in servers[0].drawn] == [None, [5]]
+    servers[0]._arrivals.put((servers[0], part_of(REQUESTS[1].id, [6], 1, "stop")))
+    servers[0].finish(1)
+    assert [rollout.versions for rollout in engine.results()] == [((0, 0), (1, 1)), ((1, 0),)]
+
+
+def test_parts_are_not_samples(start: Callable) -> None:
+    """Of one that nobody waits for, nothing is given out."""
+    engine, [server] = start()
+    engine.submit(REQUESTS[:1])
+    server.tell(REQUESTS[0].id, 5)
+    server.tell("unknown", 5)
+    server.finish(1)
+    assert names(engine.results()) == names(REQUESTS[:1])
+
+
+def test_the_living_share_what_a_dead_engine_had_prompt_by_prompt(start: Callable) -> None:
+    """The turns of a sample whose environment works meanwhile go with its group."""
+    engine, servers = start(engines=3)
+    requests = [Request(f"{p}/{i}", (p % 10, p // 10), Sampling(4), seed=i) for p in range(60) for i in range(4)]
+    engine.submit(requests)
+    dead = names(servers[1].drawn)
+    servers[1].finish(1)
+    first = next(engine.results()).id
+    following = Future[Request | Rollout]()
+    engine.expect(first, following)
+    servers[1].die()
+    with pytest.raises(EngineDied):
+        next(engine.results())
+    assert engine.restart()
+    assert [len(server.drawn) for server in servers] == [119, 0, 120]
+    following.set_result(second_turn(first))
+    for server in servers:
+        server.eager = True
+        server.finish(len(server.drawn))
+    assert sorted(names(engine.results())) == sorted(names(requests))
+    asked = [
+        {request.id for told in server.told if isinstance(told, Submit) for request in told.requests}
+        for server in servers
+    ]
+    homes = [{i for i in (0, 2) if name in asked[i]} for name in dead]
+    assert all(len(home) == 1 for home in homes)
+    assert all(homes[4 * group : 4 * group + 4] == [homes[4 * group]] * 4 for group in range(len(dead) // 4))
+
+
 def names(requests: Iterable[Request | Rollout]) -> list[str]:
     return [request.id for request in requests]
 
@@ -265,12 +351,9 @@ def test_what_is_drawn_already_is_drawn_only_to_keep_the_bits(start: Callable, d
     assert names(engine.results()) == names(REQUESTS[1::2])
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_an_engine_that_died_draws_its_whole_batch_again_where_bits_matter(
-    start: Callable, deterministic: bool
-) -> None:
+def test_an_engine_that_died_draws_its_whole_batch_again_where_bits_matter(start: Callable) -> None:
     """But no engine's that lives or had finished, and nothing comes out twice, also after a second death."""
-    engine, servers = start(engines=3, deterministic=deterministic)
+    engine, servers = start(engines=3, deterministic=True)
     engine.submit(REQUESTS)
     shares = [names(server.drawn) for server in servers]
     servers[0].finish(1)
@@ -283,14 +366,14 @@ def test_an_engine_that_died_draws_its_whole_batch_again_where_bits_matter(
     for gone in (0, 1):
         with pytest.raises(EngineDied):
             list(results)
-        engine.restart()
+        assert not engine.restart()
         engine.update_weights("image", 0)
-        assert names(servers[0].drawn) == shares[0][0 if deterministic else 1 :]
+        assert names(servers[0].drawn) == shares[0]
         assert names(servers[1].drawn) == shares[1][1:]
         assert names(servers[2].drawn) == []
         results = engine.results()
         if not gone:
-            servers[0].finish(1 if deterministic else 0)
+            servers[0].finish(1)
             servers[0].die()
     for server in servers:
         server.finish(len(server.drawn))
@@ -304,10 +387,10 @@ def test_engines_agree_on_the_version_or_have_none(start: Callable) -> None:
     with pytest.raises(EngineDied):
         engine.update_weights("newer", 1)
     engine.restart()
-    assert engine.version is None
+    assert engine.version == 0
     engine.update_weights("newer", 1)
     assert engine.version == 1
-    assert servers[1].told == [AskHealth(), UpdateWeights("newer", 1)]
+    assert servers[1].told == [UpdateWeights("newer", 1)]
     for version in (0, 1):
         with pytest.raises(ValueError, match=f"expected more than 1, found {version}"):
             engine.update_weights("older", version)
@@ -317,6 +400,13 @@ def test_sequences_are_dealt_out_in_turn(start: Callable) -> None:
     engine, _ = start(engines=2)
     assert engine.score([[1], [2], [3]]) == [(0, (1,)), (1, (2,)), (0, (3,))]
     assert engine.score([[4]]) == [(0, (4,))]
+
+
+def test_one_that_has_no_weights_yet_scores_nothing(start: Callable) -> None:
+    engine, servers = start(engines=3)
+    servers[1].die()
+    engine.restart()
+    assert engine.score([[1], [2], [3]]) == [(0, (1,)), (2, (2,)), (0, (3,))]
 
 
 def test_engines_that_share_their_devices_sleep_whenever_they_are_done(start: Callable) -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -14,7 +15,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
+from cascade_rl.engine.core.rollouts import PART, Request, Rollout, Sampling
 from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
 from cascade_rl.engine.rollout.protocol import AskHealth, UpdateWeights
 from cascade_rl.engine.rollout.server_process import EngineProcess
@@ -129,19 +130,21 @@ def test_a_request_that_cannot_be_held_is_refused(engines: dict[str, Tiny], requ
 
 
 def test_a_killed_engine_restarts_and_finishes_what_was_pending(engines: dict[str, Tiny]) -> None:
-    tiny = engines["llama"]
+    """From what it had told: of that the tokens, their log-probs and experts are those that the dead one had chosen."""
+    tiny = engines["qwen3_moe"]
     tiny.load(0)
     requests = make_requests(3, Sampling(max_new_tokens=4)) + make_requests(3, LONG, seed=1)
     expected = tiny.sample(requests)
-    engine = tiny.engine
-    engine.submit(requests)
-    results = engine.results()
-    finished = {rollout.id: rollout for rollout in (next(results) for _ in range(2))}
-    pending = {request.id for request in requests} - finished.keys()
-    os.killpg(engine.pids[0], signal.SIGKILL)
+    engine, finished, begun = tiny.engine, dict[str, Rollout](), Counter[str]()
     with pytest.raises(EngineDied) as died:
-        for rollout in results:
-            finished[rollout.id] = rollout
+        for rollout in engine.generate(requests):
+            if rollout.finish == PART:
+                begun[rollout.id] += len(rollout.token_ids)
+            else:
+                finished[rollout.id] = rollout
+            if {"1/0", "1/1", "1/2"} <= begun.keys():
+                os.killpg(engine.pids[0], signal.SIGKILL)
+    pending = {request.id for request in requests} - finished.keys()
     assert died.value.exit_code == -signal.SIGKILL
     assert {"1/0", "1/1", "1/2"} <= set(died.value.pending_ids) <= pending
     with pytest.raises(EngineDied):
@@ -155,6 +158,10 @@ def test_a_killed_engine_restarts_and_finishes_what_was_pending(engines: dict[st
     assert finished.keys() == expected.keys()
     for request_id, rollout in finished.items():
         assert rollout.token_ids.tolist() == expected[request_id].token_ids.tolist()
+        assert np.abs(rollout.logprobs - expected[request_id].logprobs).max() < 1e-4
+        assert rollout.routes.shape == expected[request_id].routes.shape
+        known = len(rollout.prompt_ids) + begun[request_id] - 1
+        assert np.array_equal(rollout.routes[:known], expected[request_id].routes[:known])
 
 
 def test_weights_that_did_not_arrive_are_an_error(engines: dict[str, Tiny], tmp_path: Path) -> None:

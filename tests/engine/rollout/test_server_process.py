@@ -96,7 +96,7 @@ def test_an_engine_that_falls_silent_is_stuck_while_it_has_work(tmp_path: Path) 
     assert not process.stuck
     time.sleep(2 * SHORT)
     assert process.stuck
-    assert "made no step and sent nothing for 0.3 s (rollout.silence_limit_s)" in str(death_of(process))
+    assert "made no token and sent nothing for 0.3 s (rollout.silence_limit_s)" in str(death_of(process))
     assert not process.alive
 
 
@@ -115,17 +115,29 @@ def test_an_engine_that_died_is_not_called_silent(tmp_path: Path) -> None:
 
 
 def test_a_server_tells_its_steps_a_few_times_in_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A minute a step here, and eight minutes without any."""
+    """A minute a step here, and eight minutes without any. Steps without a token are not told."""
     monkeypatch.setattr(server_module, "_engine_arguments", lambda _: {"enable_return_routed_experts": False})
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(server_module, "time", clock)
-    engine = SimpleNamespace(step=lambda: setattr(clock, "now", clock.now + 60) or [], collective_rpc=lambda *_: None)
+    tokens = list[int]()
+    running = SimpleNamespace(
+        external_req_id="a",
+        detokenizer=SimpleNamespace(output_token_ids=tokens),
+        weight_version_starts=[],
+        logprobs_processor=SimpleNamespace(logprobs=None),
+    )
+    engine = SimpleNamespace(
+        step=lambda: setattr(clock, "now", clock.now + 60) or [],
+        collective_rpc=lambda *_: None,
+        output_processor=SimpleNamespace(request_states={"a-1": running}),
+    )
     monkeypatch.setattr(server_module, "_build_engine", lambda _: engine)
     ours, theirs = Pipe()
     server = Server(theirs, Settings("model", RolloutConfig(silence_limit_s=480), 0))
-    for _ in range(8):
+    for step in range(16):
+        tokens += [5] * (step < 8)
         server._step()
     theirs.close()
-    assert [ours.recv() for _ in range(2)] == [Progress(3), Progress(6)]
+    assert [ours.recv() for _ in range(3)] == [Progress(3), Progress(6), Progress(9)]
     with pytest.raises(EOFError):
         ours.recv()

@@ -3,14 +3,16 @@
 import os
 import re
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
+from cascade_rl.engine.core.rollouts import PART, Request, Rollout, Sampling
 from cascade_rl.engine.rollout.client import EngineDied
+from cascade_rl.engine.rollout.protocol import AskHealth
 
 from .conftest import CONFIG, Tiny, make_requests
 from .test_engine_lifecycle import LONG, replace_under_way
@@ -71,43 +73,61 @@ def test_scores_come_back_in_order_from_both(pair: Tiny) -> None:
         assert np.abs(alone.logprobs - scores[0].logprobs).max() < 1e-5
 
 
+def drawn_by_the_first(pair: Tiny) -> int:
+    """Tokens of finished samples, without those that another engine has drawn of them."""
+    [health] = pair.engine._servers.ask({pair.engine._servers[0]: AskHealth()})
+    return int(health.generated_tokens)
+
+
 @pytest.mark.parametrize(
     ("fate", "told"),
-    [(signal.SIGKILL, "engine died with"), (signal.SIGSTOP, "made no step and sent nothing for 2 s (rollout.silence")],
+    [(signal.SIGKILL, "engine died with"), (signal.SIGSTOP, "made no token and sent nothing for 2 s (rollout.silence")],
     ids=["killed", "stopped"],
 )
-def test_a_lost_engine_is_replaced_and_the_other_goes_on(pair: Tiny, fate: signal.Signals, told: str) -> None:
-    """The same weights again go to the new engine alone: the other one's samples have one version."""
+def test_the_samples_of_a_lost_engine_go_on_elsewhere(pair: Tiny, fate: signal.Signals, told: str) -> None:
+    """From their last parts and to the tokens that they would have had. The same weights again go to the new engine
+    alone: the other one's samples have one version."""
     pair.load(0)
     engine, old, version = pair.engine, pair.engine.pids, pair.engine.version
     requests = groups(6, LONG)
     expected = pair.sample(requests)
     engine._servers[1]._limits = replace(CONFIG, silence_limit_s=2.0)
-    engine.submit(requests)
-    os.kill(old[1], fate)
+    before = drawn_by_the_first(pair)
     found: dict[str, Rollout] = {}
+    begun = Counter[str]()
+
+    def collect(arriving: Iterator[Rollout]) -> None:
+        for rollout in arriving:
+            if rollout.finish == PART:
+                begun[rollout.id] += len(rollout.token_ids)
+                if len(begun) == len(requests) and engine.pids == old:
+                    os.kill(old[1], fate)
+            else:
+                assert rollout.id not in found
+                found[rollout.id] = rollout
+
     with pytest.raises(EngineDied, match=re.escape(told)) as died:
-        for rollout in engine.results():
-            found[rollout.id] = rollout
+        collect(engine.generate(requests))
     assert (died.value.exit_code, died.value.log_path.name) == (-signal.SIGKILL, "engine-1.log")
     lost = died.value.pending_ids
     assert len(lost) == 3 * GROUP
     assert len({request_id.rsplit("/", 1)[0] for request_id in lost}) == 3
 
-    engine.restart()
+    assert engine.restart()
     assert engine.pids[0] == old[0]
     assert engine.pids[1] != old[1]
-    assert engine.version is None
-    with pytest.raises(RuntimeError, match="no weights yet"):
-        engine.submit(make_requests(1, LONG, seed=2))
-    engine.update_weights(pair.images[0], version)
     assert engine.version == version
-    for rollout in engine.results():
-        assert rollout.id not in found
-        found[rollout.id] = rollout
+    collect(engine.generate(()))
     assert found.keys() == expected.keys()
     for request_id, rollout in found.items():
         assert rollout.token_ids.tolist() == expected[request_id].token_ids.tolist()
+        assert np.abs(rollout.logprobs - expected[request_id].logprobs).max() < 1e-5
         assert rollout.versions == ((version, 0),)
+        assert (len(rollout.passports) > 1) == (request_id in lost)
+    unsaid = sum(LONG.max_new_tokens - begun[request_id] for request_id in lost)
+    assert drawn_by_the_first(pair) - before == unsaid + LONG.max_new_tokens * (len(requests) - len(lost))
+
+    engine.update_weights(pair.images[0], version)
+    assert pair.sample(make_requests(2, LONG, seed=2))
     with pytest.raises(ValueError, match=f"expected more than {version}, found {version}"):
         engine.update_weights(pair.images[0], version)

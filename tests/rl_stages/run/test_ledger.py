@@ -8,8 +8,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from cascade_rl.engine.core.parts import joined
 from cascade_rl.engine.core.passport import passport_of
-from cascade_rl.engine.core.rollouts import Kept, Outcome, Request, Rollout, Sampling
+from cascade_rl.engine.core.rollouts import PART, Kept, Outcome, Request, Rollout, Sampling
 from cascade_rl.rl_stages.core.episode_rollout import EpisodeRollout
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run import append_log
@@ -85,6 +86,43 @@ def test_a_file_of_weights_that_are_gone_goes_on(tmp_path: Path) -> None:
         ledger.keep(REQUESTS[4], rollout_of(REQUESTS[4]))
     assert len(read_ledger(tmp_path / "l").rollouts) == 4
     assert read_ledger(tmp_path / "l").weights == "w"
+
+
+def part_of(request: Request, *ids: int) -> Rollout:
+    logprobs = -np.array(ids, np.float32)
+    routes = np.full((len(ids), 2, 2), ids[0], np.int16)
+    return Rollout(request.id, np.array(request.prompt_ids), np.array(ids), logprobs, routes, ((0, 0),), PART)
+
+
+def test_an_unfinished_sample_has_its_parts_until_it_ends(tmp_path: Path) -> None:
+    """In their order, over several attempts; and no part of what was asked otherwise."""
+    one, other = REQUESTS[:2]
+    for attempt in (0, 1):
+        with Ledger() as ledger:
+            ledger.open(tmp_path / "l", "w")
+            begun = ledger.begun(one)
+            assert (begun.token_ids.tolist() if begun else None) == (None, [1, 2, 3])[attempt]
+            for ids in ((1, 2), (3,)) if attempt == 0 else ((4, 5),):
+                ledger.keep(one, part_of(one, *ids))
+                ledger.keep(other, part_of(other, *ids))
+            ledger.keep(REQUESTS[2], rollout_of(REQUESTS[2]))
+    with Ledger() as ledger:
+        ledger.open(tmp_path / "l", "w")
+        begun = ledger.begun(one)
+        expected = part_of(one, 1, 2), part_of(one, 3), part_of(one, 4, 5)
+        require_equal(begun, joined(expected))
+        assert ledger.rollout(one) is None and ledger.begun(REQUESTS[2]) is None
+        changed = replace(one, seed=9)
+        assert ledger.begun(changed) is None
+        ledger.keep(changed, part_of(changed, 6))
+        ledger.keep(other, rollout_of(other))
+    with Ledger() as ledger:
+        ledger.open(tmp_path / "l", "w")
+        assert ledger.begun(one) is None and ledger.begun(changed).token_ids.tolist() == [6]
+        assert ledger.begun(other) is None and ledger.rollout(other) is not None
+    with Ledger() as ledger:
+        ledger.open(tmp_path / "l", "others")
+        assert ledger.begun(changed) is None
 
 
 @pytest.mark.parametrize("change", [{"seed": 9}, {"prompt_ids": (5, 6)}, {"sampling": Sampling(9)}])
