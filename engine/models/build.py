@@ -117,9 +117,10 @@ def _build_chunk(hf: HfConfig, parallel: ParallelConfig, seed: int, router: Rout
     seed += 100 * stage
     torch.manual_seed(seed)
     model_parallel_cuda_manual_seed(seed)
+    config = _transformer_config(family, hf, parallel, router)
     model = HybridModel(
-        config=_transformer_config(family, hf, parallel, router),
-        hybrid_stack_spec=hybrid_stack_spec(backend().spec_provider(), qk_layernorm=family.qk_layernorm),
+        config=config,
+        hybrid_stack_spec=hybrid_stack_spec(backend().spec_provider(), qk_layernorm=config.qk_layernorm),
         vocab_size=padded_vocab(hf, parallel.tensor),
         hybrid_layer_pattern=staged_pattern(
             pattern, stage_layers(len(pattern), parallel.stages, parallel.pipeline_layers)

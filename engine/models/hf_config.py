@@ -58,6 +58,11 @@ def rotary_scaling(hf: HfConfig) -> dict[str, float]:
     return {name: read(rope, name) for name in LLAMA3_ROPE}
 
 
+def rotary_share(hf: HfConfig, *, otherwise: float = 1.0) -> float:
+    """The share of a head's channels that turn with the position; `otherwise` where config.json does not say."""
+    return _rope(hf).get("partial_rotary_factor", hf.get("partial_rotary_factor", otherwise))
+
+
 def _rope(hf: HfConfig) -> HfConfig:
     plain = {"rope_theta": hf.get("rope_theta", 10000.0), **(hf.get("rope_scaling") or {})}
     return hf.get("rope_parameters") or plain

@@ -64,7 +64,7 @@ class Model:
 
     @property
     def qk_norm(self) -> bool:
-        return family_of(self.hf).qk_layernorm
+        return self.config.get("qk_layernorm", False)
 
     @property
     def rotary(self) -> bool:

@@ -21,6 +21,7 @@ NAMES = {
     "qwen3": "Qwen3",
     "qwen2": "Qwen2, Qwen2.5",
     "llama": "Llama 2 to 3.3",
+    "glm4_moe": "GLM-4.5 to 4.7",
 }
 SHORT = {
     "tensor": "TP",
@@ -79,7 +80,8 @@ def training() -> Iterator[str]:
 
 
 def proved(family: str, layout: str) -> str:
-    exact = ["the reference"] * (layout == "1") + ["fp32"] * (layout in invariance.MATRIX[family])
+    told = f"fp32{' (*long*)' * (family in invariance.LONG)}"
+    exact = ["the reference"] * (layout == "1") + [told] * (layout in invariance.MATRIX[family])
     quick = layout in bfloat16.QUICK.get(family, ())
     rounded = ["bf16" if quick else "bf16 (*long*)"] * (layout in bfloat16.CASES[family])
     return ", ".join(exact + rounded)
@@ -89,7 +91,7 @@ def around() -> Iterator[str]:
     for family in tiny.FAMILIES:
         cells = (
             [short(cut) for name, _, cut in conversion.CASES if name == family],
-            [short(parity.LAYOUTS[family])],
+            [short(parity.LAYOUTS[family]) + " (*long*)" * (family in parity.LONG)],
             [f"W{workers}{' EP' * whole}" for name, workers, whole in vllm_map.CASES if name == family],
             [told for case in refit.CASES for name, told in [refitted(case)] if name == family],
         )

@@ -3,6 +3,7 @@
 from typing import Any, Protocol
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.models.families.glm4_moe import Glm4Moe
 from cascade_rl.engine.models.families.llama import Llama
 from cascade_rl.engine.models.families.nemotron_h import NemotronH
 from cascade_rl.engine.models.families.qwen2 import Qwen2
@@ -22,7 +23,6 @@ class Family(Protocol):
     """
 
     architecture: str
-    qk_layernorm: bool
 
     def pattern(self, hf: HfConfig) -> str: ...
 
@@ -33,7 +33,7 @@ class Family(Protocol):
     def name_map(self, hf: HfConfig) -> NameMap: ...
 
 
-KNOWN: tuple[Family, ...] = (NemotronH(), Qwen3(), Qwen3Moe(), Qwen2(), Llama())
+KNOWN: tuple[Family, ...] = (NemotronH(), Qwen3(), Qwen3Moe(), Qwen2(), Llama(), Glm4Moe())
 FAMILIES = {family.architecture: family for family in KNOWN}
 
 

@@ -12,7 +12,6 @@ class Llama:
     """Llama 2 to 3.3, SmolLM2."""
 
     architecture = "LlamaForCausalLM"
-    qk_layernorm = False
 
     def pattern(self, hf: HfConfig) -> str:
         """HF layer n is layers 2n (attention) and 2n + 1 (MLP or experts) of HybridModel."""
@@ -22,9 +21,13 @@ class Llama:
         """Which kind of layer follows the attention of this HF layer."""
         return "-"
 
-    def transformer_config(self, hf: HfConfig) -> dict[str, Any]:
+    def require_supported(self, hf: HfConfig) -> None:
+        """Raises UserError for a setting that is not implemented."""
         require(hf, hidden_act="silu", attention_bias=False, mlp_bias=False)
         rotary_scaling(hf)
+
+    def transformer_config(self, hf: HfConfig) -> dict[str, Any]:
+        self.require_supported(hf)
         return {
             "num_layers": len(self.pattern(hf)),
             "hidden_size": read(hf, "hidden_size"),
@@ -32,7 +35,6 @@ class Llama:
             "num_attention_heads": read(hf, "num_attention_heads"),
             "num_query_groups": read(hf, "num_key_value_heads"),
             "kv_channels": head_width(hf),
-            "qk_layernorm": self.qk_layernorm,
             "gated_linear_unit": True,
             "activation_func": "silu",
             "layernorm_epsilon": read(hf, "rms_norm_eps"),

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.models.families import layers
+from cascade_rl.engine.models.families import layers, sigmoid_experts
 from cascade_rl.engine.models.hf_config import HfConfig, head_width, read, require
-from cascade_rl.engine.models.name_map import NameMap, Parameter, replicated
+from cascade_rl.engine.models.name_map import NameMap, Parameter
 
 SYMBOLS = {
     "linear_attention": "M",
@@ -26,7 +26,6 @@ SYMBOLS = {
 
 class NemotronH:
     architecture = "NemotronHForCausalLM"
-    qk_layernorm = False
 
     def pattern(self, hf: HfConfig) -> str:
         """One symbol for each HF layer. Checkpoints on the hub have the string, transformers 5 writes a list."""
@@ -57,7 +56,7 @@ class NemotronH:
             "mamba_num_groups": read(hf, "n_groups"),
             "mamba_state_dim": read(hf, "ssm_state_size"),
         }
-        return config | _expert_config(hf) if "E" in pattern else config
+        return config | sigmoid_experts.transformer_config(hf, _shared_width(hf)) if "E" in pattern else config
 
     def model_kwargs(self, hf: HfConfig) -> dict[str, Any]:
         return {
@@ -84,33 +83,15 @@ def _require_supported(hf: HfConfig) -> None:
     """Raises UserError for settings of an HF config that Megatron's Mamba mixer or router does not have."""
     require(hf, use_bias=False, mlp_bias=False, attention_bias=False, mamba_proj_bias=False, use_conv_bias=True)
     require(hf, conv_kernel=4, mamba_hidden_act="silu", mlp_hidden_act="relu2", layer_norm_epsilon=1e-5)
-    require(hf, norm_topk_prob=True, moe_latent_size=None, sliding_window=None)
-    require(hf, num_nextn_predict_layers=0)
-    if hf.get("n_group", 1) > 1:
-        # HF ranks groups by their two best experts, Megatron by their topk / group_topk best
-        require(hf, num_experts_per_tok=2 * read(hf, "topk_group"))
-
-
-def _expert_config(hf: HfConfig) -> dict[str, Any]:
-    groups = hf.get("n_group", 1)
-    return {
-        "num_moe_experts": read(hf, "n_routed_experts"),
-        "moe_ffn_hidden_size": read(hf, "moe_intermediate_size"),
-        "moe_shared_expert_intermediate_size": read(hf, "moe_shared_expert_intermediate_size"),
-        "moe_router_topk": read(hf, "num_experts_per_tok"),
-        "moe_router_num_groups": groups if groups > 1 else None,
-        "moe_router_group_topk": read(hf, "topk_group") if groups > 1 else None,
-        "moe_router_topk_scaling_factor": read(hf, "routed_scaling_factor"),
-        "moe_router_score_function": "sigmoid",
-        "moe_router_enable_expert_bias": True,
-    }
+    require(hf, moe_latent_size=None, sliding_window=None, num_nextn_predict_layers=0)
+    sigmoid_experts.require_supported(hf)
 
 
 def _layer(hf: HfConfig, layer: int, symbol: str) -> Iterator[Parameter]:
     mixer, norm = f"backbone.layers.{layer}.mixer", f"backbone.layers.{layer}.norm.weight"
     hidden = read(hf, "hidden_size")
     if symbol == "E":
-        yield from _expert_layer(hf, layer, mixer, norm)
+        yield from sigmoid_experts.layer(hf, layer, mixer, norm, shared_width=_shared_width(hf), gated=False)
     elif symbol == "M":
         yield from layers.in_layer(layer, _mamba_rules(hf, mixer, norm))
     elif symbol == "*":
@@ -124,6 +105,10 @@ def _layer(hf: HfConfig, layer: int, symbol: str) -> Iterator[Parameter]:
         raise UserError(f"hybrid_override_pattern is made of M, *, E and -; found {symbol!r} at layer {layer}")
 
 
+def _shared_width(hf: HfConfig) -> int:
+    return read(hf, "moe_shared_expert_intermediate_size")
+
+
 def _mamba_rules(hf: HfConfig, mixer: str, norm: str) -> layers.Rules:
     return layers.mamba(
         mixer,
@@ -135,19 +120,3 @@ def _mamba_rules(hf: HfConfig, mixer: str, norm: str) -> layers.Rules:
         state=read(hf, "ssm_state_size"),
         kernel=read(hf, "conv_kernel"),
     )
-
-
-def _expert_layer(hf: HfConfig, layer: int, mixer: str, norm: str) -> Iterator[Parameter]:
-    hidden, experts = read(hf, "hidden_size"), read(hf, "n_routed_experts")
-    shared = layers.feed_forward(
-        "mlp.shared_experts",
-        f"{mixer}.shared_experts",
-        hidden=hidden,
-        width=read(hf, "moe_shared_expert_intermediate_size"),
-        gated=False,
-    )
-    bias = {"mlp.router.expert_bias": replicated(f"{mixer}.gate.e_score_correction_bias", experts)}
-    yield from layers.in_layer(layer, layers.router(mixer, norm, hidden=hidden, experts=experts) | shared)
-    yield from layers.in_layer(layer, bias, float32=True)
-    width = read(hf, "moe_intermediate_size")
-    yield from layers.routed_experts(layer, mixer, experts=experts, hidden=hidden, width=width, gated=False)

@@ -10,9 +10,12 @@ from cascade_rl.engine.models.hf_config import HfConfig, head_width, read, requi
 class Qwen2(Llama):
     architecture = "Qwen2ForCausalLM"
 
-    def transformer_config(self, hf: HfConfig) -> dict[str, Any]:
+    def require_supported(self, hf: HfConfig) -> None:
+        super().require_supported(hf)
         # vLLM's model has no heads of another width
         require(hf, use_sliding_window=False, head_dim=read(hf, "hidden_size") // read(hf, "num_attention_heads"))
+
+    def transformer_config(self, hf: HfConfig) -> dict[str, Any]:
         return super().transformer_config(hf) | {"add_qkv_bias": True}
 
     def attention_rules(self, hf: HfConfig, prefix: str) -> layers.Rules:

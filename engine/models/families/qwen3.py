@@ -9,11 +9,13 @@ from cascade_rl.engine.models.hf_config import HfConfig, head_width, require
 
 class Qwen3(Llama):
     architecture = "Qwen3ForCausalLM"
-    qk_layernorm = True
+
+    def require_supported(self, hf: HfConfig) -> None:
+        super().require_supported(hf)
+        require(hf, use_sliding_window=False)
 
     def transformer_config(self, hf: HfConfig) -> dict[str, Any]:
-        require(hf, use_sliding_window=False)
-        return super().transformer_config(hf)
+        return super().transformer_config(hf) | {"qk_layernorm": True}
 
     def attention_rules(self, hf: HfConfig, prefix: str) -> layers.Rules:
         norms = layers.query_key_norms(f"{prefix}.self_attn", head_width(hf))

@@ -27,10 +27,16 @@ ONE = ParallelConfig()
 TP2_EP2 = ParallelConfig(tensor=2, expert=2, sequence=True)
 TP2 = ParallelConfig(tensor=2, sequence=True)
 PP2 = ParallelConfig(pipeline=2)
+CUTS = {
+    "nemotron_h": TP2_EP2,
+    "qwen3_moe": TP2_EP2,
+    "qwen3": TP2,
+    "qwen2": TP2,
+    "llama": TP2,
+    "glm4_moe": TP2_EP2,
+}
 CASES = [
-    (family, world, parallel)
-    for family, cut in (("nemotron_h", TP2_EP2), ("qwen3_moe", TP2_EP2), ("qwen3", TP2), ("qwen2", TP2), ("llama", TP2))
-    for world, parallel in ((1, ONE), (2, cut), (2, PP2))
+    (family, world, parallel) for family, cut in CUTS.items() for world, parallel in ((1, ONE), (2, cut), (2, PP2))
 ]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Glm4MoeConfig,
     LlamaConfig,
     NemotronHConfig,
     PretrainedConfig,
@@ -80,7 +81,31 @@ def llama(**changes: object) -> PretrainedConfig:
     return LlamaConfig(**SIZES | kind | changes)
 
 
-FAMILIES = {"nemotron_h": nemotron_h, "qwen3": qwen3, "qwen3_moe": qwen3_moe, "qwen2": qwen2, "llama": llama}
+SIGMOID_EXPERTS = {
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+    "moe_intermediate_size": 32,
+    "routed_scaling_factor": 2.5,
+    "first_k_dense_replace": 1,
+}
+
+
+def glm4_moe(**changes: object) -> PretrainedConfig:
+    kind = {"num_hidden_layers": 3, "attention_bias": True, "use_qk_norm": True, "num_nextn_predict_layers": 0}
+    return Glm4MoeConfig(**SIZES | SIGMOID_EXPERTS | kind | changes)
+
+
+FAMILIES = {
+    "nemotron_h": nemotron_h,
+    "qwen3": qwen3,
+    "qwen3_moe": qwen3_moe,
+    "qwen2": qwen2,
+    "llama": llama,
+    "glm4_moe": glm4_moe,
+}
 
 
 def save(config: PretrainedConfig, folder: Path) -> PreTrainedModel:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ FAULTS = {
     "qwen3_moe": ("decoder.layers.1.mlp.router.weight", "layer 1 (experts)"),
     "qwen2": ("decoder.layers.2.self_attention.linear_qkv.bias", "layer 2 (attention)"),
     "llama": ("decoder.layers.3.mlp.linear_fc2.weight", "layer 3 (MLP)"),
+    "glm4_moe": ("decoder.layers.4.self_attention.linear_qkv.bias", "layer 4 (attention)"),
 }
 LAYOUTS = {
     "nemotron_h": ParallelConfig(tensor=2, expert=2, sequence=True),
@@ -38,7 +40,9 @@ LAYOUTS = {
     "qwen3_moe": ParallelConfig(expert=2),
     "qwen2": ParallelConfig(tensor=2),
     "llama": ParallelConfig(tensor=2),
+    "glm4_moe": ParallelConfig(context=2, expert=2),
 }
+LONG = ("glm4_moe",)
 BOUNDS = Bounds(logprob=1e-5, layer=1e-5)
 
 
@@ -65,7 +69,11 @@ def before_and_after(folder: Path, parallel: ParallelConfig, parameter: str) -> 
     return [*certificates, certify(trainer, folder, BOUNDS, rollout=None)]
 
 
-@pytest.fixture(scope="module", params=tiny.FAMILIES)
+def families() -> list[Any]:
+    return [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in tiny.FAMILIES]
+
+
+@pytest.fixture(scope="module", params=families())
 def found(request: pytest.FixtureRequest, folders: dict[str, Path]) -> tuple[str, list[Certificate]]:
     family = request.param
     return family, run_ranks(2, before_and_after, folders[family], LAYOUTS[family], FAULTS[family][0])[0]
@@ -131,6 +139,7 @@ def test_every_place_of_the_model_is_compared(found: tuple[str, list[Certificate
         "qwen3_moe": ["attention", "experts"] * 2,
         "qwen2": ["attention", "MLP"] * 2,
         "llama": ["attention", "MLP"] * 2,
+        "glm4_moe": ["attention", "MLP", *["attention", "experts"] * 2],
     }[found[0]]
     layers = [f"layer {number} ({kind})" for number, kind in enumerate(kinds)]
     assert [layer.layer for layer in found[1][0].layers] == ["embedding", *layers, "final norm"]

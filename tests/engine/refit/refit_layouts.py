@@ -54,6 +54,27 @@ QWEN3_MOE = {
     "rope_theta": 1e6,
     "max_position_embeddings": 128,
 }
+SIGMOID_EXPERTS = {
+    "n_routed_experts": 4,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "first_k_dense_replace": 1,
+}
+GLM4_MOE = (
+    {key: value for key, value in QWEN3_MOE.items() if "expert" not in key}
+    | SIGMOID_EXPERTS
+    | {
+        "architectures": ["Glm4MoeForCausalLM"],
+        "model_type": "glm4_moe",
+        "attention_bias": True,
+        "use_qk_norm": True,
+        "num_nextn_predict_layers": 0,
+    }
+)
 MODELS = {"nemotron_h": NEMOTRON, "qwen3_moe": QWEN3_MOE}
 
 

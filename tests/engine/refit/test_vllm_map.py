@@ -15,7 +15,7 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.models.name_map import Cut
 from cascade_rl.engine.refit.vllm_map import WorkerPlace, worker_shards
 from cascade_rl.engine.rollout.server_process import SAFE_PATH
-from tests.engine.refit.refit_layouts import NEMOTRON, QWEN3_MOE, hf_numbers, laid_out
+from tests.engine.refit.refit_layouts import GLM4_MOE, NEMOTRON, QWEN3_MOE, hf_numbers, laid_out
 
 # what the kernels of vLLM ask for: a head width, and experts of a multiple of 32 on each worker
 WIDE = {"head_dim": 64, "hidden_size": 32, "moe_intermediate_size": 128, "dtype": "float32"}
@@ -26,6 +26,7 @@ MODELS = {
     "qwen3": LLAMA | WIDE | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "tie_word_embeddings": True},
     "qwen2": LLAMA | WIDE | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_size": 512},
     "llama": LLAMA | WIDE | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
+    "glm4_moe": GLM4_MOE | WIDE,
 }
 # 4 workers share 2 key/value heads; expert parallel workers hold whole experts
 CASES = [
@@ -37,6 +38,7 @@ CASES = [
     ("qwen3", 2, False),
     ("qwen2", 4, False),
     ("llama", 1, False),
+    ("glm4_moe", 2, True),
 ]
 
 

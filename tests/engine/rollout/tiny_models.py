@@ -85,13 +85,29 @@ def llama() -> transformers.PreTrainedConfig:
     )
 
 
+def glm4_moe() -> transformers.PreTrainedConfig:
+    return transformers.Glm4MoeConfig(
+        **COMMON,
+        architectures=["Glm4MoeForCausalLM"],
+        num_hidden_layers=2,
+        intermediate_size=256,
+        moe_intermediate_size=64,
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        attention_bias=True,
+        use_qk_norm=True,
+        num_nextn_predict_layers=0,
+    )
+
+
 FAMILIES = {"nemotron_h": nemotron_h, "qwen3_moe": qwen3_moe, "qwen3": qwen3, "qwen2": qwen2, "llama": llama}
+REFITTED = {"glm4_moe": glm4_moe}  # by test_vllm_refit.py alone: an engine of each for all tests would cost too much
 
 
 def build(family: str, seed: int) -> transformers.PreTrainedModel:
     """A float32 model in eval mode; what starts constant is randomised too, so that a stale value shows."""
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(FAMILIES[family](), attn_implementation="eager")
+    model = transformers.AutoModelForCausalLM.from_config((FAMILIES | REFITTED)[family](), attn_implementation="eager")
     model = model.float()
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
@@ -105,7 +121,7 @@ def build(family: str, seed: int) -> transformers.PreTrainedModel:
 def write_config(family: str, folder: Path) -> Path:
     """A model folder as the engine needs it: config.json alone."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = FAMILIES[family]()
+    config = (FAMILIES | REFITTED)[family]()
     config.dtype = "float32"
     config.save_pretrained(folder)
     return folder
