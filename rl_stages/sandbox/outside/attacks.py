@@ -285,7 +285,8 @@ else:
         ERROR,
         TIME,
     ),
-    "fork bomb": _attack("""
+    "fork bomb": _attack(
+        """
 import os, time
 count = 0
 try:
@@ -296,7 +297,10 @@ try:
     print("BREACH", count)
 except OSError as error:
     print("stopped", count, error)
-"""),
+""",
+        *ENDED,
+        TIME,  # 64 forks on a busy machine
+    ),
     "fill the working folder": _fill("."),
     "fill /tmp": _fill("/tmp"),
     "fill /dev/shm": _fill("/dev/shm"),
