@@ -322,7 +322,8 @@ else:
         ERROR,
         TIME,
     ),
-    "fork bomb": _attack("""
+    "fork bomb": _attack(
+        """
 import os, time
 count = 0
 try:
@@ -333,7 +334,10 @@ try:
     print("BREACH", count)
 except OSError as error:
     print("stopped", count, error)
-"""),
+""",
+        *ENDED,
+        TIME,  # 64 forks on a busy machine
+    ),
     "fill the working folder": _fill("."),
     "fill /tmp": _fill("/tmp"),
     "fill /dev/shm": _fill("/dev/shm"),
