@@ -370,12 +370,13 @@ for path in ("/tmp/big", "big", "/dev/shm/big"):
     ),
     "sockets": _attack("""
 import socket
-for family in (2, 10, 16, 17, 38, 40):  # IPv4, IPv6, netlink, packet, crypto, vsock
+for family in (2, 10, 16, 17, 30, 38, 40):  # IPv4, IPv6, netlink, packet, TIPC, crypto, vsock
     for kind in (1, 2, 3, 5):
-        try:
-            socket.socket(family, kind); print("BREACH", family, kind)
-        except OSError as error:
-            print(family, kind, error)
+        for make in (socket.socket, socket.socketpair):
+            try:
+                make(family, kind); print("BREACH", family, kind)
+            except OSError as error:
+                print(family, kind, error, "" if error.errno == 13 else "\\nBREACH the kernel looked for a module")
 """),
     "read secrets": _attack(f"""
 import os

@@ -269,7 +269,8 @@ def namespaces_filter(*, driver: bool) -> bytes:
     """The filter for a box in its own namespaces, or for its driver, which applies `memory_filter` to its programs."""
     code = Assembler(os.uname().machine)
     _common(code)
-    code.refuse_unless("socket", _EQUAL, [AF_UNIX], errno.EACCES)
+    for name in ("socket", "socketpair"):  # of other families: the kernel may load their module
+        code.refuse_unless(name, _EQUAL, [AF_UNIX], errno.EACCES)
     if not driver:
         _without_hidden_memory(code)
     return code.finish()
