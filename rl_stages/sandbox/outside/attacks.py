@@ -170,6 +170,23 @@ for hide in (memfd, lambda: mapped(-1), lambda: mapped(os.open("/dev/zero", os.O
     except (OSError, ValueError) as error:
         print(error)
 """
+_ANOTHERS = """
+import ctypes, os, stat
+os.umask(0)
+libc = ctypes.CDLL(None, use_errno=True)
+def opened(name): os.close(os.open(name, os.O_CREAT | os.O_WRONLY, 0o6755))
+def changed(name): open(name, "w").close(); os.chmod(name, 0o4755)
+def grouped(name): file = os.open(name, os.O_CREAT | os.O_RDWR); os.fchmod(file, 0o2755)
+def second(name): open(name, "w").close(); libc.syscall(452, -100, name.encode(), 0o4755, 0)
+acts = {"opened": opened, "changed": changed, "grouped": grouped, "second": second,
+        "node": lambda name: os.mknod(name, stat.S_IFREG | 0o6755)}
+for name, act in acts.items():
+    try:
+        act(name)
+    except OSError as error:
+        print(name, error)
+    if os.path.exists(name) and os.stat(name).st_mode & 0o6000: print("BREACH", name)
+"""
 _SMALL = replace(LIMITS, cpu_seconds=2.0, memory_mib=96)
 _SOCKETS = """
 import socket, time
@@ -292,6 +309,7 @@ ATTACKS = {
     "fill the disk without a name, and hide it": _nameless(hidden=True),
     "hide memory": Attack(_HIDE, frozenset([OK])),
     "hide memory, as a command": Attack(_HIDE, frozenset([OK]), is_command=True),
+    "leave files that run as another": Attack(_ANOTHERS, frozenset([OK]), is_command=True),
     "nest folders": Attack(_DEEP, frozenset([OUTPUT]), is_command=True, turns=2),
     "close folders": Attack(_CLOSED, ENDED, is_command=True, turns=2),
     "fill the disk over an episode": Attack(_FILL, frozenset([OUTPUT]), is_command=True, turns=4),
@@ -356,12 +374,13 @@ for path in ("/tmp/big", "big", "/dev/shm/big"):
     ),
     "sockets": _attack("""
 import socket
-for family in (2, 10, 16, 17, 38, 40):  # IPv4, IPv6, netlink, packet, crypto, vsock
+for family in (2, 10, 16, 17, 30, 38, 40):  # IPv4, IPv6, netlink, packet, TIPC, crypto, vsock
     for kind in (1, 2, 3, 5):
-        try:
-            socket.socket(family, kind); print("BREACH", family, kind)
-        except OSError as error:
-            print(family, kind, error)
+        for make in (socket.socket, socket.socketpair):
+            try:
+                make(family, kind); print("BREACH", family, kind)
+            except OSError as error:
+                print(family, kind, error, "" if error.errno == 13 else "\\nBREACH the kernel looked for a module")
 """),
     "read secrets": _attack(f"""
 import os

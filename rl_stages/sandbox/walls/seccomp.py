@@ -157,6 +157,11 @@ MODES_AND_TIMES: dict[str, tuple[int | None, int | None]] = {
     "futimesat": (261, None),
     "utimensat": (280, 88),
 }
+# Which argument is a mode. A file that runs as the user of the box would outlast it.
+MODES: dict[str, int] = {
+    **{"chmod": 1, "fchmod": 1, "creat": 1, "mknod": 1, "fchmodat": 2, "fchmodat2": 2, "open": 2, "mknodat": 2},
+    "openat": 3,
+}
 # What Landlock scopes or restricts only in its later versions.
 SIGNALS: dict[str, tuple[int | None, int | None]] = {"kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131)}
 TRUNCATE: dict[str, tuple[int | None, int | None]] = {"truncate": (76, 45)}
@@ -169,6 +174,10 @@ DENIED_TO_ONE_PROCESS: dict[str, tuple[int | None, int | None]] = {
 }
 _FILTERED: dict[str, tuple[int | None, int | None]] = {
     **SIGNALS,
+    **{name: MODES_AND_TIMES[name] for name in ("chmod", "fchmod", "fchmodat", "fchmodat2")},
+    "creat": (85, None),
+    "mknod": (133, None),
+    "mknodat": (259, 33),
     "socket": (41, 198),
     "socketpair": (53, 199),
     "clone": (56, 220),
@@ -186,6 +195,7 @@ _FILTERED: dict[str, tuple[int | None, int | None]] = {
     "prctl": (157, 167),
 }
 _O_TRUNC, _O_ACCMODE, _WRITABLE = 0o1000, 3, (1, 2)
+_SET_USER_OR_GROUP = 0o6000
 _TERMINAL, _GROUP = 0x5400, 0xFF00  # the group of ioctls that are of terminals and open files
 _MAP_SHARED_ANONYMOUS, _MAP_KIND, _MAP_HUGETLB = 0x21, 0x2F, 0x40000
 _MADV_HUGEPAGE, _MADV_PAGEOUT, _MADV_COLLAPSE = 14, 21, 25
@@ -259,7 +269,8 @@ def namespaces_filter(*, driver: bool) -> bytes:
     """The filter for a box in its own namespaces, or for its driver, which applies `memory_filter` to its programs."""
     code = Assembler(os.uname().machine)
     _common(code)
-    code.refuse_unless("socket", _EQUAL, [AF_UNIX], errno.EACCES)
+    for name in ("socket", "socketpair"):  # of other families: the kernel may load their module
+        code.refuse_unless(name, _EQUAL, [AF_UNIX], errno.EACCES)
     if not driver:
         _without_hidden_memory(code)
     return code.finish()
@@ -322,6 +333,9 @@ def _common(code: Assembler, pid: int = 0) -> None:
     code.refuse("clone3", errno.ENOSYS)
     code.refuse_if("clone", _ANY_BIT, [CLONE_NEW_NAMESPACE], errno.EPERM)
     code.refuse_unless("prlimit64", _EQUAL, [0, pid], errno.EPERM)
+    for name, argument in MODES.items():
+        code.refuse_if(name, _ANY_BIT, [_SET_USER_OR_GROUP], errno.EPERM, argument)
+    code.refuse("openat2", errno.ENOSYS)  # its flags and mode are passed by pointer
     # Whoever opens a file waits for a lease on it, also outside of the box.
     code.refuse_if("fcntl", _EQUAL, (_F_SETLEASE, _F_NOTIFY), errno.EPERM, argument=1)
 
@@ -346,7 +360,6 @@ def _without_namespaces(code: Assembler, pid: int = 0) -> None:
     code.deny(DENIED_WITHOUT_NAMESPACES)
     for name in ("socket", "socketpair"):
         code.refuse(name, errno.EACCES)
-    code.refuse("openat2", errno.ENOSYS)  # its flags are passed by pointer
     code.refuse_truncating_a_file_that_is_not_writable("open", 1)
     code.refuse_truncating_a_file_that_is_not_writable("openat", 2)
     code.refuse_unless("ioctl", _EQUAL, [_TERMINAL], errno.ENOTTY, argument=1, mask=_GROUP)

@@ -211,9 +211,7 @@ class Same(set):
 for number in range(99): seen[number] = Same(["VALUE"])
 """
 PRETENDERS = {
-    "nothing": "",
     "passes, and notes True": NOTE.replace("VALUE", "1"),
-    "passes, and notes the most frequent error": NOTE.replace("VALUE", "ValueError"),
     "passes, and notes what it sees": f"{FIND}{PASSED}recorder.of = Passed(recorder.of)\n",
     "passes, and notes the opposite of what it sees": f"""{FIND}{PASSED}
 recorder.of, seen = Passed(recorder.of), frame.f_locals["seen"]
