@@ -209,8 +209,16 @@ def memory(setting: Setting) -> dict[str, Terms]:
 
 
 def _memory_of(setting: Setting, rank: int) -> dict[str, Terms]:
-    models, settings = setting.teachers.values(), (setting.gpu.kernel_config, setting.assumed)
-    trainer = TrainerRank(setting.model, setting.stage, setting.layout, setting.work, rank, *settings, models)
+    trainer = TrainerRank(
+        setting.model,
+        setting.stage,
+        setting.layout,
+        setting.work,
+        rank,
+        setting.gpu.kernel_config,
+        setting.assumed,
+        setting.teachers.values(),
+    )
     held, kept = trainer.resident(), trainer.kept()
     asleep: Terms = setting.worker.asleep() if setting.has_engines else {}
     awake: Terms = setting.worker.awake() if setting.has_engines else {}
