@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from cascade_rl.distillation.teacher_model import check_teacher
+from cascade_rl.distillation.teacher_model import check_teacher, teacher_layout
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.precisions import check_gpu_precision
 from cascade_rl.engine.models import check_layout
@@ -308,8 +308,12 @@ def _host_bytes(setting: Setting) -> float:
     model, layout, gpus = setting.model, setting.layout, min(setting.layout.nproc, setting.gpu.gpus_per_node)
     samples = sample_host_bytes(model, setting.stage, layout, setting.work, gpus, setting.states)
     checkpoint = checkpoint_host_bytes(model.state(0, layout.nproc, layout.parallel))
-    teachers = sum(teacher.state(0, layout.nproc, layout.parallel).weights for teacher in setting.teachers.values())
+    teachers = sum(_shard_bytes(teacher, layout) for teacher in setting.teachers.values())
     return samples + gpus * (checkpoint + teachers) + judge_host_bytes(setting.stage, setting.worker, gpus)
+
+
+def _shard_bytes(teacher: Model, layout: Layout) -> int:
+    return teacher.state(0, layout.nproc, teacher_layout(teacher.hf, layout.parallel)).weights
 
 
 def _sandbox_core_seconds(setting: Setting) -> float:
