@@ -43,8 +43,15 @@ class OwnSeat(Seat):
     block, so that neither updates nor engines are short of it."""
 
     def __init__(self, trainer: Trainer, config: HfConfig) -> None:
-        settings = {"token_budget": trainer.token_budget, "router": trainer.router}
-        self.model = Trainer(config, teacher_layout(config, trainer.parallel), None, total_steps=0, seed=0, **settings)
+        self.model = Trainer(
+            config,
+            teacher_layout(config, trainer.parallel),
+            None,
+            total_steps=0,
+            token_budget=trainer.token_budget,
+            seed=0,
+            router=trainer.router,
+        )
         self.model.replicas = trainer.replicas  # which have the sequences' tokens already
         self.present = None
         self.weights = Lent(self.model)

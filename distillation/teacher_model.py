@@ -61,7 +61,9 @@ def check_teacher(
     try:
         check_layout(model, teacher_layout(model, parallel), world)
     except UserError as error:
-        raise UserError(f"{where}: expected a teacher that the student's layout divides. Found: {error}") from None
+        raise UserError(
+            f"{where}: expected a teacher that the trainer can compute in the student's layout: {error}"
+        ) from None
 
 
 def _of(hf: HfConfig) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from cascade_rl.distillation.teacher_model import check_teacher
+from cascade_rl.distillation.teacher_model import check_teacher, teacher_layout
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.precisions import check_gpu_precision
 from cascade_rl.engine.models import check_layout
@@ -209,8 +209,16 @@ def memory(setting: Setting) -> dict[str, Terms]:
 
 
 def _memory_of(setting: Setting, rank: int) -> dict[str, Terms]:
-    models, settings = setting.teachers.values(), (setting.gpu.kernel_config, setting.assumed)
-    trainer = TrainerRank(setting.model, setting.stage, setting.layout, setting.work, rank, *settings, models)
+    trainer = TrainerRank(
+        setting.model,
+        setting.stage,
+        setting.layout,
+        setting.work,
+        rank,
+        setting.gpu.kernel_config,
+        setting.assumed,
+        setting.teachers.values(),
+    )
     held, kept = trainer.resident(), trainer.kept()
     asleep: Terms = setting.worker.asleep() if setting.has_engines else {}
     awake: Terms = setting.worker.awake() if setting.has_engines else {}
@@ -302,8 +310,12 @@ def _host_bytes(setting: Setting) -> float:
     first = (0, layout.nproc, layout.parallel)
     lora = setting.stage.lora
     checkpoint = checkpoint_host_bytes(model.adapters(*first, lora).state if lora else model.state(*first))
-    teachers = sum(teacher.state(*first).weights for teacher in setting.teachers.values())
+    teachers = sum(_shard_bytes(teacher, layout) for teacher in setting.teachers.values())
     return samples + gpus * (checkpoint + teachers) + judge_host_bytes(setting.stage, setting.worker, gpus)
+
+
+def _shard_bytes(teacher: Model, layout: Layout) -> int:
+    return teacher.state(0, layout.nproc, teacher_layout(teacher.hf, layout.parallel)).weights
 
 
 def _sandbox_core_seconds(setting: Setting) -> float:

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from cascade_rl.distillation import read_ahead
 from cascade_rl.distillation import teachers as pool
@@ -15,9 +17,10 @@ from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.backend.ranks import is_rank0
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.train.trainer import read_logprob
+from tests.engine.models import tiny
 from tests.gloo import run_ranks
 
-from .test_mopd import DOMAINS, free, make_models, sequences, trainer
+from .test_mopd import DOMAINS, WIDER, free, make_models, sequences, trainer
 
 STEPS, ENOUGH = 3, 1 << 40
 
@@ -136,3 +139,31 @@ def test_one_rank_of_a_node_reads_ahead_and_a_missing_checkpoint_is_left_to_the_
     monkeypatch.undo()
     (tmp_path / "gone.safetensors").symlink_to(tmp_path / "nowhere")
     read_ahead._read(tmp_path)
+
+
+def scored(student: Path, teacher: Path, parallel: ParallelConfig) -> list[np.ndarray]:
+    initialize_distributed(parallel, seed=1)
+    teachers = Teachers(trainer(student, parallel, 64), dict.fromkeys(DOMAINS, teacher))
+    return [told["logprob"] for told in teachers.read(free(sequences()), DOMAINS, read_logprob)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "parallel",
+    [ParallelConfig(), ParallelConfig(tensor=2, sequence=True), ParallelConfig(pipeline=2), ParallelConfig(context=2)],
+    ids=["one rank", "tensor 2", "pipeline 2", "context 2"],
+)
+def test_a_teacher_with_experts_and_states_scores_for_a_student_without(
+    models: dict[str, Path], tmp_path: Path, parallel: ParallelConfig
+) -> None:
+    """Its log-probs are transformers' in float64."""
+    tiny.save(tiny.nemotron_h(vocab_size=WIDER["vocab_size"]), tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, experts_implementation="eager").double()
+    for found in run_ranks(
+        parallel.tensor * parallel.pipeline * parallel.context, scored, models["math"], tmp_path, parallel
+    ):
+        for sequence, logprob in zip(sequences(), found, strict=True):
+            ids = torch.from_numpy(sequence.token_ids)
+            with torch.no_grad():
+                expected = (model(ids[None, :-1]).logits[0] / sequence.temperature).log_softmax(-1)
+            np.testing.assert_allclose(logprob, expected.gather(1, ids[1:, None])[:, 0].numpy(), atol=5e-5)

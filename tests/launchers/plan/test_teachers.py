@@ -32,13 +32,15 @@ def folder_of(model: Model, folder: Path) -> str:
     return str(folder)
 
 
-def planned(teachers: dict[str, str], objective: str = "sampled", model: Model = STUDENT) -> StagePlan:
+def planned(
+    teachers: dict[str, str], objective: str = "sampled", model: Model = STUDENT, layout: Layout = LAYOUT
+) -> StagePlan:
     stage = MopdStage(
         name="mopd", domain="general", data=("generate:math", "generate:mcqa"), teachers=teachers, steps=10,
         token_budget=9_000, sampling=Sampling(max_new_tokens=8_000), objective=objective,  # type: ignore[arg-type]
     )  # fmt: skip
     evaluation = Evaluation(domains=tuple(teachers), prompts_per_domain=8, max_new_tokens=1024)
-    return plan_stage(Setting(model, stage, LAYOUT, evaluation, GPU, ASSUMED, teachers_of(stage, model)))
+    return plan_stage(Setting(model, stage, layout, evaluation, GPU, ASSUMED, teachers_of(stage, model)))
 
 
 def terms(plan: StagePlan, phase: str) -> dict[str, float]:
@@ -84,14 +86,19 @@ def test_an_exact_divergence_keeps_heads_and_states(tmp_path: Path) -> None:
 def test_a_teacher_that_cannot_compute_here_is_a_problem(tmp_path: Path) -> None:
     uneven = Model(BIGGER.hf | {"num_attention_heads": 42, "num_key_value_heads": 6}, "")
     (problem,) = planned({"math": folder_of(uneven, tmp_path / "uneven")}).problems
-    assert problem.startswith(
-        f"mopd.teachers, {tmp_path / 'uneven'}: expected a teacher that the student's layout divides"
-    )
+    assert problem.startswith(f"mopd.teachers, {tmp_path / 'uneven'}: expected a teacher that the trainer can")
     few = Model(BIGGER.hf | {"vocab_size": 1000}, "")
     with pytest.raises(UserError, match=r"mopd\.teachers\.math: expected a teacher with all 151936 ids"):
         planned({"math": folder_of(few, tmp_path / "few")})
     with pytest.raises(UserError, match="no such file"):
         planned({"math": str(tmp_path / "gone")})
+
+
+def test_a_teacher_without_experts_is_whole_on_the_ranks_that_share_them(tmp_path: Path) -> None:
+    experts = Model(read_config(PUBLISHED / "qwen3_30b_a3b"), "")
+    layout = replace(LAYOUT, parallel=replace(LAYOUT.parallel, expert=8))
+    plan = planned({"math": folder_of(BIGGER, tmp_path / "dense")}, model=experts, layout=layout)
+    assert terms(plan, "teachers")["teacher"] == pytest.approx(2 * BIGGER.parameters / 4, rel=0.02)
 
 
 def test_each_best_may_be_another_teacher() -> None:
