@@ -11,7 +11,7 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -200,9 +200,10 @@ def _answered(started: sampler.Started, benchmark: Benchmark, asked: Sequence[Ta
 def _played(started: sampler.Started, benchmark: Benchmark, asked: Sequence[Task]) -> Iterator[Known]:
     assert benchmark.method
     found: defaultdict[str, list[Played]] = defaultdict(list)
-    for played in started.playing(benchmark.sampled, Method.parse(benchmark.method))(asked):
-        found[played.task.id].append(played)
-        if len(plays := found[played.task.id]) == benchmark.sampled.answers:
-            plays = sorted(found.pop(played.task.id), key=lambda played: played.number)
-            kept = [Kept(one.rollout, one.answer, one.spent) for one in plays if one.rollout and one.answer]
-            yield played.task.id, kept, next(filter(None, (played.unscored for played in plays)), "")
+    with closing(started.playing(benchmark.sampled, Method.parse(benchmark.method))) as playing:
+        for played in playing(asked):
+            found[played.task.id].append(played)
+            if len(plays := found[played.task.id]) == benchmark.sampled.answers:
+                plays = sorted(found.pop(played.task.id), key=lambda played: played.number)
+                kept = [Kept(one.rollout, one.answer, one.spent) for one in plays if one.rollout and one.answer]
+                yield played.task.id, kept, next(filter(None, (played.unscored for played in plays)), "")
