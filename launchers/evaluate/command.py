@@ -11,7 +11,7 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from cascade_rl.rl_stages.benchmarks.results import Group, Source, plain, result
 from cascade_rl.rl_stages.benchmarks.suite import Asked, read_suite
 from cascade_rl.rl_stages.config.reward_model import RewardModel
 from cascade_rl.rl_stages.core.task import Task
+from cascade_rl.rl_stages.environments.python_tool import CALLS, with_tool
 from cascade_rl.rl_stages.run.durable_file import write_json
 from cascade_rl.rl_stages.tasks.load_tasks import read_tasks
 from cascade_rl.rl_stages.tasks.row_form import RowForm
@@ -35,6 +36,7 @@ from cascade_rl.rl_stages.tasks.row_form import RowForm
 if TYPE_CHECKING:
     from cascade_rl.launchers.evaluate.test_time.play import Played
 
+WITH_PYTHON = "math_python"
 Missing = dict[str, tuple[Source, Task]]
 Known = tuple[str, Sequence[Kept], str]
 """Of a task: its id, its answers, and why one has no score."""
@@ -44,6 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     """Exit code 1 if a prompt did not fit or an answer could not be scored."""
     options = _parser().parse_args(arguments)
     asked, judge = _benchmarks(options), judges.judge_of(options)
+    asked = [_with_python(one) for one in asked] if options.python_tool else asked
     for benchmark in asked:
         judges.check_judged(benchmark.tasks.values(), judge)
     kept = [KeptAnswers.open(options.out / one.name, _settings(one, judge)) for one in asked]
@@ -79,6 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--thinking", choices=MODES, help=modes)
     methods = f"how an answer is found ({', '.join(METHODS)}), with settings: vote:generations=16 (default: sampled)"
     parser.add_argument("--method", metavar="NAME", help=methods)
+    tool = "the model may call a Python interpreter, as often as the paper's. Rows of math alone"
+    parser.add_argument("--python-tool", action="store_true", help=tool)
     plain_rows = "domain of rows with a plain prompt: math, python:pkg.mod:fn, ..."
     parser.add_argument("--domain", metavar="NAME", help=plain_rows)
     column = "a field and the column that has it, such as prompt=question; can be repeated"
@@ -92,7 +97,8 @@ def _settings(benchmark: Benchmark, judge: RewardModel | None) -> dict[str, Any]
     """What the answers and their scores depend on, besides model and tasks."""
     method = {"method": Method.parse(benchmark.method).told} if benchmark.method else {}
     judged = {"judge": judge.model} if judge and judges.judged_domains(benchmark.tasks.values()) else {}
-    return benchmark.sampled._asdict() | method | judged
+    tool = {"python_tool": CALLS} if any(task.domain == WITH_PYTHON for task in benchmark.tasks.values()) else {}
+    return benchmark.sampled._asdict() | method | judged | tool
 
 
 def _benchmarks(options: argparse.Namespace) -> list[Benchmark]:
@@ -105,6 +111,15 @@ def _benchmarks(options: argparse.Namespace) -> list[Benchmark]:
         raise UserError("expected --benchmarks, the folder with the rows of the suite; found none: add it")
     asked = Asked(options.only, sampler.given(options), thinking=options.thinking, method=options.method)
     return list(read_suite(options.suite, options.benchmarks, asked))
+
+
+def _with_python(benchmark: Benchmark) -> Benchmark:
+    """Raises UserError for what has no interpreter: other domains, and methods, which ask for single turns."""
+    if benchmark.method:
+        raise UserError(f"expected --python-tool or a method; found {benchmark.method} too: leave one out")
+    if others := {task.domain for task in benchmark.tasks.values()} - {"math"}:
+        raise UserError(f"--python-tool: expected rows of math alone; found {min(others)}: leave them out with --only")
+    return replace(benchmark, tasks={name: with_tool(task, WITH_PYTHON) for name, task in benchmark.tasks.items()})
 
 
 def _tasks(options: argparse.Namespace) -> dict[str, Task]:
@@ -185,9 +200,10 @@ def _answered(started: sampler.Started, benchmark: Benchmark, asked: Sequence[Ta
 def _played(started: sampler.Started, benchmark: Benchmark, asked: Sequence[Task]) -> Iterator[Known]:
     assert benchmark.method
     found: defaultdict[str, list[Played]] = defaultdict(list)
-    for played in started.playing(benchmark.sampled, Method.parse(benchmark.method))(asked):
-        found[played.task.id].append(played)
-        if len(plays := found[played.task.id]) == benchmark.sampled.answers:
-            plays = sorted(found.pop(played.task.id), key=lambda played: played.number)
-            kept = [Kept(one.rollout, one.answer, one.spent) for one in plays if one.rollout and one.answer]
-            yield played.task.id, kept, next(filter(None, (played.unscored for played in plays)), "")
+    with closing(started.playing(benchmark.sampled, Method.parse(benchmark.method))) as playing:
+        for played in playing(asked):
+            found[played.task.id].append(played)
+            if len(plays := found[played.task.id]) == benchmark.sampled.answers:
+                plays = sorted(found.pop(played.task.id), key=lambda played: played.number)
+                kept = [Kept(one.rollout, one.answer, one.spent) for one in plays if one.rollout and one.answer]
+                yield played.task.id, kept, next(filter(None, (played.unscored for played in plays)), "")

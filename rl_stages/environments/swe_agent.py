@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from cascade_rl.engine.cluster.node import Node
 from cascade_rl.rl_stages.core.verdict import Verdict, final_answer
 from cascade_rl.rl_stages.environments.environment import End, Observation
+from cascade_rl.rl_stages.environments.tool_output import cut
 from cascade_rl.rl_stages.rewards.swe.workspace import Workspace
 from cascade_rl.rl_stages.rewards.verifiers.structured.documents import Malformed
 from cascade_rl.rl_stages.rewards.verifiers.structured.tool_text import ToolCall, split_calls
@@ -26,7 +27,6 @@ SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     "submit": {"type": "object", "properties": {}},
 }
 LIMITS = Limits(cpu_seconds=60.0)
-MAX_OUTPUT = 10_000  # characters shown of a command's output: half from its start, half from its end
 MAX_COMMAND = 50_000  # bytes; the kernel refuses too long an argument, which would look like a sandbox failure
 
 
@@ -103,7 +103,5 @@ def _command(call: ToolCall) -> str:
 
 
 def _shown(output: str, exit_code: int) -> str:
-    if len(output) > MAX_OUTPUT:
-        half = MAX_OUTPUT // 2
-        output = f"{output[:half]}\n[{len(output) - 2 * half} characters left out]\n{output[-half:]}"
+    output = cut(output)
     return output if exit_code == 0 else f"{output}\nexit code {exit_code}"

@@ -13,7 +13,7 @@
         events.jsonl                events with their times: attempts, seconds per phase; never rewritten
         parity.json                 trainer and engine compared on the same tokens at the start (rl_stages/start.py)
         scores.json                 held-out scores {"before": {domain: score}, "after": {...}}
-        benchmarks.json             numbers of the cascade's suites {"before": ..., "after": ...}, as in the OUT/results.json
+        benchmarks.json             numbers of the suites {"before": ..., "after": ...}, as in the OUT/results.json
                                     of `cascade eval`
         prompts.jsonl               GRPO: the prompts of each step, with their pass rates (rl_stages/prompt_ledger.py)
         ledger/version_00011        samples and verdicts of those weights (rl_stages/run/ledger.py)

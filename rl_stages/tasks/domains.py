@@ -15,12 +15,13 @@ from cascade_rl.rl_stages.config.reward_model import RewardModel
 from cascade_rl.rl_stages.core.exemplar import Exemplar
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import GroupVerifier, Verifier
-from cascade_rl.rl_stages.environments import swe_agent, swe_agent_exemplars, workplace
+from cascade_rl.rl_stages.environments import python_tool, swe_agent, swe_agent_exemplars, workplace
 from cascade_rl.rl_stages.environments.environment import Environment
 from cascade_rl.rl_stages.lessons import code as code_prompts
 from cascade_rl.rl_stages.lessons import instruction_following as instruction_following_prompts
 from cascade_rl.rl_stages.lessons import long_context as long_context_prompts
 from cascade_rl.rl_stages.lessons import math as math_prompts
+from cascade_rl.rl_stages.lessons import math_python as math_python_prompts
 from cascade_rl.rl_stages.lessons import mcqa as mcqa_prompts
 from cascade_rl.rl_stages.lessons import rlhf as rlhf_prompts
 from cascade_rl.rl_stages.lessons import structured_output as structured_output_prompts
@@ -97,6 +98,14 @@ DOMAINS = {
             ("instruction_following_simple_agent",),
         ),
         Domain("math", math.parse_row, math.MathVerifier, math_prompts.lessons, ("math_with_judge_simple_agent",)),
+        Domain(
+            "math_python",
+            math.parse_row,
+            None,
+            math_python_prompts.lessons,
+            environment=partial(python_tool.PythonTool, math.MathVerifier),
+            exemplars=python_tool.exemplars,
+        ),
         Domain("genrm", genrm.parse_row, genrm.JudgementVerifier, rlhf_prompts.judgements),
         Domain(
             "long_context",

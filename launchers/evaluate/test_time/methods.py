@@ -12,6 +12,7 @@ from cascade_rl.launchers.evaluate.test_time.compare import compare
 from cascade_rl.launchers.evaluate.test_time.proofs import proofs
 from cascade_rl.launchers.evaluate.test_time.refine import refine
 from cascade_rl.launchers.evaluate.test_time.steps import Steps
+from cascade_rl.launchers.evaluate.test_time.swe import swe
 from cascade_rl.launchers.evaluate.test_time.vote import vote
 from cascade_rl.rl_stages.core.task import Task
 
@@ -20,6 +21,7 @@ METHODS: dict[str, tuple[Callable[..., Steps], dict[str, Any]]] = {
     "compare": (compare, {"generations": 16, "shown": 4}),
     "ioi": (refine, {"generations": 40, "rounds": 50, "submissions": 1, "shown": 8}),
     "icpc": (refine, {"generations": 1000, "rounds": 1, "submissions": 1000, "shown": 8}),
+    "swe": (swe, {"repairs": 32, "tests": 40}),
     "proofs": (
         proofs,
         {

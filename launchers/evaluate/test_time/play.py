@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from transformers import PreTrainedTokenizerBase
 
@@ -11,10 +14,12 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.engine.rollout.client import RolloutEngine
 from cascade_rl.launchers.evaluate.test_time.methods import Method
-from cascade_rl.launchers.evaluate.test_time.steps import Ask, Grade, Reply, Steps
+from cascade_rl.launchers.evaluate.test_time.steps import Ask, Grade, Reply, RunTests, Steps
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import final_answer
 from cascade_rl.rl_stages.data.tokenizer import answer_text, encode_prompt
+from cascade_rl.rl_stages.rewards.swe.grading import run_tests
+from cascade_rl.rl_stages.sandbox import Sandbox, SandboxFailure, cores
 from cascade_rl.rl_stages.scoring.answering import requests_for
 from cascade_rl.rl_stages.scoring.judge import Answer, Judge
 
@@ -68,6 +73,19 @@ class Playing:
     plays: int
     at_once: int
     games: dict[str, Game] = field(default_factory=dict)
+    exits: ExitStack = field(default_factory=ExitStack)
+
+    @cached_property
+    def _sandbox(self) -> Sandbox:
+        return self.exits.enter_context(Sandbox(cores()))
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return self.exits.enter_context(ThreadPoolExecutor(cores(), thread_name_prefix="tests"))
+
+    def close(self) -> None:
+        """Ends the boxes in which a method ran tests."""
+        self.exits.close()
 
     def __call__(self, tasks: Iterable[Task]) -> Iterator[Played]:
         """The results in the order in which they are known. The ids of the tasks must differ."""
@@ -95,11 +113,18 @@ class Playing:
         try:
             while not game.missing:
                 step = game.steps.send(found)
-                found = self._graded(game.task, step.replies) if isinstance(step, Grade) else self._ask(game, step)
+                found = self._answered(game, step)
         except StopIteration as end:
             yield self._ended(game, end.value)
-        except UserError as error:
+        except (UserError, SandboxFailure) as error:
             yield self._closed(game, why=str(error))
+
+    def _answered(self, game: Game, step: Sequence[Ask] | Grade | RunTests) -> object:
+        if isinstance(step, Grade):
+            return self._graded(game.task, step.replies)
+        if isinstance(step, RunTests):
+            return list(self._threads.map(lambda one: run_tests(one, self._sandbox), step.repositories))
+        return self._ask(game, step)
 
     def _ask(self, game: Game, asks: Sequence[Ask]) -> list[list[Reply]]:
         """The answer to no asks at all."""

@@ -11,6 +11,7 @@ from cascade_rl.engine.core.rollouts import Rollout
 from cascade_rl.rl_stages.core.messages import Message
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
+from cascade_rl.rl_stages.rewards.swe.repository import Repository
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,14 @@ class Grade:
     replies: Sequence[Reply]
 
 
-Steps = Generator[Sequence[Ask] | Grade, Any, Reply]
+@dataclass(frozen=True)
+class RunTests:
+    """A `TestRun` of all tests of each repository, in boxes (rl_stages/rewards/swe/grading.py)."""
+
+    repositories: Sequence[Repository]
+
+
+Steps = Generator[Sequence[Ask] | Grade | RunTests, Any, Reply]
 """Ends with the reply that is handed in."""
 
 

@@ -125,6 +125,7 @@ def test_a_suite_answers_each_of_its_benchmarks_in_its_own_way(
         (("--answers", "1", "--column", "prompt"), "--column: expected FIELD=COLUMN; found 'prompt'"),
         (("--answers", "1", "--column", "prompt=question"), r"sums.jsonl:1: expected the column 'question'"),
         (("--answers", "1", "--domain", "maths"), "did you mean 'math'"),
+        (("--answers", "1", "--python-tool", "--method", "vote"), "expected --python-tool or a method; found vote too"),
         (("--answers", "1", "--judge-url", "http://x/v1"), "expected --judge-model with --judge-url; found none"),
     ],
 )

@@ -8,7 +8,8 @@ import pytest
 from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.environments.environment import End, Observation
-from cascade_rl.rl_stages.environments.swe_agent import MAX_OUTPUT, SweEpisode
+from cascade_rl.rl_stages.environments.swe_agent import SweEpisode
+from cascade_rl.rl_stages.environments.tool_output import MAX_OUTPUT
 
 
 class FakeWorkspace:

@@ -15,7 +15,7 @@ from cascade_rl.rl_stages.tasks.demonstration import load_demonstrations
 from cascade_rl.rl_stages.tasks.domains import DOMAINS
 from cascade_rl.rl_stages.tasks.load_tasks import load_tasks, parse_task
 
-EPISODIC = ("workplace", "swe_agentic")
+EPISODIC = ("workplace", "swe_agentic", "math_python")
 LONGEST = 256  # max_model_len of the tiny cascade
 
 

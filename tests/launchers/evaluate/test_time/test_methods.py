@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,11 @@ from cascade_rl.launchers.evaluate.test_time.compare import REQUEST as COMPARE
 from cascade_rl.launchers.evaluate.test_time.methods import METHODS, Method
 from cascade_rl.launchers.evaluate.test_time.proofs import REFINE, VERIFY
 from cascade_rl.launchers.evaluate.test_time.refine import REQUEST as REPAIR
-from cascade_rl.launchers.evaluate.test_time.steps import Ask, Grade, Reply
+from cascade_rl.launchers.evaluate.test_time.steps import Ask, Grade, Reply, RunTests
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict, Verifier
+from cascade_rl.rl_stages.rewards.swe.grading import TestRun
+from cascade_rl.rl_stages.rewards.swe.repository import Repository
 from cascade_rl.rl_stages.tasks.domains import domain_named, lessons_of
 from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 
@@ -46,16 +49,30 @@ def verifier() -> Iterator[Verifier]:
 class Played:
     """What a method hands in, and all that it asked."""
 
-    def __init__(self, method: str, task: Task, model: Callable[[str, int], str], grade: Callable[[str], Verdict]):
+    def __init__(
+        self,
+        method: str,
+        task: Task,
+        model: Callable[[str, int], str],
+        grade: Callable[[str], Verdict],
+        test: Callable[[Repository], TestRun] | None = None,
+    ) -> None:
         self.prompts: list[str] = []
         self.graded: list[str] = []
+        self.tested: list[Repository] = []
         steps, found = Method.parse(method).begin(task), None
         try:
             while True:
                 step = steps.send(found)
-                found = self._graded(step, grade) if isinstance(step, Grade) else self._replies(step, model)
+                found = self._answered(step, model, grade, test)
         except StopIteration as end:
             self.answer = end.value.answer
+
+    def _answered(self, step: Any, model: Any, grade: Any, test: Any) -> object:
+        if isinstance(step, RunTests):
+            self.tested += step.repositories
+            return list(map(test, step.repositories))
+        return self._graded(step, grade) if isinstance(step, Grade) else self._replies(step, model)
 
     def _graded(self, step: Grade, grade: Callable[[str], Verdict]) -> list[Verdict]:
         self.graded += [reply.answer for reply in step.replies]
