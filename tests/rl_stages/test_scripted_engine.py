@@ -129,7 +129,7 @@ def train_adapters(run: RunFolder) -> tuple[float, float, dict[str, float]]:
         assert base is not None and session.reference is base.base
         with base.base.in_place():
             again = preference(session)
-        session.finish()
+        session.export()
     return before, after, {"base": again}
 
 
