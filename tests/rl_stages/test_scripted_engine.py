@@ -135,7 +135,7 @@ def train_adapters(run: RunFolder) -> tuple[float, float, dict[str, float]]:
         assert base is not None and session.reference is base.base
         with base.base.in_place():
             again = preference(session)
-        session.finish()
+        session.export()
     return before, after, {"base": again}
 
 
@@ -150,7 +150,7 @@ def test_a_session_trains_adapters_against_their_base(tmp_path: Path) -> None:
         folder = run.stage("rl")
         base, merged = (load_file(path / "model.safetensors") for path in (run.root / "base", folder.export))
         factors = load_file(folder.adapter / "adapter_model.safetensors")
-        kl = folder.metrics.rows()[-1]["kl"]
+        kl = folder.metrics.rows()[-1]["reference_kl"]
     changed = {name for name in base if not torch.equal(base[name], merged[name])}
     adapted = {f"base_model.model.{name.removesuffix('.weight')}" for name in changed}
     assert adapted == {name.rpartition(".lora_")[0] for name in factors}
