@@ -3,6 +3,7 @@
 from typing import Any, Protocol
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.models.families.deepseek_v3 import DeepseekV3, Glm4MoeLite
 from cascade_rl.engine.models.families.glm4_moe import Glm4Moe
 from cascade_rl.engine.models.families.llama import Llama
 from cascade_rl.engine.models.families.nemotron_h import NemotronH
@@ -16,7 +17,7 @@ from cascade_rl.engine.models.name_map import NameMap
 class Family(Protocol):
     """Pure functions of config.json. They raise UserError for what is not supported.
 
-    pattern              one symbol per HybridModel layer: M Mamba-2, * attention, - MLP, E experts
+    pattern              one symbol per HybridModel layer: M Mamba-2, * attention, + of a latent, - MLP, E experts
     transformer_config   TransformerConfig fields that the model fixes; `activation_func` by its HF name
     model_kwargs         arguments of HybridModel: positions, tied head
     name_map             every parameter, and where its numbers are in the HF checkpoint
@@ -33,7 +34,16 @@ class Family(Protocol):
     def name_map(self, hf: HfConfig) -> NameMap: ...
 
 
-KNOWN: tuple[Family, ...] = (NemotronH(), Qwen3(), Qwen3Moe(), Qwen2(), Llama(), Glm4Moe())
+KNOWN: tuple[Family, ...] = (
+    NemotronH(),
+    Qwen3(),
+    Qwen3Moe(),
+    Qwen2(),
+    Llama(),
+    Glm4Moe(),
+    DeepseekV3(),
+    Glm4MoeLite(),
+)
 FAMILIES = {family.architecture: family for family in KNOWN}
 
 

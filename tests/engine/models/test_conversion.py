@@ -34,6 +34,7 @@ CUTS = {
     "qwen2": TP2,
     "llama": TP2,
     "glm4_moe": TP2_EP2,
+    "deepseek_v3": TP2_EP2,
 }
 CASES = [
     (family, world, parallel) for family, cut in CUTS.items() for world, parallel in ((1, ONE), (2, cut), (2, PP2))

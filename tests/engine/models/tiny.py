@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV3Config,
     Glm4MoeConfig,
     LlamaConfig,
     NemotronHConfig,
@@ -98,6 +99,26 @@ def glm4_moe(**changes: object) -> PretrainedConfig:
     return Glm4MoeConfig(**SIZES | SIGMOID_EXPERTS | kind | changes)
 
 
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 4.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 0.7,
+}
+LATENTS = {"kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 20}
+
+
+def deepseek_v3(**changes: object) -> PretrainedConfig:
+    sizes = {key: value for key, value in SIZES.items() if key not in ("head_dim", "num_key_value_heads")}
+    kind = {"num_hidden_layers": 3, "q_lora_rank": 48, "rope_parameters": dict(YARN), "num_nextn_predict_layers": 0}
+    changes = {key: value for key, value in changes.items() if key != "head_dim"}
+    return DeepseekV3Config(**sizes | SIGMOID_EXPERTS | LATENTS | kind | changes)
+
+
 FAMILIES = {
     "nemotron_h": nemotron_h,
     "qwen3": qwen3,
@@ -105,6 +126,7 @@ FAMILIES = {
     "qwen2": qwen2,
     "llama": llama,
     "glm4_moe": glm4_moe,
+    "deepseek_v3": deepseek_v3,
 }
 
 

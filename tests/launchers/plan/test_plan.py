@@ -143,7 +143,8 @@ def twin_bytes(model: Model, parallel: ParallelConfig) -> float:
     key = config["num_query_groups"] * config["kv_channels"] / cuts.tensor
     norms = (len(model.pattern) + 1) * model.hidden / cuts.rows
     attention = model.pattern.count("*") * (query + (query + key if model.qk_norm else 0))
-    return cuts.itemsize * (norms + attention)
+    latents = model.pattern.count("+") * (config.get("kv_lora_rank", 0) + config.get("q_lora_rank", 0)) / cuts.rows
+    return cuts.itemsize * (norms + latents + attention)
 
 
 def plain(config: Any) -> dict:
@@ -155,8 +156,18 @@ MODELS = {
     "qwen3": (tiny.qwen3(), "Qwen3ForCausalLM"),
     "qwen3_moe": (tiny.qwen3_moe(), "Qwen3MoeForCausalLM"),
     "llama": (tiny.llama(tie_word_embeddings=False), "LlamaForCausalLM"),
+    "glm4_moe": (tiny.glm4_moe(), "Glm4MoeForCausalLM"),
+    "deepseek_v3": (tiny.deepseek_v3(), "DeepseekV3ForCausalLM"),
 }
-CASES = [("nemotron_h", ParallelConfig()), ("nemotron_h", SHARED), ("qwen3", ParallelConfig()), ("qwen3_moe", SHARED)]
+CASES = [
+    ("nemotron_h", ParallelConfig()),
+    ("nemotron_h", SHARED),
+    ("qwen3", ParallelConfig()),
+    ("qwen3_moe", SHARED),
+    pytest.param("glm4_moe", SHARED, marks=pytest.mark.long),
+    pytest.param("deepseek_v3", ParallelConfig(), marks=pytest.mark.long),
+    pytest.param("deepseek_v3", SHARED, marks=pytest.mark.long),
+]
 
 
 @pytest.mark.parametrize(("name", "parallel"), CASES)
