@@ -125,6 +125,7 @@ class TrainingSession[S: Stage]:
             self.folder.export,
             tokenizer_from=self.parent,
             chat_template=self.chat_template,
+            beside_from=self.parent,
         )
 
     def _open_log(self) -> StepLog:

@@ -172,6 +172,41 @@ def test_an_export_is_a_folder_that_transformers_loads(checkpoints: dict, tmp_pa
     assert [path.name for path in export.parent.iterdir()] == ["export"]
 
 
+def _trained_export(folder: Path, export: Path) -> None:
+    """The export after an update of the model's weights."""
+    initialize_distributed(ONE, seed=1)
+    hf = read_config(folder)
+    model = build_model(hf, ONE, seed=5)
+    load_hf(model, folder)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    export_hf(model, hf, export, beside_from=folder)
+
+
+def test_heads_that_predict_further_tokens_pass_through_a_stage_bit_for_bit(checkpoints: dict, tmp_path: Path) -> None:
+    """As in the checkpoints of DeepSeek-V3 and GLM-4.5, where they are the layers after the last."""
+    folder, _ = checkpoints["glm4_moe"]
+    heads = {
+        "model.layers.3.eh_proj.weight": torch.randn(64, 128).bfloat16(),
+        "model.layers.3.mlp.gate.e_score_correction_bias": torch.randn(8),
+    }
+    save_file(load_file(folder / "model.safetensors") | heads, tmp_path / "model.safetensors")
+    config = read_config(folder)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_nextn_predict_layers": 1}))
+    run_ranks(1, _trained_export, tmp_path, tmp_path / "export")
+    original, exported = (load_file(path / "model.safetensors") for path in (tmp_path, tmp_path / "export"))
+    assert exported.keys() == original.keys()
+    assert {name for name in original if torch.equal(original[name], exported[name])} >= heads.keys()
+    assert {name: exported[name].dtype for name in heads} == {name: head.dtype for name, head in heads.items()}
+    assert not torch.equal(original["model.norm.weight"], exported["model.norm.weight"])
+    assert read_config(tmp_path / "export")["num_nextn_predict_layers"] == 1
+
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"extra: model\.layers\.3\.eh_proj\.weight"):
+        run_ranks(1, _trained_export, tmp_path, tmp_path / "export")
+
+
 def _weights_after_failed_load(folder: Path) -> tuple[str, bool]:
     """The error's message, and whether the model was left untouched."""
     initialize_distributed(ONE, seed=1)
