@@ -50,6 +50,12 @@ FAMILIES = {family.architecture: family for family in KNOWN}
 def family_of(hf: HfConfig) -> Family:
     """The family of `architectures[0]`. Raises UserError for an unknown one; it names those that are known."""
     architecture = (hf.get("architectures") or ["none"])[0]
+    if architecture.startswith("Gemma"):
+        raise UserError(
+            f"expected a model whose layers Cascade has, found {architecture}. Soft-capped logits, sliding windows and "
+            "norms after attention and MLP are not built; without them the numbers would not be vLLM's. "
+            f"Take a model of another family: {', '.join(FAMILIES)}"
+        )
     if architecture not in FAMILIES:
         raise UserError(f"expected an architecture among {', '.join(FAMILIES)}; config.json has {architecture}")
     return FAMILIES[architecture]

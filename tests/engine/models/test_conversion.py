@@ -9,7 +9,7 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.errors import UserError
@@ -170,6 +170,23 @@ def test_an_export_is_a_folder_that_transformers_loads(checkpoints: dict, tmp_pa
     assert {path.name for path in export.iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
     assert (export / "chat_template.jinja").read_text() == "of the launcher"
     assert [path.name for path in export.parent.iterdir()] == ["export"]
+
+
+PLAIN = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("parallel", [TP2_EP2, PP2])
+@pytest.mark.parametrize(
+    "config",
+    [tiny.deepseek_v3(q_lora_rank=None, **PLAIN), tiny.glm4_moe_lite(**PLAIN)],
+    ids=["Moonlight: queries without a latent", "GLM-4.7-Flash"],
+)
+def test_other_models_with_latents(config: PretrainedConfig, parallel: ParallelConfig, tmp_path: Path) -> None:
+    model = tiny.save(config, tmp_path / "model")
+    with torch.no_grad():
+        expected = model(_tokens()).logits[0]
+    _assert_round_trip((tmp_path / "model", expected), 2, parallel, tmp_path / "export")
 
 
 def _trained_export(folder: Path, export: Path) -> None:

@@ -7,6 +7,7 @@ from transformers import (
     AutoModelForCausalLM,
     DeepseekV3Config,
     Glm4MoeConfig,
+    Glm4MoeLiteConfig,
     LlamaConfig,
     NemotronHConfig,
     PretrainedConfig,
@@ -112,11 +113,22 @@ YARN = {
 LATENTS = {"kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 20}
 
 
+WITH_LATENTS = (
+    {key: size for key, size in SIZES.items() if key not in ("head_dim", "num_key_value_heads")}
+    | SIGMOID_EXPERTS
+    | LATENTS
+    | {"num_hidden_layers": 3, "q_lora_rank": 48, "num_nextn_predict_layers": 0}
+)
+
+
 def deepseek_v3(**changes: object) -> PretrainedConfig:
-    sizes = {key: value for key, value in SIZES.items() if key not in ("head_dim", "num_key_value_heads")}
-    kind = {"num_hidden_layers": 3, "q_lora_rank": 48, "rope_parameters": dict(YARN), "num_nextn_predict_layers": 0}
-    changes = {key: value for key, value in changes.items() if key != "head_dim"}
-    return DeepseekV3Config(**sizes | SIGMOID_EXPERTS | LATENTS | kind | changes)
+    changes.pop("head_dim", None)  # it has two kinds of channels
+    return DeepseekV3Config(**WITH_LATENTS | {"rope_parameters": dict(YARN)} | changes)
+
+
+def glm4_moe_lite(**changes: object) -> PretrainedConfig:
+    """With the epsilon that the latents' norms have in transformers."""
+    return Glm4MoeLiteConfig(**WITH_LATENTS | {"num_key_value_heads": 4, "rms_norm_eps": 1e-6} | changes)
 
 
 FAMILIES = {
