@@ -130,6 +130,7 @@ class TrainingSession[S: Stage]:
             self.folder.export,
             tokenizer_from=self.parent,
             chat_template=self.chat_template,
+            beside_from=self.parent,
         )
         if self.trainer.lora:
             export_adapters(self.trainer.lora, self.hf_config, self.folder.adapter, str(self.parent))

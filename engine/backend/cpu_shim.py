@@ -166,6 +166,15 @@ def _patch_output_recompute() -> None:
     random._get_share_storage = lambda: refill
 
 
+def _patch_latent_attention() -> None:
+    """Only of Transformer Engine's linear, which is absent, does it know that all tensor parallel ranks have it."""
+    from megatron.core.transformer import multi_latent_attention
+
+    from cascade_rl.engine.backend.torch_layers import TorchLinear
+
+    multi_latent_attention.TELinear = TorchLinear
+
+
 def _patch_final_norm() -> None:
     """HybridStack's final norm is hard-wired to Transformer Engine's."""
     from megatron.core.models.hybrid import hybrid_block
@@ -183,6 +192,7 @@ MEGATRON = (
     _patch_checkpoint_writer,
     _patch_mamba,
     _patch_output_recompute,
+    _patch_latent_attention,
     _patch_final_norm,
 )
 _mode: CudaToCpu | None = None

@@ -75,6 +75,31 @@ class TorchLayerNormColumnParallelLinear(ColumnParallelLinear):
         return super().forward(normed, *args, **kwargs)
 
 
+class TorchLinear(torch.nn.Module):
+    """TELinear whose weight [outputs, inputs] all tensor parallel ranks have, each for its share of the tokens."""
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        parallel_mode: str | None,
+        config: TransformerConfig,
+        init_method: Any,
+        bias: bool,
+        **_te_only: Any,
+    ) -> None:
+        super().__init__()
+        assert parallel_mode == "duplicated" and not bias
+        self.weight = torch.nn.Parameter(torch.empty(output_size, input_size, dtype=config.params_dtype))
+        if config.perform_initialization:
+            init_method(self.weight.data)
+        _mark(self.weight, sequence_parallel=config.sequence_parallel)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        return F.linear(x, self.weight), None
+
+
 class _TorchGroupedLinear(torch.nn.Module):
     """TEGroupedLinear: a weight per local expert, `weight0 .. weightN-1`, split over the expert tensor group."""
 
@@ -231,6 +256,9 @@ class TorchSpecProvider(LocalSpecProvider):
 
     def fuse_layernorm_and_linear(self) -> bool:
         return True
+
+    def linear(self) -> type:
+        return TorchLinear
 
     def column_parallel_layer_norm_linear(self) -> type:
         return TorchLayerNormColumnParallelLinear

@@ -10,7 +10,7 @@ from megatron.core import parallel_state
 from megatron.core.activations import squared_relu
 from megatron.core.models.hybrid.hybrid_model import HybridModel
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
-from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 from cascade_rl.engine.backend.machine import backend
 from cascade_rl.engine.backend.process_groups import layout
@@ -130,7 +130,7 @@ def _build_chunk(hf: HfConfig, parallel: ParallelConfig, seed: int, router: Rout
         vp_stage=chunk if parallel.virtual_pipeline > 1 else None,
         **family.model_kwargs(hf),
     )
-    if scaling := rotary_scaling(hf):
+    if not config.multi_latent_attention and (scaling := rotary_scaling(hf)):
         rotary = model.rotary_pos_emb  # HybridModel passes no scaling on to it
         rotary.inv_freq = rotary._apply_scaling(rotary.inv_freq, **scaling)
     if model.post_process:
@@ -174,10 +174,11 @@ def _transformer_config(
     }
     interleaved = INTERLEAVED | {"virtual_pipeline_model_parallel_size": parallel.virtual_pipeline}
     chunks = interleaved if parallel.virtual_pipeline > 1 else {}
-    passed = recompute_fields(parallel) | passed_to(TransformerConfig, parallel.megatron)
+    config = MLATransformerConfig if model.get("multi_latent_attention") else TransformerConfig
+    passed = recompute_fields(parallel) | passed_to(config, parallel.megatron)
     own = COMMON | model | experts | cuts | chunks | backend().config_overrides
     try:
-        return TransformerConfig(**(own | passed))
+        return config(**(own | passed))
     except ValueError as refusal:
         if not passed:
             raise

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -56,25 +57,42 @@ def load_hf(model: RankModel, folder: str | Path, *, vocab_size: int | None = No
 
 
 @torch.no_grad()
-def write_hf(model: RankModel, hf: HfConfig, path: str | Path) -> None:
+def write_hf(model: RankModel, hf: HfConfig, path: str | Path, beside_from: str | Path | None = None) -> None:
     """Writes all weights into a new `HfImage` at `path`. All ranks call it; it returns when all have written.
 
-    Where several ranks hold the same numbers, one of them writes. Dtypes are those of `image_tensors`.
+    Where several ranks hold the same numbers, one of them writes. Dtypes are those of `image_tensors`. What the model
+    folder `beside_from` holds beside the model (`NameMap.beside`) is copied, bit for bit.
     """
-    write_image(path, image_tensors(hf), _bound_shards(model, family_of(hf).name_map(hf)))
+    beside = {} if beside_from is None else _beside(hf, beside_from)
+    write_image(path, image_tensors(hf), _bound_shards(model, family_of(hf).name_map(hf)), beside)
 
 
 @torch.no_grad()
-def write_image(path: str | Path, tensors: Mapping[str, TensorSpec], held: Iterable[tuple[Shard, Tensor]]) -> None:
-    """Writes `tensors` into a new `HfImage` at `path`, from what each rank holds of them. Collective, as `write_hf`."""
+def write_image(
+    path: str | Path,
+    tensors: Mapping[str, TensorSpec],
+    held: Iterable[tuple[Shard, Tensor]],
+    beside: Mapping[str, Tensor] = MappingProxyType({}),
+) -> None:
+    """Writes `tensors` into a new `HfImage` at `path`, from what each rank holds of them, and copies those `beside`.
+    Collective, as `write_hf`."""
     if torch.distributed.get_rank() == 0:
-        HfImage.create(path, tensors)
+        specs = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in beside.items()}
+        created = HfImage.create(path, {**tensors, **specs})
+        for name, tensor in beside.items():
+            created.view(name).copy_(tensor)
     torch.distributed.barrier()
     image = HfImage.open(path)
     for shard, tensor in held:
         for block in shard.blocks if shard.exports else ():
             image.view(block.hf_name)[block.hf_index].copy_(tensor[block.shard_index])
     torch.distributed.barrier()
+
+
+def _beside(hf: HfConfig, folder: str | Path) -> dict[str, Tensor]:
+    prefixes = family_of(hf).name_map(hf).beside
+    images = read_checkpoint(folder) if prefixes else {}
+    return {name: image.view(name) for name, image in images.items() if name.startswith(prefixes)}
 
 
 def image_tensors(hf: HfConfig) -> dict[str, TensorSpec]:
@@ -90,9 +108,10 @@ def export_hf(
     folder: str | Path,
     tokenizer_from: str | Path | None = None,
     chat_template: str | None = None,
+    beside_from: str | Path | None = None,
 ) -> None:
     """Writes `folder`, loadable by transformers and vLLM: weights, config.json, tokenizer (a copy). `chat_template`, a
-    template's text, replaces the tokenizer's.
+    template's text, replaces the tokenizer's; `beside_from` is as in `write_hf`.
 
     All ranks call it. The folder appears complete or not at all; an existing one is replaced.
     """
@@ -102,7 +121,7 @@ def export_hf(
     if first:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-    write_hf(model, hf, partial / "model.safetensors")
+    write_hf(model, hf, partial / "model.safetensors", beside_from)
     if first:
         HfImage.read(partial / "model.safetensors").sync()
         (partial / "config.json").write_text(json.dumps(hf, indent=2))
@@ -121,7 +140,9 @@ def check_tensors(found: Mapping[str, tuple[int, ...]], name_map: NameMap, folde
     shapes = {name: (expected[name], found[name]) for name in expected.keys() & found.keys()}
     problems = {
         "missing": sorted(expected.keys() - found.keys()),
-        "extra": sorted(found.keys() - expected.keys() - name_map.optional),
+        "extra": sorted(
+            n for n in found.keys() - expected.keys() - name_map.optional if not n.startswith(name_map.beside)
+        ),
         "misshapen": [f"{n} (expected {e}, found {f})" for n, (e, f) in sorted(shapes.items()) if e != f],
     }
     if any(problems.values()):

@@ -27,18 +27,33 @@ class SequenceCost:
 def sequence_cost(hf: HfConfig) -> SequenceCost:
     """The cost model of a Hugging Face config.json. Raises UserError if the family is not supported."""
     pattern, config = family_of(hf).pattern(hf), family_of(hf).transformer_config(hf)
-    matrices = {"M": _mamba, "*": _attention, "-": _mlp, "E": _experts}
+    matrices = {"M": _mamba, "*": _attention, "+": _latent_attention, "-": _mlp, "E": _experts}
     weights = sum(pattern.count(symbol) * count(config) for symbol, count in matrices.items() if symbol in pattern)
     head = config["hidden_size"] * read(hf, "vocab_size")
     # q k^T and its product with v: 2 each for a pair of tokens, and half of the pairs
-    per_pair = 2 * pattern.count("*") * config["num_attention_heads"] * config["kv_channels"]
-    return SequenceCost(per_token=2.0 * (weights + head), per_pair=float(per_pair))
+    attending = sum(map(pattern.count, "*+")) * config["num_attention_heads"]
+    return SequenceCost(per_token=2.0 * (weights + head), per_pair=float(attending * sum(head_widths(config))))
+
+
+def head_widths(config: dict) -> tuple[int, int]:
+    """Channels of a head's query or key, and of its value; `config` has TransformerConfig fields."""
+    if not config.get("multi_latent_attention"):
+        return config["kv_channels"], config["kv_channels"]
+    return config["qk_head_dim"] + config["qk_pos_emb_head_dim"], config["v_head_dim"]
 
 
 def _attention(config: dict) -> float:
     query = config["num_attention_heads"] * config["kv_channels"]
     key_and_value = 2 * config["num_query_groups"] * config["kv_channels"]
     return config["hidden_size"] * (2 * query + key_and_value)
+
+
+def _latent_attention(config: dict) -> float:
+    hidden, heads, latent = config["hidden_size"], config["num_attention_heads"], config["kv_lora_rank"]
+    (query, value), queries = head_widths(config), config["q_lora_rank"]
+    down = hidden * (latent + config["qk_pos_emb_head_dim"] + (queries or 0))
+    up = heads * (query * (queries or hidden) + (config["qk_head_dim"] + value) * latent)
+    return down + up + heads * value * hidden
 
 
 def _mamba(config: dict) -> float:

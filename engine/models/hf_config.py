@@ -40,7 +40,7 @@ LLAMA3_ROPE = ("factor", "low_freq_factor", "high_freq_factor", "original_max_po
 
 def rotary_base(hf: HfConfig) -> float:
     """theta of the rotary embeddings, as transformers 4 or 5 writes it."""
-    return float(_rope(hf)["rope_theta"])
+    return float(rotary_settings(hf)["rope_theta"])
 
 
 def rotary_scaling(hf: HfConfig) -> dict[str, float]:
@@ -48,8 +48,7 @@ def rotary_scaling(hf: HfConfig) -> dict[str, float]:
 
     Raises UserError for another kind of scaling.
     """
-    rope = _rope(hf)
-    kind = rope.get("rope_type", rope.get("type", "default"))
+    rope, kind = rotary_settings(hf), rotary_kind(hf)
     if kind == "default":
         return {}
     if kind != "llama3":
@@ -60,10 +59,16 @@ def rotary_scaling(hf: HfConfig) -> dict[str, float]:
 
 def rotary_share(hf: HfConfig, *, otherwise: float = 1.0) -> float:
     """The share of a head's channels that turn with the position; `otherwise` where config.json does not say."""
-    return _rope(hf).get("partial_rotary_factor", hf.get("partial_rotary_factor", otherwise))
+    return rotary_settings(hf).get("partial_rotary_factor", hf.get("partial_rotary_factor", otherwise))
 
 
-def _rope(hf: HfConfig) -> HfConfig:
+def rotary_kind(hf: HfConfig) -> str:
+    rope = rotary_settings(hf)
+    return rope.get("rope_type", rope.get("type", "default"))
+
+
+def rotary_settings(hf: HfConfig) -> HfConfig:
+    """What transformers 5 calls rope_parameters, also of an older config.json."""
     plain = {"rope_theta": hf.get("rope_theta", 10000.0), **(hf.get("rope_scaling") or {})}
     return hf.get("rope_parameters") or plain
 

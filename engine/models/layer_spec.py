@@ -4,6 +4,7 @@ Megatron's own `hybrid_stack_spec` is bound to Transformer Engine at import; thi
 """
 
 from functools import partial
+from typing import Any
 
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.models.backends import BackendSpecProvider
@@ -16,6 +17,7 @@ from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubm
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.mlp import MLP, MLPSubmodules
+from megatron.core.transformer.multi_latent_attention import MLASelfAttention, MLASelfAttentionSubmodules
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_layer import (
     MoETransformerLayer,
@@ -24,8 +26,18 @@ from megatron.core.transformer.transformer_layer import (
 )
 
 
+class LatentAttention(MLASelfAttention):
+    """Megatron's, with the classes of the layer spec. Megatron itself would give queries without a latent a norm."""
+
+    def _resolve_qk_norm_config(self, submodules: MLASelfAttentionSubmodules) -> dict[str, Any]:
+        return vars(submodules)
+
+
 def hybrid_stack_spec(provider: BackendSpecProvider, *, qk_layernorm: bool) -> ModuleSpec:
-    """Layers M (Mamba-2), * (attention), - (MLP) and E (experts), norms fused into the linear after them."""
+    """Layers M (Mamba-2), * (attention), + (attention by latents), - (MLP) and E (experts).
+
+    Norms are fused into the linear after them, but for + and E, where more than one follows.
+    """
     linear_in, linear_out = provider.column_parallel_layer_norm_linear(), provider.row_parallel_linear()
     qk_norm = provider.layer_norm(rms_norm=True, for_qk=True) if qk_layernorm else IdentityOp
     mixer = ModuleSpec(module=MambaMixer, submodules=MambaMixerSubmodules(in_proj=linear_in, out_proj=linear_out))
@@ -38,6 +50,21 @@ def hybrid_stack_spec(provider: BackendSpecProvider, *, qk_layernorm: bool) -> M
             linear_proj=linear_out,
             q_layernorm=qk_norm,
             k_layernorm=qk_norm,
+        ),
+    )
+    latent_attention = ModuleSpec(
+        module=LatentAttention,
+        params={"attn_mask_type": AttnMaskType.causal},
+        submodules=MLASelfAttentionSubmodules(
+            linear_q_proj=provider.column_parallel_linear(),
+            linear_q_down_proj=provider.linear(),
+            linear_q_up_proj=provider.column_parallel_linear(),
+            linear_kv_down_proj=provider.linear(),
+            linear_kv_up_proj=provider.column_parallel_linear(),
+            core_attention=provider.core_attention(),
+            linear_proj=linear_out,
+            q_layernorm=provider.layer_norm(rms_norm=True, for_qk=True),
+            kv_layernorm=provider.layer_norm(rms_norm=True, for_qk=True),
         ),
     )
     mlp = partial(MLP.as_mlp_submodule, submodules=MLPSubmodules(linear_fc1=linear_in, linear_fc2=linear_out))
@@ -53,6 +80,14 @@ def hybrid_stack_spec(provider: BackendSpecProvider, *, qk_layernorm: bool) -> M
             attention_layer=ModuleSpec(
                 module=TransformerLayer,
                 submodules=TransformerLayerSubmodules(self_attention=attention, self_attn_bda=get_bias_dropout_add),
+            ),
+            mla_layer=ModuleSpec(
+                module=TransformerLayer,
+                submodules=TransformerLayerSubmodules(
+                    input_layernorm=provider.layer_norm(rms_norm=True),
+                    self_attention=latent_attention,
+                    self_attn_bda=get_bias_dropout_add,
+                ),
             ),
             mlp_layer=ModuleSpec(
                 module=MLPLayer, submodules=TransformerLayerSubmodules(mlp=mlp, mlp_bda=get_bias_dropout_add)

@@ -69,9 +69,9 @@ def _place(parallel: ParallelConfig) -> Place:
 
 
 def _check_sequence(pattern: str, parallel: ParallelConfig) -> None:
-    if "E" in pattern and parallel.tensor > 1 and not parallel.sequence:
+    if {*"E+"} & {*pattern} and parallel.tensor > 1 and not parallel.sequence:
         raise UserError(
-            "experts under tensor parallelism need sequence parallelism; "
+            "experts and latent attention under tensor parallelism need sequence parallelism; "
             f"found tensor = {parallel.tensor}, sequence = False: set `sequence`"
         )
     if parallel.sequence and parallel.tensor == 1:

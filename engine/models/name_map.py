@@ -241,12 +241,18 @@ def stage_layers(total: int, stages: int, pipeline_layers: tuple[int, ...] | Non
 
 @dataclass(frozen=True)
 class NameMap:
-    """All parameters of a model. `optional` HF tensors may be missing in a checkpoint: a tied head."""
+    """All parameters of a model.
+
+    optional  HF tensors that a checkpoint may lack: a tied head
+    beside    prefixes of HF tensors that are no part of the model, and pass through as they are: heads that predict
+              further tokens (MTP)
+    """
 
     parameters: tuple[Parameter, ...]
     layers: int
     experts: int
     optional: frozenset[str] = frozenset()
+    beside: tuple[str, ...] = ()
 
     def hf_tensors(self) -> dict[str, HfTensor]:
         """Every tensor of the HF checkpoint."""

@@ -20,15 +20,19 @@ from cascade_rl.engine.models.name_map import Block, Cut, Index, Parameter, Part
 VOCABULARY_MULTIPLE = 64
 WHOLE = Cut()
 
+# vLLM stacks the latent of keys and values on that of queries, if there is one
+LATENTS, LATENT = "fused_qkv_a_proj", "kv_a_proj_with_mqa"
+
 RENAMED = (
     (r"^backbone\.", "model."),
     (r"\.embeddings\.", ".embed_tokens."),
     (r"\.A_log$", ".A"),
-    (r"\.q_proj\.", ".qkv_proj."),
+    (r"\.q_a_proj\.", f".{LATENTS}."),
     (r"\.experts\.\d+\.(?:gate|up)_proj\.weight$", ".experts.routed_experts.w13_weight"),
     (r"\.experts\.\d+\.down_proj\.weight$", ".experts.routed_experts.w2_weight"),
-    (r"\.gate_proj\.", ".gate_up_proj."),
 )
+# of a parameter whose first part has the name on the left
+STACKED = ((r"\.q_proj\.", ".qkv_proj."), (r"\.gate_proj\.", ".gate_up_proj."))
 
 
 @dataclass(frozen=True)
@@ -71,15 +75,28 @@ def worker_shards(hf: HfConfig, place: WorkerPlace) -> list[WorkerShard]:
     for parameter in name_map.parameters:
         if not parameter.tied and (parameter.expert is None or parameter.expert in local):
             shard = _shard(parameter, place, local)
-            known = shards.get(shard.name)
-            shards[shard.name] = replace(shard, blocks=known.blocks + shard.blocks) if known else shard
+            if under := shards.get(shard.name.replace(LATENT, LATENTS)):
+                beside = replace(under, blocks=under.blocks + shard.blocks)
+                shard = _stacked(under, shard) if parameter.expert is None else beside
+            shards[shard.name] = shard
     return list(shards.values())
+
+
+def _stacked(under: WorkerShard, shard: WorkerShard) -> WorkerShard:
+    """One parameter [outputs, inputs] of two: the outputs of `under`, then those of `shard`."""
+    first = under.shape[0]
+    moved = (
+        replace(block, shard_index=(slice(first + rows.start, first + rows.stop), *others))
+        for block in shard.blocks
+        for rows, *others in (block.shard_index,)
+    )
+    return replace(under, shape=(first + shard.shape[0], *shard.shape[1:]), blocks=(*under.blocks, *moved))
 
 
 def _shard(parameter: Parameter, place: WorkerPlace, local: range) -> WorkerShard:
     """A parameter, or one expert's part of it: `local` are the experts that the worker holds."""
     rule, cut = parameter.rule, _cut(parameter, place)
-    name = _vllm_name(rule.parts[0].hf_name)
+    name = _vllm_name(rule.parts[0].hf_name, stacked=len(rule.parts) > 1)
     if rule.multiple > 1:
         padded = replace(rule, multiple=VOCABULARY_MULTIPLE)
         return WorkerShard(name, padded.shard_shape(cut.size), padded.blocks(cut.rank, cut.size))
@@ -124,7 +141,7 @@ def _pieces(part: Part, size: int, *, alone: bool) -> int:
 
 
 @cache
-def _vllm_name(hf_name: str) -> str:
-    for pattern, name in RENAMED:
+def _vllm_name(hf_name: str, stacked: bool) -> str:
+    for pattern, name in (*RENAMED, *(STACKED if stacked else ())):
         hf_name = re.sub(pattern, name, hf_name)
     return hf_name

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.engine.models.flops import head_widths
 from cascade_rl.launchers.plan.model import Model, trained_itemsize
 
 FLOAT32, INT64 = 4, 8
@@ -80,10 +81,22 @@ def _attention(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
         numbers += copied
         statistics += (heads + groups) / cuts.tensor
     if model.rotary:
-        numbers += query + key + 4 * width  # rotated queries and keys, and the cosines and sines of both
+        numbers += query + key + 4 * width * model.rotary  # rotated queries and keys, cosines and sines of both
     elif not model.qk_norm:
         numbers += copied
     return _norm(model, cuts) + cuts.itemsize * (numbers + query) + FLOAT32 * statistics
+
+
+def _latent_attention(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
+    """Values are padded to the width of the keys, as is what attention gives; of that a narrow copy goes on."""
+    (width, value), heads = head_widths(config), config["num_attention_heads"] / cuts.tensor
+    latents = 2 * (config["kv_lora_rank"] + (config["q_lora_rank"] or 0)) + config["qk_pos_emb_head_dim"]
+    rows = cuts.itemsize * latents + FLOAT32 * (2 if config["q_lora_rank"] else 1)  # and the norms' statistics
+    turned = 4 * config["qk_pos_emb_head_dim"]  # the cosines and sines of queries and of keys
+    padded = 2 * heads * width if value < width else heads * value
+    statistics = 0 if "core_attn" in cuts.again else FLOAT32 * heads  # log-sum-exp
+    numbers = 2 * heads * width + padded + heads * value + turned
+    return _norm(model, cuts) + rows / cuts.rows + cuts.itemsize * numbers + statistics
 
 
 def _mamba(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
@@ -134,6 +147,7 @@ def _router(config: dict[str, Any], experts: int, topk: int) -> int:
 
 LAYERS: Mapping[str, Callable[[Model, dict[str, Any], Cuts], float]] = {
     "*": _attention,
+    "+": _latent_attention,
     "M": _mamba,
     "-": _mlp,
     "E": _experts,

@@ -96,9 +96,12 @@ class EngineWorker:
         return layer * tokens + logits
 
     def token_bytes(self) -> float:
-        """Bytes of the keys and values of a token in one attention layer."""
-        groups = max(self.model.config["num_query_groups"] // self.rollout.tensor, 1)
-        return 2 * groups * self.model.config["kv_channels"] * self.itemsize
+        """Bytes of the keys and values of a token in one attention layer; of latents, every worker has the whole."""
+        config = self.model.config
+        if "+" in self.model.pattern:
+            return (config["kv_lora_rank"] + config["qk_pos_emb_head_dim"]) * self.itemsize
+        groups = max(config["num_query_groups"] // self.rollout.tensor, 1)
+        return 2 * groups * config["kv_channels"] * self.itemsize
 
     def state_bytes(self) -> float:
         """Bytes of a sequence in one Mamba layer: last convolution inputs in the engine's dtype, and float32 states."""
@@ -110,7 +113,7 @@ class EngineWorker:
         return convolved * self.itemsize + 4 * (channels // tensor) * state
 
     def cache(self, least_block_tokens: int = BLOCK_TOKENS) -> Cache:
-        attention, mamba = self.model.pattern.count("*"), self.model.pattern.count("M")
+        attention, mamba = self.model.attention_layers, self.model.pattern.count("M")
         state = self.state_bytes() if mamba else 0
         block = max(math.ceil(state / (least_block_tokens * self.token_bytes())), 1) * least_block_tokens
         fewest, most = sorted((attention, mamba)) if mamba else (attention, attention)

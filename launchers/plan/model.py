@@ -67,8 +67,14 @@ class Model:
         return self.config.get("qk_layernorm", False)
 
     @property
-    def rotary(self) -> bool:
-        return family_of(self.hf).model_kwargs(self.hf)["position_embedding_type"] == "rope"
+    def attention_layers(self) -> int:
+        return sum(map(self.pattern.count, "*+"))
+
+    @property
+    def rotary(self) -> float:
+        """The share of a head's channels that turn with the position."""
+        positions = family_of(self.hf).model_kwargs(self.hf)
+        return positions.get("rotary_percent", 1.0) if positions["position_embedding_type"] == "rope" else 0.0
 
     @property
     def vocabulary(self) -> int:

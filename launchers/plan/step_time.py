@@ -77,7 +77,7 @@ class EngineTime:
         """Bytes of a sequence over all workers. States count twice: they are read and written."""
         worker, pattern = self.worker, self.model.pattern
         states = 2 * pattern.count("M") * worker.state_bytes() if "M" in pattern else 0
-        return self.rollout.tensor * (pattern.count("*") * worker.token_bytes() * tokens + states)
+        return self.rollout.tensor * (self.model.attention_layers * worker.token_bytes() * tokens + states)
 
     def _prefill(self, sequences: int, prompt: int) -> float:
         flops = sequences * self.model.cost.of([prompt])[0]

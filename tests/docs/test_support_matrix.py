@@ -22,6 +22,7 @@ NAMES = {
     "qwen2": "Qwen2, Qwen2.5",
     "llama": "Llama 2 to 3.3",
     "glm4_moe": "GLM-4.5 to 4.7",
+    "deepseek_v3": "DeepSeek-V3 (MLA)",
 }
 SHORT = {
     "tensor": "TP",

@@ -1,12 +1,13 @@
 """What DeepSeek-V3 and GLM-4.5 share: Llama whose first layers have an MLP, and the others experts."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from cascade_rl.engine.models.families import sigmoid_experts
 from cascade_rl.engine.models.families.llama import Llama
 from cascade_rl.engine.models.hf_config import HfConfig, read, require
-from cascade_rl.engine.models.name_map import Parameter
+from cascade_rl.engine.models.name_map import NameMap, Parameter
 
 
 class DeepseekMoe(Llama):
@@ -23,6 +24,12 @@ class DeepseekMoe(Llama):
 
     def experts(self, hf: HfConfig) -> int:
         return read(hf, "n_routed_experts")
+
+    def name_map(self, hf: HfConfig) -> NameMap:
+        """Heads that predict further tokens (MTP) are the layers after the last."""
+        last = read(hf, "num_hidden_layers")
+        heads = range(last, last + hf.get("num_nextn_predict_layers", 0))
+        return replace(super().name_map(hf), beside=tuple(f"model.layers.{head}." for head in heads))
 
     def layer(self, hf: HfConfig, layer: int, symbol: str) -> Iterator[Parameter]:
         if symbol != "E":

@@ -55,6 +55,48 @@ def query_key_norms(prefix: str, width: int) -> Rules:
     }
 
 
+def latent_attention(
+    prefix: str,
+    norm: str,
+    *,
+    hidden: int,
+    heads: int,
+    query_latent: int | None,
+    latent: int,
+    plain: int,
+    rotary: int,
+    value: int,
+) -> Rules:
+    """A `+` layer. Queries, and keys with values, come from latents that all tensor parallel ranks have.
+
+    A query or key has `plain` channels, and `rotary` ones that turn; those of the key are the same for all heads.
+    """
+    down, up = f"{prefix}.kv_a_proj_with_mqa.weight", f"{prefix}.kv_b_proj.weight"
+
+    def per_head(name: str, width: int, inputs: int) -> Rule:
+        return column(Part(name, heads, width, pieces="heads"), others=(inputs,))
+
+    def query(name: str, inputs: int) -> Rule:
+        return per_head(f"{prefix}.{name}.weight", plain + rotary, inputs)
+
+    if query_latent is None:
+        queries = {"self_attention.linear_q_proj.weight": query("q_proj", hidden)}
+    else:
+        queries = {
+            "self_attention.linear_q_down_proj.weight": replicated(f"{prefix}.q_a_proj.weight", query_latent, hidden),
+            "self_attention.q_layernorm.weight": replicated(f"{prefix}.q_a_layernorm.weight", query_latent),
+            "self_attention.linear_q_up_proj.weight": query("q_b_proj", query_latent),
+        }
+    return {
+        "input_layernorm.weight": replicated(norm, hidden),
+        **queries,
+        "self_attention.linear_kv_down_proj.weight": replicated(down, latent + rotary, hidden),
+        "self_attention.kv_layernorm.weight": replicated(f"{prefix}.kv_a_layernorm.weight", latent),
+        "self_attention.linear_kv_up_proj.weight": per_head(up, plain + value, latent),
+        "self_attention.linear_proj.weight": row(Part(f"{prefix}.o_proj.weight", heads, value, pieces="heads"), hidden),
+    }
+
+
 def mamba(
     prefix: str, norm: str, *, hidden: int, heads: int, width: int, groups: int, state: int, kernel: int
 ) -> Rules:

@@ -12,10 +12,11 @@ class Llama:
     """Llama 2 to 3.3, SmolLM2."""
 
     architecture = "LlamaForCausalLM"
+    attention = "*"
 
     def pattern(self, hf: HfConfig) -> str:
         """HF layer n is layers 2n (attention) and 2n + 1 (MLP or experts) of HybridModel."""
-        return "".join("*" + self.feed_forward(hf, n) for n in range(read(hf, "num_hidden_layers")))
+        return "".join(self.attention + self.feed_forward(hf, n) for n in range(read(hf, "num_hidden_layers")))
 
     def feed_forward(self, hf: HfConfig, hf_layer: int) -> str:
         """Which kind of layer follows the attention of this HF layer."""
@@ -24,6 +25,10 @@ class Llama:
     def require_supported(self, hf: HfConfig) -> None:
         """Raises UserError for a setting that is not implemented."""
         require(hf, hidden_act="silu", attention_bias=False, mlp_bias=False)
+        self.require_rotary(hf)
+
+    def require_rotary(self, hf: HfConfig) -> None:
+        """Raises UserError for rotary embeddings that are not implemented."""
         rotary_scaling(hf)
 
     def transformer_config(self, hf: HfConfig) -> dict[str, Any]:
@@ -77,7 +82,7 @@ class Llama:
 
     def layer(self, hf: HfConfig, layer: int, symbol: str) -> Iterator[Parameter]:
         prefix = f"model.layers.{layer // 2}"
-        if symbol == "*":
+        if symbol == self.attention:
             return layers.in_layer(layer, self.attention_rules(hf, prefix))
         rules = layers.mlp(
             f"{prefix}.mlp",

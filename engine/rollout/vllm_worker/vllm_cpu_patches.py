@@ -55,6 +55,8 @@ def supported(arguments: dict[str, Any]) -> dict[str, Any]:
         "max_num_batched_tokens": max(arguments["max_model_len"], MIN_BATCHED_TOKENS),
         # Needs model runner V2, hence Triton; `record_routes` replaces it.
         "enable_return_routed_experts": False,
+        # Attention by latents alone: where the CPU has AMX, vLLM would take its kernel for bfloat16 in float32 too.
+        "attention_backend": "CPU_MLA",
     }
 
 

@@ -9,7 +9,7 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.errors import UserError
@@ -34,6 +34,7 @@ CUTS = {
     "qwen2": TP2,
     "llama": TP2,
     "glm4_moe": TP2_EP2,
+    "deepseek_v3": TP2_EP2,
 }
 CASES = [
     (family, world, parallel) for family, cut in CUTS.items() for world, parallel in ((1, ONE), (2, cut), (2, PP2))
@@ -169,6 +170,58 @@ def test_an_export_is_a_folder_that_transformers_loads(checkpoints: dict, tmp_pa
     assert {path.name for path in export.iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
     assert (export / "chat_template.jinja").read_text() == "of the launcher"
     assert [path.name for path in export.parent.iterdir()] == ["export"]
+
+
+PLAIN = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("parallel", [TP2_EP2, PP2])
+@pytest.mark.parametrize(
+    "config",
+    [tiny.deepseek_v3(q_lora_rank=None, **PLAIN), tiny.glm4_moe_lite(**PLAIN)],
+    ids=["Moonlight: queries without a latent", "GLM-4.7-Flash"],
+)
+def test_other_models_with_latents(config: PretrainedConfig, parallel: ParallelConfig, tmp_path: Path) -> None:
+    model = tiny.save(config, tmp_path / "model")
+    with torch.no_grad():
+        expected = model(_tokens()).logits[0]
+    _assert_round_trip((tmp_path / "model", expected), 2, parallel, tmp_path / "export")
+
+
+def _trained_export(folder: Path, export: Path) -> None:
+    """The export after an update of the model's weights."""
+    initialize_distributed(ONE, seed=1)
+    hf = read_config(folder)
+    model = build_model(hf, ONE, seed=5)
+    load_hf(model, folder)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    export_hf(model, hf, export, beside_from=folder)
+
+
+def test_heads_that_predict_further_tokens_pass_through_a_stage_bit_for_bit(checkpoints: dict, tmp_path: Path) -> None:
+    """As in the checkpoints of DeepSeek-V3 and GLM-4.5, where they are the layers after the last."""
+    folder, _ = checkpoints["glm4_moe"]
+    heads = {
+        "model.layers.3.eh_proj.weight": torch.randn(64, 128).bfloat16(),
+        "model.layers.3.mlp.gate.e_score_correction_bias": torch.randn(8),
+    }
+    save_file(load_file(folder / "model.safetensors") | heads, tmp_path / "model.safetensors")
+    config = read_config(folder)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_nextn_predict_layers": 1}))
+    run_ranks(1, _trained_export, tmp_path, tmp_path / "export")
+    original, exported = (load_file(path / "model.safetensors") for path in (tmp_path, tmp_path / "export"))
+    assert exported.keys() == original.keys()
+    assert {name for name in original if torch.equal(original[name], exported[name])} >= heads.keys()
+    assert {name: exported[name].dtype for name in heads} == {name: head.dtype for name, head in heads.items()}
+    assert not torch.equal(original["model.norm.weight"], exported["model.norm.weight"])
+    assert read_config(tmp_path / "export")["num_nextn_predict_layers"] == 1
+
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"extra: model\.layers\.3\.eh_proj\.weight"):
+        run_ranks(1, _trained_export, tmp_path, tmp_path / "export")
 
 
 def _weights_after_failed_load(folder: Path) -> tuple[str, bool]:

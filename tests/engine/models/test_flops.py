@@ -1,6 +1,11 @@
+import json
+from math import prod
+
 import pytest
 
+from cascade_rl.engine.models import family_of
 from cascade_rl.engine.models.flops import SequenceCost, sequence_cost
+from tests.engine.models import tiny
 
 HIDDEN, VOCABULARY = 64, 1000
 NEMOTRON_H = {
@@ -54,6 +59,17 @@ def test_a_dense_model_costs_twice_its_matrices():
         "vocab_size": 49152,
     }
     assert sequence_cost(smollm2).per_token == 2 * (134_515_008 - 61 * 576)
+
+
+@pytest.mark.parametrize("queries", [40, None])
+def test_latent_attention_costs_its_matrices_and_its_wide_keys(queries: int | None):
+    """Keys of 24 + 8 channels, values of 20. The embedding is as large as the head, which alone costs."""
+    hf = json.loads(tiny.deepseek_v3(num_hidden_layers=1, q_lora_rank=queries).to_json_string(use_diff=False))
+    hf |= {"architectures": ["DeepseekV3ForCausalLM"], "qk_nope_head_dim": 24}
+    tensors = family_of(hf).name_map(hf).hf_tensors()
+    matrices = sum(prod(tensor.shape) for name, tensor in tensors.items() if len(tensor.shape) == 2)
+    assert sequence_cost(hf).per_token == 2 * (matrices - tiny.VOCABULARY * 64)
+    assert sequence_cost(hf).per_pair == 4 * (24 + 8 + 20)
 
 
 def test_only_pairs_of_tokens_of_one_sequence_attend():

@@ -14,15 +14,20 @@ from megatron.core.transformer.identity_op import IdentityOp
 from cascade_rl.engine.backend.torch_layers import TorchSpecProvider
 from cascade_rl.engine.models.layer_spec import hybrid_stack_spec
 
-LAYERS = ("mamba_layer", "attention_layer", "mlp_layer", "moe_layer")
+LAYERS = ("mamba_layer", "attention_layer", "mla_layer", "mlp_layer", "moe_layer")
 # which class of Megatron's own table plays which role of a provider
 ROLES = {
     "TELayerNormColumnParallelLinear": "column_parallel_layer_norm_linear",
     "TEColumnParallelLinear": "column_parallel_linear",
+    "TELinear": "linear",
     "TERowParallelLinear": "row_parallel_linear",
     "TENorm": "layer_norm",
     "TEDotProductAttention": "core_attention",
 }
+
+
+# of latents: Megatron asks Transformer Engine itself for a linear with a norm in it, our layer names both
+OURS_ALONE = {"": "LatentAttention", ".q_layernorm": "layer_norm", ".kv_layernorm": "layer_norm"}
 
 
 class Roles:
@@ -75,6 +80,7 @@ def test_the_table_is_megatrons_own_with_a_providers_classes() -> None:
     experts = "moe_layer.mlp.experts"
     assert ours.pop(experts) == "grouped_mlp_modules"
     roles = {name_of(getattr(transformer_engine, name)): role for name, role in ROLES.items()}
+    theirs |= {f"mla_layer.self_attention{place}": name for place, name in OURS_ALONE.items()}
     theirs = {place: roles.get(name, name) for place, name in theirs.items() if not place.startswith(experts)}
     assert len(theirs) > 15
     assert ours == theirs
@@ -109,6 +115,7 @@ def twins() -> dict[str, type]:
     return {
         "TENorm": provider.layer_norm(rms_norm=True),
         "TELayerNormColumnParallelLinear": provider.column_parallel_layer_norm_linear(),
+        "TELinear": provider.linear(),
         "TEDotProductAttention": provider.core_attention(),
         "TEColumnParallelGroupedLinear": experts.linear_fc1,
         "TERowParallelGroupedLinear": experts.linear_fc2,

@@ -4,12 +4,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cascade_rl.engine import models
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.models import family_of
+from cascade_rl.engine.models import family_of, read_config
 from cascade_rl.engine.models.name_map import (
     Cut,
     NameMap,
@@ -79,6 +81,12 @@ SMOLLM2_135M = {
     "max_position_embeddings": 8192,
     "tie_word_embeddings": True,
 }
+
+
+PUBLISHED = Path(models.__file__).parent / "published"
+GLM_AIR, DEEPSEEK_V3, GLM_FLASH = (
+    read_config(PUBLISHED / name) for name in ("glm_4_5_air", "deepseek_v3", "glm_4_7_flash")
+)
 
 
 def name_map(hf: dict) -> NameMap:
@@ -271,8 +279,15 @@ def test_layers_and_experts_are_numbered_from_the_rank_that_holds_them() -> None
 
 @pytest.mark.parametrize(
     ("hf", "numbers"),
-    [(NANO_30B, 31_577_940_288), (QWEN3_30B, 30_532_122_624), (SMOLLM2_135M, 134_515_008)],
-    ids=["nano", "qwen3", "smollm2"],
+    [
+        (NANO_30B, 31_577_940_288),
+        (QWEN3_30B, 30_532_122_624),
+        (SMOLLM2_135M, 134_515_008),
+        (GLM_AIR, 106_852_251_264),  # "106 billion"
+        (DEEPSEEK_V3, 671_026_419_200),  # "671B"
+        (GLM_FLASH, 29_943_393_920),  # "30B-A3B"
+    ],
+    ids=["nano", "qwen3", "smollm2", "GLM-4.5-Air", "DeepSeek-V3", "GLM-4.7-Flash"],
 )
 def test_published_models_have_their_published_size(hf: dict, numbers: int) -> None:
     assert name_map(hf).parameter_count() == numbers
@@ -313,6 +328,24 @@ def test_a_dense_model_has_no_expert_parallelism() -> None:
 
 
 @pytest.mark.parametrize(
+    ("hf", "head"),
+    [(GLM_AIR, "model.layers.46."), (DEEPSEEK_V3, "model.layers.61."), (GLM_FLASH, "model.layers.47.")],
+)
+def test_heads_that_predict_further_tokens_are_beside_the_model(hf: dict, head: str) -> None:
+    """README_WEIGHTS.md of deepseek-ai/DeepSeek-V3; `_keys_to_ignore_on_load_unexpected` of transformers."""
+    assert name_map(hf).beside == (head,)
+    assert name_map(hf | {"num_nextn_predict_layers": 0}).beside == ()
+    assert not any(name.startswith(head) for name in name_map(hf).hf_tensors())
+
+
+@pytest.mark.parametrize("architecture", ["Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"])
+def test_gemma_is_refused_with_what_is_missing(architecture: str) -> None:
+    told = f"expected a model whose layers Cascade has, found {architecture}.*soft-capped.*sliding.*Take a model of"
+    with pytest.raises(UserError, match=told):
+        family_of({"architectures": [architecture]})
+
+
+@pytest.mark.parametrize(
     ("hf", "message"),
     [
         (
@@ -326,6 +359,14 @@ def test_a_dense_model_has_no_expert_parallelism() -> None:
             "rope_type = 'default' or 'llama3'; config.json has 'yarn'",
         ),
         (SMOLLM2_135M | {"rope_scaling": {"rope_type": "llama3"}}, "config.json lacks factor"),
+        (
+            DEEPSEEK_V3 | {"rope_scaling": {"type": "linear"}},
+            "'default' or 'yarn', found 'linear'",
+        ),
+        (DEEPSEEK_V3 | {"rope_interleave": False}, "rope_interleave = True; config.json has False"),
+        (DEEPSEEK_V3 | {"scoring_func": "softmax"}, "scoring_func = 'sigmoid'; config.json has 'softmax'"),
+        (DEEPSEEK_V3 | {"num_experts_per_tok": 4}, "num_experts_per_tok = 8; config.json has 4"),
+        (GLM_AIR | {"rope_scaling": {"type": "yarn"}}, "rope_type = 'default' or 'llama3'; config.json has 'yarn'"),
         (
             SMOLLM2_135M | {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True},
             "Qwen2ForCausalLM needs use_sliding_window = False; config.json has True",

@@ -5,7 +5,9 @@ from pathlib import Path
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV3Config,
     Glm4MoeConfig,
+    Glm4MoeLiteConfig,
     LlamaConfig,
     NemotronHConfig,
     PretrainedConfig,
@@ -98,6 +100,37 @@ def glm4_moe(**changes: object) -> PretrainedConfig:
     return Glm4MoeConfig(**SIZES | SIGMOID_EXPERTS | kind | changes)
 
 
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 4.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 0.7,
+}
+LATENTS = {"kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 20}
+
+
+WITH_LATENTS = (
+    {key: size for key, size in SIZES.items() if key not in ("head_dim", "num_key_value_heads")}
+    | SIGMOID_EXPERTS
+    | LATENTS
+    | {"num_hidden_layers": 3, "q_lora_rank": 48, "num_nextn_predict_layers": 0}
+)
+
+
+def deepseek_v3(**changes: object) -> PretrainedConfig:
+    changes.pop("head_dim", None)  # it has two kinds of channels
+    return DeepseekV3Config(**WITH_LATENTS | {"rope_parameters": dict(YARN)} | changes)
+
+
+def glm4_moe_lite(**changes: object) -> PretrainedConfig:
+    """With the epsilon that the latents' norms have in transformers."""
+    return Glm4MoeLiteConfig(**WITH_LATENTS | {"num_key_value_heads": 4, "rms_norm_eps": 1e-6} | changes)
+
+
 FAMILIES = {
     "nemotron_h": nemotron_h,
     "qwen3": qwen3,
@@ -105,6 +138,7 @@ FAMILIES = {
     "qwen2": qwen2,
     "llama": llama,
     "glm4_moe": glm4_moe,
+    "deepseek_v3": deepseek_v3,
 }
 
 

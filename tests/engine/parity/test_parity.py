@@ -33,6 +33,7 @@ FAULTS = {
     "qwen2": ("decoder.layers.2.self_attention.linear_qkv.bias", "layer 2 (attention)"),
     "llama": ("decoder.layers.3.mlp.linear_fc2.weight", "layer 3 (MLP)"),
     "glm4_moe": ("decoder.layers.4.self_attention.linear_qkv.bias", "layer 4 (attention)"),
+    "deepseek_v3": ("decoder.layers.2.self_attention.kv_layernorm.weight", "layer 2 (attention)"),
 }
 LAYOUTS = {
     "nemotron_h": ParallelConfig(tensor=2, expert=2, sequence=True),
@@ -41,8 +42,9 @@ LAYOUTS = {
     "qwen2": ParallelConfig(tensor=2),
     "llama": ParallelConfig(tensor=2),
     "glm4_moe": ParallelConfig(context=2, expert=2),
+    "deepseek_v3": ParallelConfig(context=2, expert=2),
 }
-LONG = ("glm4_moe",)
+LONG = ("glm4_moe", "deepseek_v3")
 BOUNDS = Bounds(logprob=1e-5, layer=1e-5)
 
 
@@ -140,6 +142,7 @@ def test_every_place_of_the_model_is_compared(found: tuple[str, list[Certificate
         "qwen2": ["attention", "MLP"] * 2,
         "llama": ["attention", "MLP"] * 2,
         "glm4_moe": ["attention", "MLP", *["attention", "experts"] * 2],
+        "deepseek_v3": ["attention", "MLP", *["attention", "experts"] * 2],
     }[found[0]]
     layers = [f"layer {number} ({kind})" for number, kind in enumerate(kinds)]
     assert [layer.layer for layer in found[1][0].layers] == ["embedding", *layers, "final norm"]

@@ -15,10 +15,14 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.models.name_map import Cut
 from cascade_rl.engine.refit.vllm_map import WorkerPlace, worker_shards
 from cascade_rl.engine.rollout.server_process import SAFE_PATH
-from tests.engine.refit.refit_layouts import GLM4_MOE, NEMOTRON, QWEN3_MOE, hf_numbers, laid_out
+from tests.engine.refit.refit_layouts import DEEPSEEK_V3, GLM4_MOE, NEMOTRON, QWEN3_MOE, hf_numbers, laid_out
 
 # what the kernels of vLLM ask for: a head width, and experts of a multiple of 32 on each worker
 WIDE = {"head_dim": 64, "hidden_size": 32, "moe_intermediate_size": 128, "dtype": "float32"}
+NARROW = {name: width for name, width in WIDE.items() if name != "head_dim"} | {
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+}
 LLAMA = {key: value for key, value in QWEN3_MOE.items() if "expert" not in key and key != "moe_intermediate_size"}
 MODELS = {
     "nemotron_h": NEMOTRON | WIDE | {"model_type": "nemotron_h", "n_shared_experts": 1},
@@ -27,6 +31,8 @@ MODELS = {
     "qwen2": LLAMA | WIDE | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_size": 512},
     "llama": LLAMA | WIDE | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
     "glm4_moe": GLM4_MOE | WIDE,
+    "deepseek_v3": DEEPSEEK_V3 | NARROW,
+    "moonlight": DEEPSEEK_V3 | NARROW | {"q_lora_rank": None},
 }
 # 4 workers share 2 key/value heads; expert parallel workers hold whole experts
 CASES = [
@@ -39,6 +45,8 @@ CASES = [
     ("qwen2", 4, False),
     ("llama", 1, False),
     ("glm4_moe", 2, True),
+    ("deepseek_v3", 2, True),
+    ("moonlight", 1, False),
 ]
 
 

@@ -29,6 +29,7 @@ CASES = [
     pytest.param("qwen3_moe", ParallelConfig(pipeline=2), 2, 1e-4, marks=pytest.mark.long),
     pytest.param("qwen3", ParallelConfig(), 1, 1e-4, marks=pytest.mark.long),
     pytest.param("qwen2", ParallelConfig(tensor=2), 1, 1e-4, marks=pytest.mark.long),
+    pytest.param("deepseek_v3", ParallelConfig(tensor=2, expert=2, sequence=True), 1, 1e-4, marks=pytest.mark.long),
     pytest.param("glm4_moe", ParallelConfig(tensor=2, expert=2, sequence=True), 2, 1e-4, marks=pytest.mark.long),
 ]
 TRAINERS = 2

@@ -101,7 +101,36 @@ def glm4_moe() -> transformers.PreTrainedConfig:
 
 
 FAMILIES = {"nemotron_h": nemotron_h, "qwen3_moe": qwen3_moe, "qwen3": qwen3, "qwen2": qwen2, "llama": llama}
-REFITTED = {"glm4_moe": glm4_moe}  # by test_vllm_refit.py alone: an engine of each for all tests would cost too much
+
+
+def deepseek_v3() -> transformers.PreTrainedConfig:
+    """With the latent and the turning key of DeepSeek-V3: vLLM's kernel for the CPU has no others."""
+    sizes = {key: value for key, value in COMMON.items() if key not in ("head_dim", "num_key_value_heads")}
+    return transformers.DeepseekV3Config(
+        **sizes,
+        architectures=["DeepseekV3ForCausalLM"],
+        num_hidden_layers=2,
+        intermediate_size=256,
+        moe_intermediate_size=64,
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        n_group=2,
+        topk_group=1,
+        routed_scaling_factor=1.0,
+        first_k_dense_replace=1,
+        q_lora_rank=48,
+        kv_lora_rank=512,
+        qk_rope_head_dim=64,
+        qk_nope_head_dim=32,
+        v_head_dim=32,
+        num_nextn_predict_layers=0,
+    )
+
+
+REFITTED = {
+    "glm4_moe": glm4_moe,
+    "deepseek_v3": deepseek_v3,
+}  # by test_vllm_refit.py alone: an engine of each for all tests would cost too much
 
 
 def build(family: str, seed: int) -> transformers.PreTrainedModel:

@@ -43,7 +43,7 @@ LOSSES: dict[str, Loss] = {
     "kl": PolicyLoss(PolicyObjective(importance="off", kl_coefficient=1.0)),
     "gspo": PolicyLoss(PolicyObjective("gspo", clip_high=0.5, dual_clip=3.0)),
 }
-EXPERTS = {"nemotron_h": 8, "qwen3_moe": 4, "llama": 0, "glm4_moe": 8}
+EXPERTS = {"nemotron_h": 8, "qwen3_moe": 4, "llama": 0, "glm4_moe": 8, "deepseek_v3": 8}
 TOKEN_BUDGETS = {1: 32, 2: 64, 4: 64}
 
 TP2 = {"tensor": 2, "sequence": True}
@@ -80,9 +80,10 @@ MATRIX: dict[str, dict[str, tuple[int, ParallelConfig]]] = {
         "TP2 PP2 VP2": (4, ParallelConfig(tensor=2, **VP2)),
     },
     "glm4_moe": LAYOUTS,
+    "deepseek_v3": LAYOUTS,
 }
-BIASED = ("nemotron_h", "glm4_moe")  # whose routers choose by biased scores
-LONG = ("glm4_moe",)
+BIASED = ("nemotron_h", "glm4_moe", "deepseek_v3")  # whose routers choose by biased scores
+LONG = ("glm4_moe", "deepseek_v3")
 
 
 @dataclass(frozen=True)

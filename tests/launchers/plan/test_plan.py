@@ -143,7 +143,8 @@ def twin_bytes(model: Model, parallel: ParallelConfig) -> float:
     key = config["num_query_groups"] * config["kv_channels"] / cuts.tensor
     norms = (len(model.pattern) + 1) * model.hidden / cuts.rows
     attention = model.pattern.count("*") * (query + (query + key if model.qk_norm else 0))
-    return cuts.itemsize * (norms + attention)
+    latents = model.pattern.count("+") * (config.get("kv_lora_rank", 0) + config.get("q_lora_rank", 0)) / cuts.rows
+    return cuts.itemsize * (norms + latents + attention)
 
 
 def plain(config: Any) -> dict:
@@ -155,8 +156,18 @@ MODELS = {
     "qwen3": (tiny.qwen3(), "Qwen3ForCausalLM"),
     "qwen3_moe": (tiny.qwen3_moe(), "Qwen3MoeForCausalLM"),
     "llama": (tiny.llama(tie_word_embeddings=False), "LlamaForCausalLM"),
+    "glm4_moe": (tiny.glm4_moe(n_group=1, topk_group=1), "Glm4MoeForCausalLM"),
+    "deepseek_v3": (tiny.deepseek_v3(n_group=1, topk_group=1), "DeepseekV3ForCausalLM"),
 }
-CASES = [("nemotron_h", ParallelConfig()), ("nemotron_h", SHARED), ("qwen3", ParallelConfig()), ("qwen3_moe", SHARED)]
+CASES = [
+    ("nemotron_h", ParallelConfig()),
+    ("nemotron_h", SHARED),
+    ("qwen3", ParallelConfig()),
+    ("qwen3_moe", SHARED),
+    pytest.param("glm4_moe", SHARED, marks=pytest.mark.long),
+    pytest.param("deepseek_v3", ParallelConfig(), marks=pytest.mark.long),
+    pytest.param("deepseek_v3", SHARED, marks=pytest.mark.long),
+]
 
 
 @pytest.mark.parametrize(("name", "parallel"), CASES)
@@ -252,6 +263,15 @@ def test_a_route_has_the_bytes_of_the_dtype_that_a_batch_has() -> None:
         model = Model(hf | {"n_routed_experts": experts}, "")
         assert sample_bytes(model, layout) - 25 == 23 * 6 * itemsize
         assert narrowed(np.array([[experts - 1]], np.int16)).itemsize == itemsize
+
+
+def test_a_latents_cache_is_whole_on_every_worker() -> None:
+    """DeepSeek-V3: 512 numbers of a latent and 64 of a key that turns, in each of 61 layers."""
+    for tensor in (1, 8):
+        rollout = RolloutConfig(dtype="bfloat16", tensor=tensor)
+        worker = EngineWorker(Model(read_config(PUBLISHED / "deepseek_v3"), ""), rollout, ASSUMED)
+        assert worker.token_bytes() == 2 * 576
+        assert worker.cache().block_bytes == 61 * 16 * 2 * 576
 
 
 def test_nanos_cache_by_hand() -> None:

@@ -39,3 +39,4 @@ def test_active_with_the_cpu_build() -> None:
     supported = vllm_cpu_patches.supported({"max_model_len": 64, "enable_return_routed_experts": True})
     assert supported["enforce_eager"] is True
     assert supported["enable_return_routed_experts"] is False
+    assert supported["attention_backend"] == "CPU_MLA"
