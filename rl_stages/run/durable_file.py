@@ -12,7 +12,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-
 _APPENDING = Lock()
 
 
@@ -45,7 +44,7 @@ def read_json(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class JsonLines:
-    """An append-only log with one JSON object per line and one writing process at a time, of which any thread may write.
+    """An append-only log with one JSON object per line. One process at a time writes it, and any thread of that.
 
     A row is on disk when `append` returns. So a checkpoint that is written later never outlives the rows that a stage
     needs to resume from it, even after a power failure.

@@ -1,8 +1,8 @@
 """SIGKILL at random moments, then the same command again: nothing finished is lost, and the end is the same.
 
 `make chaos KILLS=5` kills one RL stage; `make chaos` kills 100 times over SFT, GRPO and MOPD, on one rank and on
-two, in turn with the engines and while they draw ahead, and writes `tests/chaos/log`. `AHEAD=1`: all runs draw ahead, also
-that of the five kills.
+two, in turn with the engines and while they draw ahead, and writes `tests/chaos/log`. `AHEAD=1`: all runs draw ahead,
+also that of the five kills.
 """
 
 import json

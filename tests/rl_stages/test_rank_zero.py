@@ -22,10 +22,10 @@ def test_an_engine_that_hung_is_an_event_of_the_run_folder(tmp_path: Path) -> No
     batch: Any = object.__new__(RecordedBatch)
     log = SimpleNamespace(progress=SimpleNamespace(say=said.append))
     batch.deaths, batch.zero = [], SimpleNamespace(folder=folder, log=log)
-    batch.record_death(EngineDied(-9, ("a",), Path("log"), "tail", "made no step and sent nothing for 600 s"))
+    batch.record_death(EngineDied(-9, ("a",), Path("log"), "tail", "made no token and sent nothing for 600 s"))
     (event,) = folder.events.rows()
     assert event["event"] == "engine_died"
-    assert "made no step and sent nothing for 600 s and was ended with exit code -9" in event["detail"]
+    assert "made no token and sent nothing for 600 s and was ended with exit code -9" in event["detail"]
     assert said == [f"{event['detail']}; starting it again"]
 
 
