@@ -38,10 +38,11 @@ LOOK_SECONDS = 1.0  # between two looks at the progress of the engines
 class RolloutEngine:
     """`config.engines` vLLM engines, each in a process of its own, as one `Engine`; a context manager.
 
-    Guarantees: every submitted id comes out of `results()` exactly once, also across `restart()`. What an engine has told
-    of a sample when it dies is not drawn again. A sample never mixes weight versions without saying so in its spans. After `update_weights` returns, no cached key, value or state of
-    older weights is used, and the file may be overwritten. Which engine samples a request follows from what was
-    submitted and collected before; its seed is its own. One engine samples all turns of a sample.
+    Guarantees: every submitted id comes out of `results()` exactly once, also across `restart()`. What an engine has
+    told of a sample when it dies is not drawn again. A sample never mixes weight versions without saying so in its
+    spans. After `update_weights` returns, no cached key, value or state of older weights is used, and the file may be
+    overwritten. Which engine samples a request follows from what was submitted and collected before, unless an engine
+    dies; its seed is its own. One engine samples all turns of a sample.
 
     The constructor returns at once while the engines start; `health()` waits for them. They start without weights: the
     first ones come from a refit or `update_weights`, and sampling before is an error. Create it in a thread that

@@ -105,8 +105,8 @@ class Health:
 
 @dataclass(frozen=True)
 class Progress:
-    """Sent unasked while the engine works, a few times in `silence_limit_s`, if it has sampled or scored something since:
-    it has made so many steps."""
+    """Sent unasked while the engine works, a few times in `silence_limit_s`, if it has sampled or scored something
+    since: it has made so many steps."""
 
     steps: int
 

@@ -89,8 +89,10 @@ class Server:
             self._engine.wake_up()
             self._asleep = False
         if isinstance(command, Submit):
-            if self._deterministic and not self._has_work():
-                self._drop_caches()  # a prefix cached by an earlier batch has that batch's bits
+            if not self._has_work():
+                self._parts.begin()
+                if self._deterministic:
+                    self._drop_caches()  # a prefix cached by an earlier batch has that batch's bits
             for request in command.requests:
                 self._asked[request.id] = request
                 self._add(request.id, [*request.prompt_ids, *_begun(request)], _sampling_params(request))
@@ -203,14 +205,16 @@ class Rhythm:
     """Says every `seconds` that something is due."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds, self._last = seconds, time.monotonic()
+        self._seconds = seconds
+        self.begin()
+
+    def begin(self) -> None:
+        self._last = time.monotonic()
 
     def due(self) -> bool:
-        now = time.monotonic()
-        if now - self._last <= self._seconds:
-            return False
-        self._last = now
-        return True
+        if found := time.monotonic() - self._last > self._seconds:
+            self.begin()
+        return found
 
 
 def _engine_arguments(settings: Settings) -> dict[str, Any]:

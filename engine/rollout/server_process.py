@@ -120,8 +120,8 @@ class EngineProcess:
 
     index     of this engine among those of the trainer
     place     of it among those of its node
-    arrivals  where samples and parts of them go, each with this object; then, once, None: the server is gone. What the client
-              expects comes there too, without a server
+    arrivals  where samples and parts of them go, each with this object; then, once, None: the server is gone. What the
+              client expects comes there too, without a server
     version   of the weights that it was given; None before the first
 
     The connection reaches its end of file when either side dies. A thread of this process receives, so that the

@@ -9,7 +9,10 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
+
+_APPENDING = Lock()
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -41,7 +44,7 @@ def read_json(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class JsonLines:
-    """An append-only log with one JSON object per line and one writing process at a time.
+    """An append-only log with one JSON object per line. One process at a time writes it, and any thread of that.
 
     A row is on disk when `append` returns. So a checkpoint that is written later never outlives the rows that a stage
     needs to resume from it, even after a power failure.
@@ -55,7 +58,7 @@ class JsonLines:
         Raises ValueError for NaN and infinity.
         """
         line = json.dumps(row, default=float, allow_nan=False) + "\n"
-        with self.path.open("ab+") as file:
+        with _APPENDING, self.path.open("ab+") as file:
             kept = _whole_lines(file.seek(0, os.SEEK_END), self.path)
             file.truncate(kept)
             file.write(line.encode())

@@ -6,8 +6,8 @@
                 parts of samples that are still being drawn, now and then (`rollout.part_every_s`)
 
 A killed stage reaches the same weights again from its checkpoint and finds the file that it had begun. What is in it is
-neither sampled nor judged again. An unfinished sample goes on from its parts. A file of other weights is not used: its samples are not from this policy.
-Infrastructure failures are not recorded, so a new attempt tries them again.
+neither sampled nor judged again. An unfinished sample goes on from its parts. A file of other weights is not used: its
+samples are not from this policy. Infrastructure failures are not recorded, so a new attempt tries them again.
 """
 
 import json

@@ -1,7 +1,8 @@
 """SIGKILL at random moments, then the same command again: nothing finished is lost, and the end is the same.
 
 `make chaos KILLS=5` kills one RL stage; `make chaos` kills 100 times over SFT, GRPO and MOPD, on one rank and on
-two, in turn with the engines and while they draw ahead, and writes `tests/chaos/log`.
+two, in turn with the engines and while they draw ahead, and writes `tests/chaos/log`. `AHEAD=1`: all runs draw ahead,
+also that of the five kills.
 """
 
 import json
@@ -33,6 +34,7 @@ from tests.rl_stages.tiny_cascade import CASCADE
 HERE = Path(__file__).parent
 KILLS = int(os.environ.get("CHAOS_KILLS", "5"))
 PER_RUN = 20  # of a long campaign
+ALWAYS_AHEAD = bool(os.environ.get("CHAOS_AHEAD"))
 AHEAD = ("rollout.placement=disaggregated", "rollout.max_staleness=1")
 GRPO_ALONE = """
 from dataclasses import replace
@@ -105,7 +107,8 @@ def test_nothing_is_lost_and_the_end_is_the_same(tmp_path: Path, monkeypatch: py
     run_ranks(1, make_base, calm)
     launcher = tmp_path / "launcher.py"
     launcher.write_text(GRPO_ALONE.format(cascade=str(HERE / "chaos_cascade.py")))
-    expected = undisturbed(calm, launcher)
+    settings = AHEAD if ALWAYS_AHEAD else ()
+    expected = undisturbed(calm, launcher, *settings)
     assert expected.stage("grpo").metrics.rows()[0]["completed_fraction"] > 0.1
     with monkeypatch.context() as standing:
         standing.chdir(calm)
@@ -114,7 +117,7 @@ def test_nothing_is_lost_and_the_end_is_the_same(tmp_path: Path, monkeypatch: py
     write_rows(wild)
     shutil.copytree(calm / "base", wild / "base")
     rng = random.Random(1)
-    campaign = Campaign(wild, launcher, (), rng, print)
+    campaign = Campaign(wild, launcher, settings, rng, print)
     targets = ["verifier worker", *COMMAND]
     rng.shuffle(targets)
     found = campaign.run(targets, drawn_bytes(calm))
@@ -132,7 +135,7 @@ def test_a_long_campaign(tmp_path: Path) -> None:
             if kills >= KILLS:
                 break
             nproc = 1 + number % 2
-            ahead = AHEAD if number % 4 >= 2 else ()
+            ahead = AHEAD if ALWAYS_AHEAD or number % 4 >= 2 else ()
             settings = (f"nproc={nproc}", f"parallel.expert={nproc}", *ahead)
             if settings not in calm:
                 (tmp_path / f"calm{number}").mkdir()

@@ -71,7 +71,7 @@ QUOTED = {
     ],
     "engine_died": [
         "died", " with exit code ", "; starting it again",
-        "made no step and sent nothing for ", "had not started after ",
+        "made no token and sent nothing for ", "had not started after ",
     ],
     "out_of_memory": ["was killed by ", "raise token_budget or shorten the sequences"],
     "slow_step": [" has been in ", " samples pending: "],

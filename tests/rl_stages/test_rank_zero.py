@@ -1,12 +1,18 @@
 """What rank 0 records of its engines."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pytest
+
+from cascade_rl.engine.core.rollouts import PART, Request, Rollout, Sampling
 from cascade_rl.engine.rollout.client import EngineDied
 from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.rank_zero import RecordedBatch
+from cascade_rl.rl_stages.run.ledger import Ledger
 from cascade_rl.rl_stages.run.run_folder import StageFolder
 
 
@@ -16,8 +22,35 @@ def test_an_engine_that_hung_is_an_event_of_the_run_folder(tmp_path: Path) -> No
     batch: Any = object.__new__(RecordedBatch)
     log = SimpleNamespace(progress=SimpleNamespace(say=said.append))
     batch.deaths, batch.zero = [], SimpleNamespace(folder=folder, log=log)
-    batch.record_death(EngineDied(-9, ("a",), Path("log"), "tail", "made no step and sent nothing for 600 s"))
+    batch.record_death(EngineDied(-9, ("a",), Path("log"), "tail", "made no token and sent nothing for 600 s"))
     (event,) = folder.events.rows()
     assert event["event"] == "engine_died"
-    assert "made no step and sent nothing for 600 s and was ended with exit code -9" in event["detail"]
+    assert "made no token and sent nothing for 600 s and was ended with exit code -9" in event["detail"]
     assert said == [f"{event['detail']}; starting it again"]
+
+
+class CutEngine:
+    """Tells two parts of a sample and one of its second turn, and is gone."""
+
+    def generate(self, requests: Sequence[Request], *_: Any) -> Iterator[Rollout]:
+        self.asked = list(requests)
+        for prompt, ids in (((5, 6), [1, 2]), ((5, 6), [3]), ((5, 6, 1, 2, 3, 9), [4])):
+            logprobs = np.zeros(len(ids), np.float32)
+            yield Rollout("a", np.array(prompt), np.array(ids), logprobs, None, ((0, 0),), PART)
+        raise KeyboardInterrupt
+
+
+def test_a_new_attempt_goes_on_from_the_parts_of_the_first_turn(tmp_path: Path) -> None:
+    """Its environment is gone, and with it the turns that answered it."""
+    for begun in (None, [1, 2, 3]):
+        engine = CutEngine()
+        with Ledger() as ledger:
+            ledger.open(tmp_path / "ledger", "weights")
+            episodes = SimpleNamespace(follow=None)
+            zero: Any = SimpleNamespace(engine=engine, ledger=ledger, episodes=episodes)
+            phase: Any = SimpleNamespace(advance=lambda _: None)
+            batch = RecordedBatch(zero, None, [Request("a", (5, 6), Sampling(9), seed=1)], phase)  # type: ignore[arg-type]
+            with pytest.raises(KeyboardInterrupt):
+                batch.collect()
+        [request] = engine.asked
+        assert (request.begun.token_ids.tolist() if request.begun else None) == begun

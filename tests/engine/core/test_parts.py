@@ -39,7 +39,9 @@ def part(start: int, end: int, finish: str = PART) -> Rollout:
 @pytest.mark.parametrize("cuts", [(), (2,), (3,), (1, 2, 3, 4)])
 def test_parts_make_the_turn(cuts: tuple[int, ...]) -> None:
     ends = (*cuts, 5)
-    whole = joined([part(start, end, "stop" if end == 5 else PART) for start, end in zip((0, *cuts), ends, strict=True)])
+    whole = joined(
+        [part(start, end, "stop" if end == 5 else PART) for start, end in zip((0, *cuts), ends, strict=True)]
+    )
     assert (whole.prompt_ids.tolist(), whole.token_ids.tolist()) == (PROMPT.tolist(), ANSWER.tolist())
     assert np.array_equal(whole.logprobs, LOGPROBS) and np.array_equal(whole.routes, ROUTES)
     assert np.array_equal(whole.kept.ids, KEPT.ids) and np.array_equal(whole.kept.counts, KEPT.counts)

@@ -15,7 +15,7 @@ from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.rollout import server_process as process
 from cascade_rl.engine.rollout import servers as server_list
 from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
-from cascade_rl.engine.rollout.protocol import AskHealth, Reply, Score, Settings, Sleep, Submit, UpdateWeights
+from cascade_rl.engine.rollout.protocol import Reply, Score, Settings, Sleep, Submit, UpdateWeights
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 
 REQUESTS = [Request(f"{prompt}/{i}", (prompt, 7), Sampling(4), seed=i) for prompt in range(4) for i in range(3)]

@@ -100,7 +100,7 @@ def test_the_samples_of_a_lost_engine_go_on_elsewhere(pair: Tiny, fate: signal.S
         for rollout in arriving:
             if rollout.finish == PART:
                 begun[rollout.id] += len(rollout.token_ids)
-                if len(begun) == len(requests) and engine.pids == old:
+                if len(begun) == len(requests) and min(begun.values()) > 10 and engine.pids == old:
                     os.kill(old[1], fate)
             else:
                 assert rollout.id not in found
@@ -117,6 +117,8 @@ def test_the_samples_of_a_lost_engine_go_on_elsewhere(pair: Tiny, fate: signal.S
     assert engine.pids[0] == old[0]
     assert engine.pids[1] != old[1]
     assert engine.version == version
+    rest = sum(LONG.max_new_tokens - len(engine._pending.requests[name].begun.token_ids) for name in lost)
+    assert rest < len(lost) * (LONG.max_new_tokens - 10)
     collect(engine.generate(()))
     assert found.keys() == expected.keys()
     for request_id, rollout in found.items():
@@ -124,8 +126,7 @@ def test_the_samples_of_a_lost_engine_go_on_elsewhere(pair: Tiny, fate: signal.S
         assert np.abs(rollout.logprobs - expected[request_id].logprobs).max() < 1e-5
         assert rollout.versions == ((version, 0),)
         assert (len(rollout.passports) > 1) == (request_id in lost)
-    unsaid = sum(LONG.max_new_tokens - begun[request_id] for request_id in lost)
-    assert drawn_by_the_first(pair) - before == unsaid + LONG.max_new_tokens * (len(requests) - len(lost))
+    assert drawn_by_the_first(pair) - before == rest + LONG.max_new_tokens * (len(requests) - len(lost))
 
     engine.update_weights(pair.images[0], version)
     assert pair.sample(make_requests(2, LONG, seed=2))

@@ -1,6 +1,7 @@
 """A batch of samples survives the death of the engine's process, wherever it happens, a few times."""
 
 from collections.abc import Container, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from cascade_rl.engine.backend.process_groups import join_ranks
-from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
+from cascade_rl.engine.core.rollouts import PART, Request, Rollout, Sampling
 from cascade_rl.engine.rollout.client import EngineDied
 from cascade_rl.engine.rollout.engine import Follow, single_turn
 from cascade_rl.engine.sync import sampler
@@ -110,6 +111,39 @@ def test_an_engine_that_keeps_dying_is_given_up() -> None:
     outcome = run([3.0] * (RESTARTS + 1))
     assert "died with exit code -9" in outcome.error
     assert outcome.deaths == outcome.told.count("restart") == RESTARTS
+
+
+class OneOfSeveral(FragileEngine):
+    """Its samples go on elsewhere at once. What it tells first of a sample is a part."""
+
+    def generate(
+        self, requests: Sequence[Request], follow: Follow = single_turn, finished: Container[str] = ()
+    ) -> Iterator[Rollout]:
+        for rollout in super().generate(requests, follow, finished):
+            yield replace(rollout, finish=PART)
+            yield rollout
+
+    def restart(self) -> bool:
+        self.lives.pop(0)
+        self.told.append("others go on")
+        return True
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_where_others_go_on_no_weights_are_waited_for(ahead: bool) -> None:
+    """Nor is the trainer, which may be learning."""
+    engine = OneOfSeveral([3, 1, np.inf])
+    batch = Batch(engine, REQUESTS)  # type: ignore[arg-type]
+    parts = list[str]()
+    batch.receive_part = lambda part: parts.append(part.id)  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as thread:
+        if ahead:
+            batch.begin(thread)
+        assert batch.collect()
+    assert [rollout.id for rollout in batch.in_order()] == [request.id for request in REQUESTS]
+    assert sorted(parts) == [request.id for request in REQUESTS]
+    assert engine.told == ["submit", "result", "result", "others go on", "result", "others go on", *["result"] * 2]
+    assert len(batch.deaths) == 2
 
 
 @pytest.mark.parametrize(("largest", "dtype"), [(255, np.uint8), (256, np.int16)])

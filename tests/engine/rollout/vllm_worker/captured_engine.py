@@ -26,7 +26,7 @@ class Captured:
     """A server with its end of the connection, and all calls of its model's head."""
 
     def __init__(self, folder: str, dtype: Any, image: str):
-        config = RolloutConfig(max_model_len=256, max_num_seqs=16, kv_cache_mib=64, dtype=dtype)
+        config = RolloutConfig(max_model_len=256, max_num_seqs=16, kv_cache_mib=64, dtype=dtype, part_every_s=3600)
         self.trainer, connection = Pipe()
         self.server = Server(connection, Settings(folder, config, seed=0))
         self.runner = self.server._engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
