@@ -9,6 +9,7 @@ workload        tokens per step, and lengths of sequences
 step_time       seconds of each phase
 storage         files of a stage
 stage_plan      the plan of a stage: problems, phases, cache, cost
+placement       its GPUs, shared between trainer and engines in several ways
 mend            the nearest layouts that fit
 cascade_plan    the plan of all stages
 table, command  the tables, and the command line
