@@ -51,7 +51,7 @@ def test_what_does_not_fit_is_left_out() -> None:
     wide = replace(base, layout=replace(base.layout, nproc=24))
     full = [max(sum(terms.values()) for terms in memory(setting).values()) for setting in (base, wide)]
     between = replace(base, gpu=replace(base.gpu, memory_gib=sum(full) / 2 / (1 << 30)))
-    assert {split.trainer for split in splits(between)} == {24}
+    assert {split.trainer for split in splits(between) if split.way != "in turn"} == {24}
 
 
 def test_an_engine_and_a_rank_that_are_apart_do_not_add_up() -> None:
