@@ -1,8 +1,8 @@
 """`cascade bench async`: a stage of RL in turn and one step ahead, with a core for the trainer and one for the engine.
 
-Both begin with the same weights and learn from the same prompts in the same order. Answers may be LONGEST tokens, many
-times the mean, so that in turn the last answer of a step is waited for. The ways alternate. The load of the machine is
-printed, since everything else that runs on these cores lengthens both.
+Both begin with the same weights and learn from the same prompts in the same order. An answer may be as long as half of
+what the engine holds, many times the mean, so that the last one of a step is long waited for. The ways alternate. The
+load of the machine is printed, since everything else that runs on these cores lengthens both.
 """
 
 import json
@@ -32,7 +32,6 @@ from cascade_rl.rl_stages.sandbox.process_tree import descendants
 WAYS = {"in turn": {}, "ahead": {"placement": "disaggregated", "max_staleness": 1}}
 RANK = (sys.executable, "-m", "cascade_rl.launchers.stage.run_stage")
 SERVER = "cascade_rl.engine.rollout.server"
-LONGEST = 160
 PIN_S, LEAST_STEPS = 0.2, 3
 
 
@@ -90,7 +89,8 @@ def benched(source: RunFolder, way: str, steps: int) -> Cascade:
             f"{source.root}: expected a stage of RL after a finished stage, whose weights both ways start from; found "
             "none. Run launchers/cascade2_short.py first."
         )
-    sampling = replace(stage.sampling, max_new_tokens=LONGEST)
+    longest = source.cascade.layout(stage).rollout.max_model_len // 2
+    sampling = replace(stage.sampling, max_new_tokens=longest)
     alone = replace(stage, steps=steps, sampling=sampling, parent=None, gate={}, checkpoint_every=steps)
     return replace(
         source.cascade,

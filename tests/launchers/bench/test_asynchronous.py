@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.bench import asynchronous
-from cascade_rl.launchers.bench.asynchronous import LONGEST, benched, pinned, run, summary
+from cascade_rl.launchers.bench.asynchronous import benched, pinned, run, summary
 from cascade_rl.launchers.cascade2_short import CASCADE
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
@@ -33,7 +33,7 @@ def test_both_ways_differ_in_nothing_but_the_placement(tmp_path: Path) -> None:
     assert in_turn.stages == one_ahead.stages and in_turn.base == one_ahead.base
     (stage,) = in_turn.stages
     assert isinstance(stage, GrpoStage) and stage.name == "if_rl"
-    assert (stage.steps, stage.sampling.max_new_tokens) == (5, LONGEST)
+    assert (stage.steps, stage.sampling.max_new_tokens) == (5, CASCADE.rollout.max_model_len // 2)
 
 
 def test_servers_and_what_they_start_are_on_the_core_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
