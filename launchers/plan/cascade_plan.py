@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cascade_rl.launchers.plan.hardware import Assumed, Gpu
-from cascade_rl.launchers.plan.mend import mends
 from cascade_rl.launchers.plan.model import model_of
-from cascade_rl.launchers.plan.placement.split import Split, splits
+from cascade_rl.launchers.plan.search.mend import mends
+from cascade_rl.launchers.plan.search.split import Split, splits
 from cascade_rl.launchers.plan.stage_plan import Setting, StagePlan, plan_stage
 from cascade_rl.rl_stages.config.cascade import Cascade
 

@@ -14,7 +14,7 @@ from cascade_rl.launchers.plan.engine_memory import EngineWorker
 from cascade_rl.launchers.plan.hardware import Assumed, Gpu
 from cascade_rl.launchers.plan.judge_memory import judge_host_bytes, judge_memory
 from cascade_rl.launchers.plan.model import Model
-from cascade_rl.launchers.plan.placement.pace import STEP, Way, pace_of, way_of
+from cascade_rl.launchers.plan.pace import STEP, Way, pace_of, way_of
 from cascade_rl.launchers.plan.step_time import (
     EngineTime,
     forward_seconds,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.launchers.plan.placement.published_steps import STEPS, PublishedStep
+from tests.launchers.plan.published_steps import STEPS, PublishedStep
 
-PAGE = (Path(__file__).parents[4] / "docs/plan.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/plan.md").read_text()
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step.hardware}-{step.model}-{step.gpus}-{step.longest}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cascade_rl.launchers.plan.placement.pace import STEP, pace_of, way_of
+from cascade_rl.launchers.plan.pace import STEP, pace_of, way_of
 
 SECONDS = {"engine": 60.0, "verify": 10.0, "log-prob": 5.0, "train": 25.0, "control": 2.0, "refit": 3.0}
 

@@ -12,8 +12,8 @@ from cascade_rl.engine.models import read_config
 from cascade_rl.launchers.plan.engine_memory import EngineWorker
 from cascade_rl.launchers.plan.hardware import read_hardware
 from cascade_rl.launchers.plan.model import PUBLISHED, Model
-from cascade_rl.launchers.plan.placement.pace import STEP, way_of
-from cascade_rl.launchers.plan.placement.split import pace_with
+from cascade_rl.launchers.plan.pace import STEP, way_of
+from cascade_rl.launchers.plan.search.split import pace_with
 from cascade_rl.launchers.plan.stage_plan import Setting
 from cascade_rl.rl_stages.config.base import Evaluation
 from cascade_rl.rl_stages.config.cascade import Layout

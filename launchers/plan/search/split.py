@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from cascade_rl.launchers.plan.placement.pace import STEP, Pace, Way, pace_of
+from cascade_rl.launchers.plan.pace import STEP, Pace, Way, pace_of
 from cascade_rl.launchers.plan.stage_plan import Setting, flow, memory, misfits, seconds
 
 NEAR = 1.02

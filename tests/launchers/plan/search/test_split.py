@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from cascade_rl.launchers.plan.cascade_plan import Plan
-from cascade_rl.launchers.plan.placement.split import pace_with, splits
+from cascade_rl.launchers.plan.search.split import pace_with, splits
 from cascade_rl.launchers.plan.stage_plan import Setting, StagePlan, engines, flow, memory, misfits
 from cascade_rl.launchers.plan.table import plain_text
-from tests.launchers.plan.placement.published_steps import STEPS
+from tests.launchers.plan.published_steps import STEPS
 
 NANO = next(step for step in STEPS if step.model == "qwen3_30b_a3b" and step.gpus == [32])
 LAYOUT = replace(NANO.setting.layout, rollout=replace(NANO.setting.layout.rollout, kv_cache_mib=100_000))
