@@ -14,7 +14,7 @@ from cascade_rl.launchers.cli.launch import run_file
 from cascade_rl.launchers.cli.version import version_line
 from cascade_rl.launchers.stage.exit_status import exit_status
 
-DEMO = Path("runs/cascade2_tiny")
+DEMO, SHORT = Path("runs/cascade2_tiny"), Path("runs/cascade2_short")
 
 type Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 type Run = Callable[[argparse.Namespace], int]
@@ -71,9 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     doctor = _command(commands, "doctor", _doctor, fit, "Exit code 1 if an attack is not contained.")
     minutes = "check cards instead, ending with a training step, a refit and a generation; exit codes: docs/gpu.md"
     doctor.add_argument("--gpu", action="store_true", help=minutes)
-    _add_benches(
-        commands.add_parser("bench", help="Measure speed: step, control, kernels, packing, refit, stream, verify")
-    )
+    measured = "step, async, control, kernels, packing, refit, stream, verify"
+    _add_benches(commands.add_parser("bench", help=f"Measure speed: {measured}"))
     return parser
 
 
@@ -151,6 +150,10 @@ def _add_benches(parser: argparse.ArgumentParser) -> None:
     benches = parser.add_subparsers(title="benchmarks", required=True, metavar="WHAT")
     step = _bench(benches, "step", _bench_step, "Show the best time of each phase of the RL steps of a run")
     step.add_argument("run", type=Path, nargs="?", default=DEMO, help=f"run folder (default: {DEMO})")
+    ahead = _bench(benches, "async", _bench_async, "Time RL in turn and one step ahead, with a core for each side")
+    ahead.add_argument("run", type=Path, nargs="?", default=SHORT, help=f"run whose RL it repeats (default: {SHORT})")
+    ahead.add_argument("--steps", type=int, default=10, metavar="N", help="steps of each run, 3 or more (default: 10)")
+    ahead.add_argument("--rounds", type=int, default=3, metavar="N", help="runs in each way, in turn (default: 3)")
     control = _bench(benches, "control", _bench_control, "Measure what the ranks of a large job cost each other")
     control.add_argument("--ranks", type=int, default=512, metavar="N", help="trainer ranks (default: 512)")
     _bench(benches, "kernels", _bench_kernels, "Time the log-prob and KL ops against their baselines")
@@ -216,6 +219,12 @@ def _replay(options: argparse.Namespace) -> int:
     from cascade_rl.launchers.cli import replay
 
     return replay.run(options.run, options.stage, options.step)
+
+
+def _bench_async(options: argparse.Namespace) -> int:
+    from cascade_rl.launchers.bench import asynchronous
+
+    return asynchronous.run(options.json, machine(), options.run, options.steps, options.rounds)
 
 
 def _bench_control(options: argparse.Namespace) -> int:

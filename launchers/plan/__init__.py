@@ -8,8 +8,10 @@ engine_memory   memory of an engine worker
 workload        tokens per step, and lengths of sequences
 step_time       seconds of each phase
 storage         files of a stage
+pace            how long a step takes, by who works and who waits
 stage_plan      the plan of a stage: problems, phases, cache, cost
-mend            the nearest layouts that fit
+search.mend     the nearest layouts that fit
+search.split    the GPUs of a stage, shared between trainer and engines in several ways
 cascade_plan    the plan of all stages
 table, command  the tables, and the command line
 

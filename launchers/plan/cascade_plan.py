@@ -1,17 +1,22 @@
 """The plan of a whole cascade."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cascade_rl.launchers.plan.hardware import Assumed, Gpu
-from cascade_rl.launchers.plan.mend import mends
 from cascade_rl.launchers.plan.model import model_of, teachers_of
+from cascade_rl.launchers.plan.search.mend import mends
+from cascade_rl.launchers.plan.search.split import Split, splits
 from cascade_rl.launchers.plan.stage_plan import Setting, StagePlan, plan_stage
 from cascade_rl.rl_stages.config.cascade import Cascade
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`model` describes the model, `source` says where its config.json was found."""
+    """`model` describes the model, `source` says where its config.json was found.
+
+    splits   stage -> its GPUs shared between trainer and engines in the best of each way
+    """
 
     cascade: str
     gpu: Gpu
@@ -19,6 +24,7 @@ class Plan:
     model: str
     source: str
     stages: tuple[StagePlan, ...]
+    splits: Mapping[str, tuple[Split, ...]]
 
     @property
     def gpu_hours(self) -> float:
@@ -44,7 +50,8 @@ def plan_cascade(cascade: Cascade, gpu: Gpu, assumed: Assumed) -> Plan:
         for stage in cascade.stages
     ]
     described = f"{model.parameters:,} parameters, {model.file_itemsize} bytes each in its files"
-    return Plan(cascade.name, gpu, assumed, described, model.source, tuple(map(_mended, settings)))
+    shared = {setting.stage.name: splits(setting) for setting in settings}
+    return Plan(cascade.name, gpu, assumed, described, model.source, tuple(map(_mended, settings)), shared)
 
 
 def _mended(setting: Setting) -> StagePlan:

@@ -1,7 +1,7 @@
 """The plan of one stage: problems of its layout, memory and time of each phase, and the total cost."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -15,6 +15,7 @@ from cascade_rl.launchers.plan.engine_memory import EngineWorker
 from cascade_rl.launchers.plan.hardware import Assumed, Gpu
 from cascade_rl.launchers.plan.judge_memory import judge_host_bytes, judge_memory
 from cascade_rl.launchers.plan.model import Model, teacher_name
+from cascade_rl.launchers.plan.pace import STEP, Way, pace_of, way_of
 from cascade_rl.launchers.plan.step_time import (
     EngineTime,
     forward_seconds,
@@ -49,8 +50,22 @@ class Setting:
         return workload_of(self.stage, self.layout.rollout, self.assumed)
 
     @property
+    def apart(self) -> bool:
+        """Whether the engines have GPUs of their own."""
+        return self.layout.rollout.placement == "disaggregated" and self.has_engines
+
+    @property
+    def engine_gpus(self) -> int:
+        """Those that no rank of the trainer shares."""
+        return self.layout.rollout.engines * self.layout.rollout.tensor if self.apart else 0
+
+    @property
+    def gpus(self) -> int:
+        return self.layout.nproc + self.engine_gpus
+
+    @property
     def nodes(self) -> int:
-        return math.ceil(self.layout.nproc / self.gpu.gpus_per_node)
+        return math.ceil(self.gpus / self.gpu.gpus_per_node)
 
     @property
     def samples(self) -> bool:
@@ -98,6 +113,7 @@ class CacheUse:
 class StagePlan:
     """If the layout has `problems`, nothing else is planned.
 
+    way     how engines and trainer share a step, and `flow` of the engines where samples are in flight
     mends   the nearest settings that fit, if the stage does not
     sandbox_core_hours   of all verifications that run programs
     """
@@ -107,8 +123,10 @@ class StagePlan:
     gpus: int
     steps: int
     problems: tuple[str, ...]
+    way: Way = "in turn"
     phases: tuple[Phase, ...] = ()
     cache: CacheUse | None = None
+    flow: float = 0.0
     tokens: int = 0
     evaluation_seconds: float = 0.0
     sandbox_core_hours: float = 0.0
@@ -118,7 +136,7 @@ class StagePlan:
 
     @property
     def step_seconds(self) -> float:
-        return sum(phase.seconds for phase in self.phases)
+        return STEP[self.way](pace_of({phase.name: phase.seconds for phase in self.phases}, self.flow))
 
     @property
     def tokens_per_second_per_gpu(self) -> float:
@@ -139,13 +157,15 @@ class StagePlan:
 
 def plan_stage(setting: Setting) -> StagePlan:
     stage, layout, work = setting.stage, setting.layout, setting.work
-    made = StagePlan(stage.name, stage.kind, layout.nproc, stage.steps, tuple(problems(setting)))
+    way: Way = way_of(layout.rollout.max_staleness) if setting.samples else "in turn"
+    made = StagePlan(stage.name, stage.kind, setting.gpus, stage.steps, tuple(problems(setting)), way)
     if made.problems:
         return made
     return replace(
         made,
         phases=tuple(_timed(setting)),
         cache=_cache(setting) if setting.has_engines else None,
+        flow=flow(setting, layout.rollout.max_staleness) if way == "in flight" else 0.0,
         tokens=work.tokens,
         evaluation_seconds=_evaluation(setting),
         sandbox_core_hours=stage.steps * _sandbox_core_seconds(setting) / 3600,
@@ -156,18 +176,21 @@ def plan_stage(setting: Setting) -> StagePlan:
 
 def problems(setting: Setting) -> Iterator[str]:
     """What the engine would refuse, in its own words, and what would make it fail in the middle of a step."""
-    layout, rollout, gpu = setting.layout, setting.layout.rollout, setting.gpu
+    if setting.has_engines:
+        yield from _refusals([partial(check_cards, setting.layout.rollout)])
+    yield from misfits(setting)
+
+
+def misfits(setting: Setting) -> Iterator[str]:
+    """The `problems` that would stay if all placements were built."""
+    layout, rollout = setting.layout, setting.layout.rollout
     checks: list[Callable[[], object]] = [partial(check_gpu_precision, layout.parallel.precision)]
     if not divides(setting.model.hf, setting.model.name_map, layout.parallel, layout.nproc):
         checks.append(partial(check_layout, setting.model.hf, layout.parallel, layout.nproc))
     checks += [partial(_check_teacher, setting, *teacher) for teacher in setting.teachers.items()]
     if setting.has_engines:
-        checks += [setting.worker.weights, partial(check_cards, rollout), partial(check_cut, setting.model.hf, rollout)]
-    for check in checks:
-        try:
-            check()
-        except UserError as error:
-            yield str(error)
+        checks += [setting.worker.weights, partial(check_cut, setting.model.hf, rollout)]
+    yield from _refusals(checks)
     multiple = token_multiple(layout.parallel)
     longest = -(-setting.work.longest // multiple) * multiple
     if longest > setting.stage.token_budget:
@@ -176,7 +199,7 @@ def problems(setting: Setting) -> Iterator[str]:
             f"tokens (of which {setting.work.prompt:,} are the prompt)"
         )
     if setting.has_engines:
-        yield from _places(rollout.engines, rollout.tensor, setting.nodes, min(layout.nproc, gpu.gpus_per_node))
+        yield from _places(setting)
         if setting.worker.cache().sequences(rollout.max_model_len) < 1:
             yield (
                 f"rollout.kv_cache_mib = {rollout.kv_cache_mib:,}: expected room for one sequence of max_model_len = "
@@ -191,13 +214,27 @@ def _check_teacher(setting: Setting, name: str, teacher: Model) -> None:
         check_teacher(f"{setting.stage.name}.teachers, {name}", teacher.hf, setting.model.hf, *sizes)
 
 
-def _places(engines: int, tensor: int, nodes: int, gpus: int) -> Iterator[str]:
-    if engines % nodes:
-        yield f"rollout.engines: expected a multiple of the {nodes} nodes, found {engines}"
-    elif engines // nodes * tensor > gpus:
+def _refusals(checks: Iterable[Callable[[], object]]) -> Iterator[str]:
+    for check in checks:
+        try:
+            check()
+        except UserError as error:
+            yield str(error)
+
+
+def _places(setting: Setting) -> Iterator[str]:
+    """Engines share the trainer's nodes, or have whole nodes unless all GPUs are on one."""
+    nproc, rollout, per_node = setting.layout.nproc, setting.layout.rollout, setting.gpu.gpus_per_node
+    gpus = setting.engine_gpus or nproc
+    nodes, room = math.ceil(gpus / per_node), min(gpus, per_node)
+    if setting.engine_gpus and setting.nodes > 1 and nproc % per_node:
+        yield f"nproc: expected whole nodes of {per_node} beside those of the engines, found {nproc}"
+    if rollout.engines % nodes:
+        yield f"rollout.engines: expected a multiple of the {nodes} nodes, found {rollout.engines}"
+    elif rollout.engines // nodes * rollout.tensor > room:
         yield (
-            f"rollout.engines = {engines} x rollout.tensor = {tensor}: expected at most the {gpus} GPUs of a node, "
-            f"found {engines // nodes * tensor} workers on each"
+            f"rollout.engines = {rollout.engines} x rollout.tensor = {rollout.tensor}: expected at most the {room} "
+            f"GPUs of a node, found {rollout.engines // nodes * rollout.tensor} workers on each"
         )
 
 
@@ -219,60 +256,77 @@ def _memory_of(setting: Setting, rank: int) -> dict[str, Terms]:
         setting.assumed,
         setting.teachers.values(),
     )
-    held, kept = trainer.resident(), trainer.kept()
-    asleep: Terms = setting.worker.asleep() if setting.has_engines else {}
-    awake: Terms = setting.worker.awake() if setting.has_engines else {}
-    judge, judge_asleep = judge_memory(setting.stage, setting.worker, setting.work.longest)
-    reading = {**held, **trainer.reading(), **asleep, **judge_asleep}
+    held, kept, worker = trainer.resident(), trainer.kept(), setting.worker
+    judge, judge_asleep = judge_memory(setting.stage, worker, setting.work.longest)
+    asleep = {**(worker.asleep() if setting.has_engines else {}), **judge_asleep}
+    beside: Terms = {} if setting.apart else asleep
+    reading = {**held, **trainer.reading(), **beside}
     phases: dict[str, Terms] = {}
     if setting.has_engines:
-        phases["engine"] = {**held, **kept, **awake, **judge}
+        phases["engine"] = _fullest(setting, {**held, **kept}, {**worker.awake(), **judge})
     if setting.samples or not setting.stage.trains_policy:
         phases["log-prob"] = reading
     if setting.teachers:
-        phases["teachers"] = {**held, **trainer.teaching(), **asleep, **judge_asleep}
+        phases["teachers"] = {**held, **trainer.teaching(), **beside}
     elif has_copy(setting.stage, setting.model, ()):
         phases["reference"] = reading
-    phases["train"] = {**held, **trainer.training(), **asleep, **judge_asleep}
+    phases["train"] = {**held, **trainer.training(), **beside}
     if setting.has_engines:
-        phases["refit"] = {**held, **kept, **trainer.refit(), **awake, **setting.worker.refit(), **judge_asleep}
+        engines = {**worker.awake(), **worker.refit(), **judge_asleep}
+        phases["refit"] = _fullest(setting, {**held, **kept, **trainer.refit()}, engines)
     return phases
 
 
+def _fullest(setting: Setting, trainer: Terms, engine: Terms) -> Terms:
+    """Of the GPU that both share, or of the fuller one where they do not."""
+    return max(trainer, engine, key=lambda terms: sum(terms.values())) if setting.apart else {**trainer, **engine}
+
+
 def _timed(setting: Setting) -> Iterator[Phase]:
-    seconds = _seconds(setting)
-    for name, terms in memory(setting).items():
-        yield Phase(name, terms, seconds.get(name, 0.0))
-    if verification := _sandbox_core_seconds(setting):
-        yield Phase("verify", {}, verification / (setting.gpu.cores_per_node * setting.nodes))
-    if setting.samples:
-        yield Phase("control", {}, _hand_out(setting))
+    needs, takes = memory(setting), seconds(setting)
+    for name in (*needs, *(name for name in takes if name not in needs)):
+        yield Phase(name, needs.get(name, {}), takes.get(name, 0.0))
 
 
-def _seconds(setting: Setting) -> dict[str, float]:
+def seconds(setting: Setting) -> dict[str, float]:
+    """Phase of a step -> how long it takes, whatever else goes on at the same time."""
     model, stage, layout, work = setting.model, setting.stage, setting.layout, setting.work
     forward = _forward(setting, model)
-    seconds = {"log-prob": forward, "reference": forward, "train": passes(layout.parallel) * forward}
-    if setting.samples:
-        seconds["engine"] = _engines(setting).generation(work.drawn, work.prompt, work.answer, work.longest_answer)
-        seconds["refit"] = refit_seconds(model, layout.rollout, setting.gpu, setting.assumed)
+    found = {"train": passes(layout.parallel) * forward}
+    if setting.samples or not stage.trains_policy:
+        found["log-prob"] = forward
     if isinstance(stage, MopdStage):
-        teachers = [setting.teachers[teacher_name(*teacher)] for teacher in stage.teachers.items()]
-        forward = sum(_forward(setting, teacher) for teacher in teachers) / len(teachers)
-        reading = sum(reading_seconds(teacher, setting.assumed) for teacher in setting.teachers.values())
-        seconds["teachers"] = forward + reading
-    return seconds
+        found["teachers"] = _teaching_seconds(setting, stage)
+    elif has_copy(stage, model, ()):
+        found["reference"] = forward
+    if setting.samples:
+        found["engine"] = engines(setting).generation(work.drawn, work.prompt, work.answer, work.longest_answer)
+        found["refit"] = refit_seconds(model, layout.rollout, setting.gpu, setting.assumed)
+    if verification := _sandbox_core_seconds(setting):
+        found["verify"] = verification / (setting.gpu.cores_per_node * setting.nodes)
+    if setting.samples:
+        found["control"] = hand_out_seconds(model, layout, work, setting.assumed, setting.states)
+    return found
+
+
+def _teaching_seconds(setting: Setting, stage: MopdStage) -> float:
+    """Each domain's share of the samples is read by its teacher."""
+    teachers = [setting.teachers[teacher_name(*teacher)] for teacher in stage.teachers.items()]
+    forward = sum(_forward(setting, teacher) for teacher in teachers) / len(teachers)
+    return forward + sum(reading_seconds(teacher, setting.assumed) for teacher in setting.teachers.values())
+
+
+def flow(setting: Setting, staleness: int) -> float:
+    """Seconds of the engines for a step's samples, with those of `staleness` steps in flight."""
+    work = setting.work
+    return engines(setting).flow(work.drawn, work.prompt, work.answer, work.longest_answer, staleness)
 
 
 def _forward(setting: Setting, model: Model) -> float:
     return forward_seconds(model, setting.stage, setting.layout, setting.work, setting.gpu, setting.assumed)
 
 
-def _hand_out(setting: Setting) -> float:
-    return hand_out_seconds(setting.model, setting.layout, setting.work, setting.assumed, setting.states)
-
-
-def _engines(setting: Setting) -> EngineTime:
+def engines(setting: Setting) -> EngineTime:
     return EngineTime(setting.model, setting.layout.rollout, setting.gpu, setting.assumed)
 
 
@@ -286,7 +340,7 @@ def _cache(setting: Setting) -> CacheUse:
         block_tokens=cache.block_tokens,
         sequences_at_longest=cache.sequences(longest),
         sequences_at_mean=cache.sequences(mean),
-        running=_engines(setting).batch(each, mean),
+        running=engines(setting).batch(each, mean),
     )
 
 
@@ -301,7 +355,7 @@ def _evaluation(setting: Setting) -> float:
     longest = setting.evaluation.max_new_tokens
     mean = max(round(setting.assumed.answer_share * longest), 1)
     prompt = min(setting.assumed.prompt_tokens, setting.layout.rollout.max_model_len - longest)
-    return 2 * _engines(setting).generation(_evaluated(setting), prompt, mean, longest)
+    return 2 * engines(setting).generation(_evaluated(setting), prompt, mean, longest)
 
 
 def _host_bytes(setting: Setting) -> float:

@@ -4,6 +4,8 @@ decode      A decoding step reads every weight that one of the B sequences needs
             each sequence; it writes the states. It takes bytes / (workers x memory rate x share), or the time of its
             FLOPs if that is longer, plus a fixed overhead. N answers of mean length are decoded in batches of B. Then
             the longest answer decodes its remaining tokens alone.
+flow        Samples of S steps are in flight, taken in the order of their starting. The longest answer then has the time
+            of S steps, and by Little's law S x (samples of a step) x mean / longest sequences decode at once.
 prefill     FLOPs of the prompts / (GPUs of the engines x peak x share)
 log-prob    forward FLOPs / (trainer GPUs x peak x share of training) x bubble; an update takes three times as long,
             four times if it recomputes layers
@@ -49,6 +51,13 @@ class EngineTime:
         decoding = each * answer / batch * self.decode_step(batch, prompt + answer // 2)
         tail = (longest - answer) * self.decode_step(1, prompt + longest)
         return self._prefill(sequences, prompt) + decoding + tail
+
+    def flow(self, sequences: int, prompt: int, answer: int, longest: int, staleness: int) -> float:
+        """Seconds for the samples of a step in the long run, with those of `staleness` steps in flight."""
+        each = sequences / self.rollout.engines
+        batch = self.batch(int(staleness * each * answer / longest), prompt + answer)
+        decoding = each * answer / batch * self.decode_step(batch, prompt + answer // 2)
+        return self._prefill(sequences, prompt) + decoding
 
     def batch(self, sequences: int, tokens: int) -> int:
         """How many sequences an engine decodes at once, limited by its cache and `max_num_seqs`."""

@@ -28,7 +28,7 @@ def print_plan(plan: Plan, console: Console) -> None:
         f"{plan.cascade} on {gpu.name}: {plan.model} ({plan.source}); {gpu.memory_gib} GiB per GPU",
         highlight=False,
     )
-    for table in (_memory(plan), _cost(plan)):
+    for table in (_memory(plan), _cost(plan), _placements(plan)):
         console.print(table)
     for stage in plan.stages:
         for line in verdict(plan, stage):
@@ -96,6 +96,24 @@ def _sequences(stage: StagePlan) -> str:
         return ""
     cache = stage.cache
     return f"{cache.sequences_at_longest:.0f} longest, {cache.sequences_at_mean:.0f} mean, {cache.running} run"
+
+
+def _placements(plan: Plan) -> Table:
+    headings = "stage", "engines work", "trainer + engine GPUs", "staleness", "step s", "trainer busy", "engines busy"
+    table = Table(*headings, "GPU hours", title="the GPUs of a stage in turn, or some for engines alone", box=None)
+    for stage in plan.stages:
+        for number, split in enumerate(plan.splits[stage.name]):
+            table.add_row(
+                stage.name if not number else "",
+                split.way,
+                f"{split.trainer}" if split.way == "in turn" else f"{split.trainer} + {split.engines}",
+                str(split.staleness),
+                f"{split.step:.1f}",
+                f"{split.trainer_busy:.0%}",
+                f"{split.engines_busy:.0%}",
+                f"{split.gpus * split.step * stage.steps / 3600:,.1f}",
+            )
+    return table
 
 
 def verdict(plan: Plan, stage: StagePlan) -> Iterator[str]:

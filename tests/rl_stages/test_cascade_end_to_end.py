@@ -19,6 +19,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from cascade_rl.launchers.bench import asynchronous
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.sample_record import read_samples
@@ -350,6 +351,18 @@ def test_a_run_that_draws_ahead_is_killed_and_ends_with_the_same_bits(undisturbe
     launched.kill()
     launched.process.communicate()
     require_same_results(finish(start(killed, launcher, *ahead), killed).stage("if_rl"), expected)
+
+
+@pytest.mark.long
+def test_in_turn_and_ahead_are_timed_beside_each_other(
+    undisturbed: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`cascade bench async`, without a judgement of its figures."""
+    assert asynchronous.run(tmp_path / "found.json", "this machine", undisturbed.run.root, 3, 1) == 0
+    in_turn, ahead = json.loads((tmp_path / "found.json").read_text())["runs"]
+    assert (in_turn["way"], in_turn["age"], ahead["way"]) == ("in turn", 0.0, "ahead")
+    assert ahead["age"] == pytest.approx(2 / 3) and in_turn["longest"] > 2 * in_turn["mean"]
+    assert "ms/sample" in capsys.readouterr().out
 
 
 @pytest.mark.long
