@@ -15,7 +15,7 @@ from math import ceil, floor
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
-from cascade_rl.rl_stages.rollout_stream import Ask, Drawn, RolloutStream
+from cascade_rl.rl_stages.rollout_stream import Ask, Drawn, RolloutStream, rollout_stream
 from cascade_rl.rl_stages.scoring.group_scoring import Group, has_signal, pass_rate, score_groups
 from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes
@@ -62,7 +62,7 @@ def first_draws(session: Session[GrpoStage], prompts: PromptLedger) -> RolloutSt
         stage = session.stage.at(step)
         return _ask(stage, prompts, step, 0, stage.prompts_per_step)
 
-    return RolloutStream(session, ask)
+    return rollout_stream(session, ask)
 
 
 def draw_batch(stream: RolloutStream, stage: GrpoStage, prompts: PromptLedger, step: int) -> StepBatch:

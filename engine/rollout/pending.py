@@ -5,13 +5,15 @@ while its environment works. With `deterministic` its next turn is held until th
 """
 
 from collections.abc import Container, Iterable, Sequence
+from threading import Lock
 
 from cascade_rl.engine.core.rollouts import Request, Rollout
 from cascade_rl.engine.rollout.placement import place, tokens
 
 
 class Pending:
-    """The requests of all engines, from their submission to their sample."""
+    """The requests of all engines, from their submission to their sample. One thread may add some while another takes
+    samples out."""
 
     def __init__(self, engines: int, deterministic: bool) -> None:
         self.engines, self.deterministic = engines, deterministic
@@ -20,6 +22,7 @@ class Pending:
         self._batch: dict[str, Request] = {}  # the first turns of all that was submitted since nothing was pending
         self._engine_of: dict[str, int] = {}  # of these
         self._held: dict[str, Request] = {}
+        self._lock = Lock()
 
     def __bool__(self) -> bool:
         return bool(self.requests or self.expected)
@@ -27,9 +30,10 @@ class Pending:
     def add(self, batch: Sequence[Request], finished: Container[str]) -> None:
         """Assigns new requests to engines. Those whose ids are `finished` run, but are not waited for."""
         named = {request.id: request for request in batch}
-        self._engine_of |= zip(named, place(batch, self._loads()), strict=True)
-        self._batch |= named
-        self.requests |= {name: request for name, request in named.items() if name not in finished}
+        with self._lock:
+            self._engine_of |= zip(named, place(batch, self._loads()), strict=True)
+            self._batch |= named
+            self.requests |= {name: request for name, request in named.items() if name not in finished}
 
     def share(self, requests: Iterable[Request], engine: int) -> list[Request]:
         """Those of `requests` that are this engine's."""
@@ -37,7 +41,7 @@ class Pending:
 
     def on(self, engine: int) -> list[Request]:
         """The engine's pending requests, in the order in which they were submitted."""
-        return self.share(self.requests.values(), engine)
+        return self.share(list(self.requests.values()), engine)
 
     def undrawn(self, engine: int, arrived: Container[str]) -> tuple[Request, ...]:
         """What the replacement of a dead engine must sample again. `arrived` are ids of samples that need not be.
@@ -54,8 +58,9 @@ class Pending:
 
     def follow(self, request: Request) -> bool:
         """The next turn of an expected sample is pending from now on. True where it can be sent at once."""
-        self.expected.discard(request.id)
-        self.requests[request.id] = request
+        with self._lock:
+            self.requests[request.id] = request
+            self.expected.discard(request.id)
         if self.deterministic:
             self._held[request.id] = request
         return not self.deterministic
@@ -69,15 +74,20 @@ class Pending:
 
     def finish(self, rollout: Rollout) -> bool:
         """False for a sample that nobody waits for."""
-        waited_for = rollout.id in self.requests or rollout.id in self.expected
-        self.requests.pop(rollout.id, None)
-        self.expected.discard(rollout.id)
+        with self._lock:
+            waited_for = rollout.id in self.requests or rollout.id in self.expected
+            self.requests.pop(rollout.id, None)
+            self.expected.discard(rollout.id)
         return waited_for
 
-    def clear(self) -> None:
-        """Forgets the batch; nothing is pending."""
-        self._batch.clear()
-        self._engine_of.clear()
+    def ended(self) -> bool:
+        """Whether nothing is pending. Then the batch is forgotten."""
+        with self._lock:
+            if self:
+                return False
+            self._batch.clear()
+            self._engine_of.clear()
+            return True
 
     def _loads(self) -> list[int]:
         """Tokens that each engine may still sample."""

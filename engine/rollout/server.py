@@ -30,6 +30,7 @@ from cascade_rl.engine.rollout.protocol import (
     Score,
     Settings,
     Sleep,
+    Stall,
     Submit,
     UpdateWeights,
 )
@@ -63,9 +64,10 @@ class Server:
         self._scores: dict[str, Scored] = {}
         self._asked: dict[str, Request] = {}
         self._version: int | None = None
-        self._cache: int | None = None  # the version at which it was dropped last
+        self._cached_since: dict[str, int] = {}  # the weight version of the oldest state that a sample may read
         self._asleep = False
         self._steps = 0
+        self._stepped_s = 0.0
         self._generated_tokens = 0
         self._tell_every, self._told = settings.config.silence_limit_s / SIGNS_OF_LIFE, time.monotonic()
 
@@ -86,8 +88,9 @@ class Server:
         if isinstance(command, Submit):
             if self._deterministic and not self._has_work():
                 self._drop_caches()  # a prefix cached by an earlier batch has that batch's bits
+            assert self._version is not None  # nothing is submitted before the first weights
             for request in command.requests:
-                self._asked[request.id] = request
+                self._asked[request.id], self._cached_since[request.id] = request, self._version
                 self._add(request.id, request.prompt_ids, _sampling_params(request))
         else:
             self._connection.send(Reply(self._answer(command)))
@@ -97,12 +100,12 @@ class Server:
             case Sleep():
                 self._engine.sleep(level=1)
                 self._asleep = True
-            case UpdateWeights(image_path, version):
-                self._update_weights({"image_path": image_path}, version)
+            case UpdateWeights(image_path, version, keep_cache):
+                return self._update_weights({"image_path": image_path}, version, keep_cache)
             case JoinRefit():
                 self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": asdict(command)})
-            case ReceiveWeights(version, check):
-                self._update_weights({"version": version, "check": check}, version)
+            case ReceiveWeights(version, check, keep_cache):
+                return self._update_weights({"version": version, "check": check}, version, keep_cache)
             case Score(sequences):
                 return self._score(sequences)
             case AskHealth():
@@ -112,11 +115,15 @@ class Server:
         return None
 
     def _add(self, request_id: str, prompt_ids: Sequence[int], params: "SamplingParams") -> None:
-        self._engine.add_request(request_id, {"prompt_token_ids": list(prompt_ids)}, params)
+        prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": str(self._version)}  # no prefix of older weights
+        self._engine.add_request(request_id, prompt, params)
 
     def _step(self) -> None:
+        began = time.monotonic()
+        outputs = self._engine.step()
         self._steps += 1
-        for output in self._engine.step():
+        self._stepped_s += time.monotonic() - began
+        for output in outputs:
             if output.request_id.startswith(SCORE_PREFIX):
                 self._scores[output.request_id] = self._scored(output)
             else:
@@ -126,8 +133,8 @@ class Server:
             self._told = time.monotonic()
 
     def _finish(self, output: "RequestOutput") -> None:
-        assert self._cache is not None  # nothing is submitted before the first weights
         completion, request = output.outputs[0], self._asked.pop(output.request_id)
+        cached_since = self._cached_since.pop(output.request_id)
         first = np.asarray(completion.logprobs.start_indices)  # index of the sampled token of each position
         self._generated_tokens += len(completion.token_ids)
         turn = Rollout(
@@ -140,7 +147,7 @@ class Server:
             finish=completion.finish_reason,
             kept=_kept(np.asarray(completion.logprobs.token_ids, np.int32), first),
         )
-        self._connection.send(replace(turn, passports=(passport_of(turn, request, self._cache),)))
+        self._connection.send(replace(turn, passports=(passport_of(turn, request, cached_since),)))
 
     def _scored(self, output: "RequestOutput") -> Scored:
         logprobs = np.asarray(output.prompt_logprobs.logprobs, np.float32)
@@ -152,19 +159,25 @@ class Server:
             return None
         return completion.routed_experts[:, self._moe_layers].astype(np.int16)
 
-    def _update_weights(self, update_info: dict[str, Any], version: int) -> None:
+    def _update_weights(self, update_info: dict[str, Any], version: int, keep_cache: bool) -> Stall:
+        """Between two steps: samples that are running go on with the new weights."""
+        began, running = time.monotonic(), self._engine.get_num_unfinished_requests()
         self._engine.collective_rpc("start_weight_update")
         self._engine.collective_rpc("update_weights", kwargs={"update_info": update_info})
         self._engine.collective_rpc("finish_weight_update")
         self._engine.engine_core.set_weight_version(str(version))
         self._version = version
-        self._drop_caches()
+        if not (keep_cache and running):
+            self._drop_caches()
+        seconds = time.monotonic() - began
+        return Stall(running, seconds, seconds * self._steps / self._stepped_s if self._steps else 0.0)
 
     def _drop_caches(self) -> None:
         """Running requests are preempted: their keys, values and states are computed again."""
         if not self._engine.reset_prefix_cache(reset_running_requests=True):
             raise RuntimeError("expected vLLM to drop its prefix cache, found that it kept cached keys and values")
-        self._cache = self._version
+        if self._version is not None:
+            self._cached_since = dict.fromkeys(self._cached_since, self._version)
 
     def _score(self, sequences: Sequence[Sequence[int]]) -> list[Scored]:
         ids = [f"{SCORE_PREFIX}{index}" for index in range(len(sequences))]
