@@ -221,8 +221,8 @@ class RolloutConfig:
         if self.deterministic and self.in_flight:
             raise UserError(
                 "rollout.deterministic: expected False with rollout.max_staleness of 2 or more, where the token at "
-                "which new weights reach a sample depends on time; found True. Set rollout.max_staleness=1, or leave "
-                "rollout.deterministic out."
+                "which new weights reach a sample depends on time; found True. Set rollout.max_staleness=1, or "
+                "rollout.deterministic=false."
             )
         if self.cache_at_refit == "kept" and not self.in_flight:
             raise UserError(

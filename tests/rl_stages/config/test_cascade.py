@@ -328,6 +328,13 @@ def test_what_samples_of_older_weights_do_not_go_with_is_told(setting: str, mess
     assert message in str(error.value)
 
 
+def test_where_time_decides_no_bits_are_promised() -> None:
+    with pytest.raises(
+        UserError, match=r"rollout.deterministic: expected False with rollout.max_staleness of 2 or more"
+    ):
+        override(TINY, [APART[0], "rollout.max_staleness=2", "rollout.deterministic=true"])
+
+
 def test_a_launcher_file_with_an_unknown_key_is_told() -> None:
     with pytest.raises(UserError, match=r"GrpoStage has no key 'stepz'\. Did you mean 'steps'\?"):
         GrpoStage(stepz=3)  # type: ignore[call-arg]
