@@ -34,7 +34,7 @@ from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.passports import require_passports
 from cascade_rl.rl_stages.rank_zero import RankZero
-from cascade_rl.rl_stages.rollout_stream import Ask, RolloutStream
+from cascade_rl.rl_stages.rollout_stream import Ask, rollout_stream
 from cascade_rl.rl_stages.run.sample_record import SampleRecord
 from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes, record, sequences_of
@@ -61,7 +61,7 @@ def run(session: Session[MopdStage]) -> None:
         tasks = prompts.take(stage.prompts_per_step)
         return Ask(f"{stage.name}/{step + 1}", tasks, stage.rollouts_per_prompt, stage.sampling)
 
-    with RolloutStream(session, ask) as stream:
+    with rollout_stream(session, ask) as stream:
         for step in session.steps():
             teachers.prefetch()
             tasks, groups = stream.take(step)
@@ -71,7 +71,7 @@ def run(session: Session[MopdStage]) -> None:
             verdicts = [(sample.rollout.id, sample.verdict) for sample in samples]
             require_infrastructure(verdicts, stage.max_infrastructure_failures, f"step {step + 1}")
             sequences = sequences_of(samples, stage.sampling.temperature)
-            require_passports(samples, sequences, step, session.layout.rollout.max_staleness)
+            require_passports(samples, sequences, step, session.layout.rollout)
             domains = [sample.task.domain for sample in samples]
             with session.phase("log-prob"):
                 student = trainer.log_probs(sequences)

@@ -12,7 +12,7 @@ from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.train.losses import mismatch
 from cascade_rl.rl_stages.config.stage import OnPolicyStage
-from cascade_rl.rl_stages.scoring.age import ages
+from cascade_rl.rl_stages.scoring.age import ages, told
 from cascade_rl.rl_stages.scoring.scored_sample import Sample
 
 
@@ -29,16 +29,19 @@ def require_agreement(
 ) -> dict[str, float]:
     """The gap between the log-probs of trainer, before the update, and sampler over the loss tokens (see `mismatch`).
 
-    Tokens from the weights of the step must have the same log-probs on both sides. For those from older weights the
-    policy has moved in between: theirs are `stale_`, and come with the tokens' age.
+    Tokens of samples wholly from the weights of the step must have the same log-probs on both sides. For the others the
+    policy has moved in between, or states that they read were computed by older weights or experts: theirs are
+    `stale_`, and come with the tokens' age.
 
     Raises Mismatch if a mean is above the stage's bound, before an update can harm the weights."""
     if not sequences:
         return {}
     mask = np.concatenate([sequence.loss_mask for sequence in sequences])
     rollout = np.concatenate([sequence.per_token["rollout_logprob"] for sequence in sequences])
-    train, age = np.concatenate(train_logprobs), np.concatenate(ages(samples, step))
-    fresh, stale = mask & (age == 0), mask & (age != 0)
+    aged = ages(samples, step)
+    train = np.concatenate(train_logprobs)
+    oldest = np.concatenate([np.full_like(own, own.max()) for own in aged])
+    fresh, stale = mask & (oldest == 0), mask & (oldest != 0)
     found: dict[str, float] = {}
     if fresh.any() or not mask.any():
         found |= mismatch(train, rollout, fresh)
@@ -46,7 +49,7 @@ def require_agreement(
     if stale.any():
         moved = np.abs(train - rollout)[stale]
         found |= {"stale_gap": float(moved.mean(dtype=np.float64)), "stale_max_gap": float(moved.max())}
-        found |= {"age": float(age[mask].mean()), "age_max": float(age[mask].max())}
+        found |= told(aged, [sequence.loss_mask for sequence in sequences])
         _require_near(found, stage.stale_gap_bound, step)
     return found
 

@@ -1,7 +1,7 @@
 """On-policy GRPO with verified rewards, the RL loop of both papers (Eq. 1 of arXiv 2512.13607 and 2603.19220).
 
     for each step:
-        sample a group of answers per prompt from the current weights; with `rollout.max_staleness`, from those before
+        sample a group of answers per prompt from the current weights; with `rollout.max_staleness`, from older ones
         score them; advantage = (reward - group mean) / group std, the same for every token of an answer
         one optimizer step on  - mean over tokens of (w A log pi)
         move the new weights into the sampler
@@ -51,7 +51,7 @@ def run(session: Session[GrpoStage]) -> None:
                 session.log.warn(step + 1, warning)
             _require_trained(batch.samples, step)
             sequences = sequences_of(batch.samples, stage.sampling.temperature)
-            require_passports(batch.samples, sequences, step, session.layout.rollout.max_staleness)
+            require_passports(batch.samples, sequences, step, session.layout.rollout)
             with session.phase("log-prob"):
                 train_logprobs = trainer.log_probs(sequences)
                 sequences, masked = mask_disagreeing(sequences, train_logprobs, stage.sequence_error_bound, step)

@@ -1,7 +1,8 @@
 """Records the prompts of each step on disk, so that a resumed run has the same prompt position and pass rates."""
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from cascade_rl.engine.backend.ranks import from_rank0, is_rank0
 from cascade_rl.engine.core.errors import UserError
@@ -13,48 +14,69 @@ from cascade_rl.rl_stages.tasks.prompt_blend import open_prompts
 from cascade_rl.rl_stages.tasks.row_form import RowForm
 
 
+class Draw(NamedTuple):
+    """Prompts that were taken for a step. `taken` says which they are to the stream."""
+
+    tasks: list[Task]
+    taken: Any
+
+
 class PromptLedger:
     """A stage's prompt stream and prompts.jsonl, with one row per draw: its step, its tasks and their pass rates.
 
-    A resumed run drops the draws of unfinished steps from the file and makes the same draws again. Raises UserError if
-    the stream does not reproduce the finished draws, because the data have changed.
+    The first draw of a step may be taken `rollout.max_staleness` steps ahead. A resumed run drops the draws of
+    unfinished steps from the file and takes the same prompts again, in the same order. Raises UserError if the stream
+    does not reproduce the finished draws, because the data have changed.
     """
 
     def __init__(self, session: Session[GrpoStage]) -> None:
-        stage = session.stage
-        self.room = session.prompt_room(session.cascade.room(stage), stage.thinking_fraction)
-        heldout = session.cascade.withheld(stage)
-        how = (session.seed, stage.epoch_filter, self.room.admits)
-        self.stream = open_prompts(stage.data, *how, heldout_fraction=heldout, form=RowForm.of(stage))
+        self.stage, self.ahead = session.stage, session.cascade.layout(session.stage).rollout.max_staleness
+        self.room = session.prompt_room(session.cascade.room(self.stage), self.stage.thinking_fraction)
+        heldout = session.cascade.withheld(self.stage)
+        how = (session.seed, self.stage.epoch_filter, self.room.admits)
+        self.stream = open_prompts(self.stage.data, *how, heldout_fraction=heldout, form=RowForm.of(self.stage))
         self.file = JsonLines(session.folder.root / "prompts.jsonl")
+        self._drawn: dict[tuple[int, int], Draw] = {}  # by step and number of the draw
         rows = from_rank0(lambda: self._finished(session.first_step))
-        for row in rows:
-            self._replay(row)
+        for step, draws in groupby(rows, lambda row: row["step"]):
+            self._replay(step, list(draws))
         missing = set(range(1, session.first_step + 1)) - {row["step"] for row in rows}
         if missing:
             raise UserError(
                 f"{self.file.path}: expected draws of step {min(missing)}, found none. Remove the stage's folder"
             )
 
-    def take(self, count: int) -> list[Task]:
-        return self.stream.take(count)
+    def take(self, step: int, number: int, count: int) -> list[Task]:
+        """The prompts of draw `number` of step `step`; both count from 0."""
+        if (step, number) not in self._drawn:
+            self._drawn[step, number] = Draw(self.stream.take(count), self.stream.taken)
+        return self._drawn[step, number].tasks
 
-    def learn(self, step: int, tasks: Sequence[Task], pass_rates: Sequence[float | None]) -> None:
-        """Ends a draw of step `step`, counting from 0, with the pass rates of the tasks of the last `take`."""
-        self.stream.learn(pass_rates)
+    def learn(self, step: int, number: int, pass_rates: Sequence[float | None]) -> None:
+        """Ends a draw with the pass rates of its tasks."""
+        tasks = self._learn(step, number, pass_rates)
         if is_rank0():
             names = [task.id for task in tasks]
             self.file.append({"step": step + 1, "tasks": names, "pass_rates": list(pass_rates)})
+
+    def _learn(self, step: int, number: int, pass_rates: Sequence[float | None]) -> list[Task]:
+        draw = self._drawn.pop((step, number))
+        self.stream.learn(draw.taken, pass_rates)
+        return draw.tasks
 
     def _finished(self, steps: int) -> list[dict[str, Any]]:
         self.file.keep(lambda row: row["step"] <= steps)
         return self.file.rows()
 
-    def _replay(self, row: dict[str, Any]) -> None:
-        found = [task.id for task in self.stream.take(len(row["tasks"]))]
-        if found != row["tasks"]:
-            raise UserError(
-                f"{self.file.path}: step {row['step']} drew {row['tasks'][:3]}..., and the data now give "
-                f"{found[:3]}... there. Put the data back as they were, or give the run another name"
-            )
-        self.stream.learn(row["pass_rates"])
+    def _replay(self, step: int, rows: Sequence[dict[str, Any]]) -> None:
+        """The draws of finished step `step`, counting from 1, then those that it took ahead."""
+        for number, row in enumerate(rows):
+            found = [task.id for task in self.take(step - 1, number, len(row["tasks"]))]
+            if found != row["tasks"]:
+                raise UserError(
+                    f"{self.file.path}: step {step} drew {row['tasks'][:3]}..., and the data now give "
+                    f"{found[:3]}... there. Put the data back as they were, or give the run another name"
+                )
+            self._learn(step - 1, number, row["pass_rates"])
+        for later in range(step, min(step + self.ahead, self.stage.steps)):
+            self.take(later, 0, self.stage.at(later).prompts_per_step)

@@ -49,6 +49,9 @@ class RankZero:
             count = len(refused.rollouts)
             self.log.progress.say(f"{count} rollouts were sampled from other weights and are sampled again")
             self.folder.record_event("ledger_refused", version=version, rollouts=count)
+            self.ledger.forget(version)
+            for later in self.folder.ledgers(version + 1):  # of weights that these others led to
+                later.unlink()
 
     def discard(self, versions: Iterable[int]) -> None:
         """Removes the open ledger, and those of `versions`."""
@@ -58,32 +61,37 @@ class RankZero:
 
     @contextmanager
     def draw(
-        self, tasks: Sequence[Task], groups: Sequence[Sequence[Request]], heldout: bool = False
+        self, tasks: Sequence[Task], groups: Sequence[Sequence[Request]], version: int, *, heldout: bool = False
     ) -> Iterator["RecordedBatch"]:
-        """One group of requests per task, as a batch. Samples in the ledger are not sampled again.
+        """One group of requests per task, as a batch of weights `version`. Samples in the ledger are not sampled again.
 
         Each sample is scored from the moment that it ends, by `judge` if `heldout`, otherwise by `rewards`.
         """
         requests, judge = [request for group in groups for request in group], self.judge if heldout else self.rewards
         before = judge.least_seconds()
         with self.log.progress.phase("generation", len(requests)) as phase:
-            batch = RecordedBatch(self, judge, requests, phase)
+            batch = RecordedBatch(self, judge, requests, version, phase)
             for task, group in zip(tasks, groups, strict=True):
                 judge.expect(task, [request.id for request in group])
                 self.episodes.begin(task, [request for request in group if request.id not in batch.rollouts])
             for rollout in batch.rollouts.values():
                 judge.begin(rollout)
             yield batch
-        if not heldout:
+        if not (heldout or batch.awaited):  # batches in flight together share the seconds
             spent = [seconds - before.get(domain, 0.0) for domain, seconds in judge.least_seconds().items()]
             self.log.reward_overlapped_s += max(spent, default=0.0)
 
 
 class RecordedBatch(Batch):
-    """A batch that records each sample in the ledger, counts it on the terminal, and has it scored as it arrives."""
+    """A batch that records each sample in the ledger, counts it on the terminal, and has it scored as it arrives.
 
-    def __init__(self, zero: RankZero, judge: Judge, requests: Sequence[Request], phase: Phase) -> None:
-        known = {request.id: rollout for request in requests if (rollout := zero.ledger.rollout(request))}
+    held  recorded samples that an earlier attempt had finished under later weights than there are yet
+    """
+
+    def __init__(self, zero: RankZero, judge: Judge, requests: Sequence[Request], version: int, phase: Phase) -> None:
+        recorded = {request.id: rollout for request in requests if (rollout := zero.ledger.rollout(request))}
+        self.held = {name: rollout for name, rollout in recorded.items() if rollout.newest > version}
+        known = {name: rollout for name, rollout in recorded.items() if name not in self.held}
         unfinished = [replace(request, begun=zero.ledger.begun(request)) for request in requests]
         super().__init__(zero.engine, unfinished, zero.episodes.follow, known)
         self.zero, self.judge, self.phase = zero, judge, phase
@@ -93,6 +101,24 @@ class RecordedBatch(Batch):
     def receive(self, rollout: Rollout) -> None:
         """See `Batch`."""
         self.zero.ledger.keep(self.asked[rollout.id], rollout)
+        self._count(rollout)
+
+    def undrawn(self) -> list[Request]:
+        """What the engines must draw."""
+        return [self.asked[name] for name in self.pending() if name not in self.held]
+
+    def release(self, version: int) -> list[Request]:
+        """Takes up the held samples that weights `version` had finished. Returns the requests of those that the ledger
+        no longer has, because the weights are others now: the engines must draw them."""
+        asked = [self.asked[name] for name, rollout in self.held.items() if rollout.newest <= version]
+        lost = [request for request in asked if not self.zero.ledger.rollout(request)]
+        for request in asked:
+            rollout = self.held.pop(request.id)
+            if request not in lost:
+                self._count(rollout)
+        return lost
+
+    def _count(self, rollout: Rollout) -> None:
         self.phase.advance()
         self.judge.begin(rollout)
         super().receive(rollout)
@@ -123,7 +149,7 @@ def rank_zero(
     layout = run.cascade.layout(folder.config)
     makers = reward_makers(folder.config, run.model, layout, folder.logs / "reward_model.log", others)
     with ExitStack() as exits:
-        ledger = exits.enter_context(Ledger())
+        ledger = exits.enter_context(Ledger(remembers=layout.rollout.in_flight))
         judge = exits.enter_context(Judge(tokenizer, None, ledger, others, _unjudged(run.cascade, folder.config)))
         own = partial(Judge, tokenizer, makers, ledger, others, score_truncated=_scores_truncated(folder.config))
         rewards = exits.enter_context(own()) if makers or _scores_truncated(folder.config) else judge

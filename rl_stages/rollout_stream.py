@@ -8,6 +8,15 @@
 New weights wait for the samples in flight: all samples of a batch are of one version, and which one follows from the
 step alone, never from time. Two runs draw the same samples, and a killed one goes on as if nothing had happened
 (docs/async.md).
+
+    max_staleness N   engines  [ draw n + 1 ... n + N, without a pause ........
+                      trainer  [ learn n ][ refit ][ learn n + 1 ][ refit ] ...
+
+With N of 2 or more weights come while samples run. When the trainer has the batch of step n, the engines are asked for
+that of step n + N. They begin samples in the order of the steps, so the first token of a sample is at most N versions
+older than the weights that learn from it. A refit waits for none: each goes on from its last token, with the new
+weights. Which token that is depends on time. What an earlier attempt has finished is therefore taken from the ledger,
+at the version at which it was finished, and each step whose samples are complete there is repeated to the bit.
 """
 
 from collections.abc import Callable
@@ -17,8 +26,9 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from cascade_rl.engine.backend.ranks import from_rank0
-from cascade_rl.engine.core.rollouts import Rollout, Sampling
+from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.engine.rollout.client import EngineDied
+from cascade_rl.engine.sync.flight import Flight
 from cascade_rl.engine.sync.sampler import sample
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.rank_zero import RecordedBatch
@@ -67,9 +77,12 @@ class RolloutStream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
+        """What a stage that ends early has begun is drawn to its end: the engines are needed for its score."""
         for begun in self._begun.values():
-            if begun.batch:
+            if kind is None:
+                self._collected(begun)
+            elif begun.batch:
                 begun.batch.stop()
 
     def take(self, step: int) -> Drawn:
@@ -79,10 +92,7 @@ class RolloutStream:
         with self.session.phase("generation"):
             if step not in self._begun:  # the first step of an attempt
                 self._begin(step, self._ledger_of(step))
-            ask, batch, drawing = self._begun.pop(step)
-            with drawing:
-                rollouts = iter(sample(batch, self.session.refit))
-        return Drawn(ask.tasks, [list(islice(rollouts, ask.group)) for _ in ask.tasks])
+            return self._collected(self._begun.pop(step))
 
     def more(self, ask: Ask) -> Drawn:
         """Further samples, from the newest weights, while nothing is in flight."""
@@ -107,13 +117,24 @@ class RolloutStream:
         with self.session.phase("refit"):
             return self.session.refit(version)
 
-    def _begin(self, step: int, ledger: int) -> None:
-        ask, drawing = self._ask(step), ExitStack()
-        batches = {ask.label: ask.tasks}
+    def _begin(self, step: int, ledger: int | None = None) -> None:
+        self._begun[step] = self._start(self._ask(step), ledger)
+
+    def _start(self, ask: Ask, ledger: int | None = None) -> Begun:
+        drawing, batches = ExitStack(), {ask.label: ask.tasks}
         batch = drawing.enter_context(self.session.drawing(batches, ask.group, ask.sampling, ledger=ledger))
         if batch:
-            batch.begin(self.session.ahead)
-        self._begun[step] = Begun(ask, batch, drawing)
+            self._send(batch)
+        return Begun(ask, batch, drawing)
+
+    def _send(self, batch: RecordedBatch) -> None:
+        batch.begin(self.session.ahead)
+
+    def _collected(self, begun: Begun) -> Drawn:
+        ask, batch, drawing = begun
+        with drawing:
+            rollouts = iter(sample(batch, self.session.refit))
+        return Drawn(ask.tasks, [list(islice(rollouts, ask.group)) for _ in ask.tasks])
 
     def _ledger_of(self, step: int) -> int:
         """Where an earlier attempt has kept the samples of `step`. Those that are missing come from today's weights."""
@@ -124,6 +145,75 @@ class RolloutStream:
         for batch in [begun.batch for begun in self._begun.values() if begun.batch]:
             if not batch.collect() and self.session.layout.rollout.deterministic:
                 raise WeightsGone(_told(batch.deaths[-1]))
+
+
+class InFlightStream(RolloutStream):
+    """A `RolloutStream` for a `max_staleness` of 2 or more."""
+
+    def __init__(self, session: Session[Any], ask: Callable[[int], Ask]) -> None:
+        super().__init__(session, ask)
+        self._staleness, self._next = session.layout.rollout.max_staleness, session.first_step
+        self._flight: Flight | None = None
+        if zero := session.zero:
+            self._flight = Flight(zero.engine, zero.episodes.follow, session.ahead)
+            zero.ledger.recall(session.folder.ledgers(session.first_step - self._staleness))
+
+    def __exit__(self, kind: type[BaseException] | None, *how: Any) -> None:
+        for batch in self._batches if kind is None else ():
+            self._fly(batch, batch.release(self.session.stage.steps))  # no later weights will come
+        super().__exit__(kind, *how)
+
+    def take(self, step: int) -> Drawn:
+        """See `RolloutStream`. A later attempt begins with what was in flight at its checkpoint."""
+        with self.session.phase("generation"):
+            if step == self.session.first_step:
+                self._begin_until(step + self._staleness if step else 1)
+            return self._collected(self._begun.pop(step))
+
+    def more(self, ask: Ask) -> Drawn:
+        """See `RolloutStream`; beside what is in flight."""
+        with self.session.phase("generation"):
+            return self._collected(self._start(ask))
+
+    def begin(self, step: int) -> None:
+        """The engines begin with the first samples of the steps that may be in flight beside step `step` - 1."""
+        with self.session.phase("generation"):
+            self._begin_until(step + self._staleness)
+
+    def refit(self, version: int) -> float:
+        """Gives the engines new weights while they sample. Returns the probe's largest gap."""
+        with self.session.phase("refit"):
+            self.session.open_ledger(version)  # it has the weights' digest before any sample has a token of them
+            if self._batches and self._flight:
+                self._flight.revive(self._batches[0])
+            gap = self.session.refit(version)
+            if self.session.log:
+                self.session.log.stalled(self.session.refit.stalls)
+            for batch in self._batches:
+                self._fly(batch, batch.release(version))
+        return gap
+
+    def _send(self, batch: RecordedBatch) -> None:
+        self._fly(batch, batch.undrawn())
+
+    def _fly(self, batch: RecordedBatch, requests: list[Request]) -> None:
+        assert self._flight
+        self._flight.begin(batch, requests)
+
+    @property
+    def _batches(self) -> list[RecordedBatch]:
+        return [begun.batch for begun in self._begun.values() if begun.batch]
+
+    def _begin_until(self, step: int) -> None:
+        while self._next < min(step, self.session.stage.steps):
+            self._begin(self._next)
+            self._next += 1
+
+
+def rollout_stream(session: Session[Any], ask: Callable[[int], Ask]) -> RolloutStream:
+    """The stream of a stage, as its `max_staleness` says."""
+    kind = InFlightStream if session.layout.rollout.in_flight else RolloutStream
+    return kind(session, ask)
 
 
 def _told(death: EngineDied) -> str:

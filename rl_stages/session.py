@@ -89,6 +89,16 @@ class Session[S: Stage](TrainingSession[S]):
             rollouts = iter(sample(batch, self.refit))
         return {label: [list(islice(rollouts, group)) for _ in tasks] for label, tasks in batches.items()}
 
+    def open_ledger(self, version: int) -> None:
+        """Of the trainer's weights, or of those before them, which an earlier attempt had and which are gone.
+        Collective."""
+        if self.ledger_version == version:
+            return
+        self.ledger_version = version
+        weights = weights_digest(self.trainer) if version >= self.refit.version else None
+        if self.zero:
+            self.zero.open_ledger(version, weights)
+
     @contextmanager
     def drawing(
         self,
@@ -103,14 +113,15 @@ class Session[S: Stage](TrainingSession[S]):
 
         ledger  weight version whose ledger has its samples; None: that of the engines' weights
         """
-        self._open_ledger(self.refit.version if ledger is None else ledger)
+        self.open_ledger(self.refit.version if ledger is None else ledger)
         with ExitStack() as drawing:
             batch = None
             if self.zero:
                 labelled = [(f"{label}/{i}", task) for label, tasks in batches.items() for i, task in enumerate(tasks)]
                 limits = self._limits(sampling)
                 requests = [self._requests(name, task, group, limits) for name, task in labelled]
-                batch = drawing.enter_context(self.zero.draw([task for _, task in labelled], requests, heldout))
+                drawn = self.zero.draw([task for _, task in labelled], requests, self.refit.version, heldout=heldout)
+                batch = drawing.enter_context(drawn)
                 drawing.enter_context(self.watchdog.waiting_for(batch.pending))
             yield batch
 
@@ -192,15 +203,6 @@ class Session[S: Stage](TrainingSession[S]):
 
     def _request_seed(self, name: str) -> int:
         return zlib.crc32(f"{self.cascade.seed}/{name}".encode())
-
-    def _open_ledger(self, version: int) -> None:
-        """Of the trainer's weights, or of those before them, which an earlier attempt had and which are gone."""
-        if self.ledger_version == version:
-            return
-        self.ledger_version = version
-        weights = weights_digest(self.trainer) if version == self.refit.version else None
-        if self.zero:
-            self.zero.open_ledger(version, weights)
 
     def _probe_ids(self) -> list[list[int]]:
         """For each engine, held-out prompts followed by random tokens: typical text for a chat model, and text that it

@@ -15,7 +15,7 @@ from math import ceil, floor
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
-from cascade_rl.rl_stages.rollout_stream import Ask, Drawn, RolloutStream
+from cascade_rl.rl_stages.rollout_stream import Ask, Drawn, RolloutStream, rollout_stream
 from cascade_rl.rl_stages.scoring.group_scoring import Group, has_signal, pass_rate, score_groups
 from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes
@@ -62,7 +62,7 @@ def first_draws(session: Session[GrpoStage], prompts: PromptLedger) -> RolloutSt
         stage = session.stage.at(step)
         return _ask(stage, prompts, step, 0, stage.prompts_per_step)
 
-    return RolloutStream(session, ask)
+    return rollout_stream(session, ask)
 
 
 def draw_batch(stream: RolloutStream, stage: GrpoStage, prompts: PromptLedger, step: int) -> StepBatch:
@@ -76,7 +76,8 @@ def draw_batch(stream: RolloutStream, stage: GrpoStage, prompts: PromptLedger, s
     for number in range(stage.max_draws):
         count = _wanted(stage.prompts_per_step, sum(map(len, draws)), len(kept))
         drawn = stream.more(_ask(stage, prompts, step, number, count)) if number else stream.take(step)
-        draws.append(_scored(stream.session, stage, prompts, step, drawn))
+        draws.append(_scored(stream.session, stage, drawn))
+        prompts.learn(step, number, [pass_rate(group) for group in draws[-1]])
         _require_scores(stage, draws, step)
         kept += [group for group in draws[-1] if has_signal(group) or not stage.dynamic_filtering]
         if len(kept) >= stage.prompts_per_step:
@@ -94,20 +95,16 @@ def in_modes(tasks: Sequence[Task], thinking_fraction: float | None) -> list[Tas
 
 def _ask(stage: GrpoStage, prompts: PromptLedger, step: int, number: int, count: int) -> Ask:
     label = f"{stage.name}/{step + 1}" + (f"+{number}" if number else "")
-    tasks = in_modes(prompts.take(count), stage.thinking_fraction)
+    tasks = in_modes(prompts.take(step, number, count), stage.thinking_fraction)
     return Ask(label, tasks, stage.rollouts_per_prompt, stage.sampling)
 
 
-def _scored(
-    session: Session[GrpoStage], stage: GrpoStage, prompts: PromptLedger, step: int, drawn: Drawn
-) -> list[Group]:
+def _scored(session: Session[GrpoStage], stage: GrpoStage, drawn: Drawn) -> list[Group]:
     with session.phase("reward"):
-        groups = session.on_rank0(
+        return session.on_rank0(
             lambda zero: score_groups(stage, *drawn, zero.rewards(*drawn)),
             lambda groups: [[sample.told() for sample in group] for group in groups],
         )
-    prompts.learn(step, drawn.tasks, [pass_rate(group) for group in groups])
-    return groups
 
 
 def _require_scores(stage: GrpoStage, draws: Sequence[Sequence[Group]], step: int) -> None:

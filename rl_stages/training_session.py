@@ -184,4 +184,4 @@ class TrainingSession[S: Stage]:
     def _commit(self, step: int) -> None:
         if self.log:
             self.log.settle()  # the steps up to here are not run again, so nothing else would write their samples
-            self.folder.commit_checkpoint(step)
+            self.folder.commit_checkpoint(step, self.layout.rollout.max_staleness)

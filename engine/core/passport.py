@@ -27,14 +27,16 @@ def passport_of(turn: Rollout, request: Request, cache: int) -> Passport:
     )
 
 
-def faults(passports: Sequence[Passport], sequence: TrainSequence, versions: Sequence[int]) -> Iterator[str]:
-    """What does not hold of the turns of a sample, in its `sequence`. `versions` are those of their last tokens."""
+def faults(passports: Sequence[Passport], sequence: TrainSequence, caches: Sequence[range]) -> Iterator[str]:
+    """What does not hold of the turns of a sample, in its `sequence`. `caches`: for each turn, the weight versions of
+    which the oldest state that it read may be."""
     known = tokens = 0
-    for passport, version in zip(passports, versions, strict=True):
+    for passport, allowed in zip(passports, caches, strict=True):
         tokens, known = _ids(sequence.token_ids[known : passport.end], tokens), passport.end
         own = slice(passport.start - 1, passport.end - 1)
-        if passport.cache != version:
-            yield f"cache: kept since weight version {passport.cache}, while the last token is of {version}"
+        if passport.cache not in allowed:
+            expected = f"{allowed.start}" if len(allowed) == 1 else f"{allowed.start} to {allowed.stop - 1}"
+            yield f"cache: kept since weight version {passport.cache}, expected {expected}"
         if passport.temperature != sequence.temperature:
             yield f"temperature: log-probs are at {passport.temperature}, the trainer's at {sequence.temperature}"
         if passport.tokens != tokens:

@@ -88,7 +88,8 @@ class Passport:
 
     start, end   places of the tokens that it generated, among all tokens of the sample, prompt included
     seed, temperature   with which they were sampled
-    cache        weight version at which the engine last dropped its cached keys, values and states
+    cache        weight version of the oldest keys, values and states that it may have read: that of the last token,
+                 unless the engine keeps them when new weights come
     tokens       CRC-32 of all token ids before `end`
     logprobs     that of the log-probs of its tokens
     routes       that of the experts which its tokens were routed to when they were first computed; 0 without any
@@ -141,6 +142,11 @@ class Rollout:
     def length(self) -> int:
         """Number of tokens that the model generated."""
         return len(self.token_ids) if self.generated is None else int(self.generated.sum())
+
+    @property
+    def newest(self) -> int:
+        """The weight version of the last token."""
+        return self.versions[-1][0]
 
 
 @dataclass(frozen=True)

@@ -190,8 +190,11 @@ class RolloutConfig:
                     another one cached
     placement       "colocated": engines sample while the trainer waits, in turn on its cards. "disaggregated": they
                     have their own, and can sample while it learns; built for CPUs alone, where engines are processes
-    max_staleness   weight versions by which a step's samples may be older than the weights that learn from them. 0: a
-                    step samples, then learns. 1: while it learns, the engines sample for the next one (docs/async.md)
+    max_staleness   weight versions by which the first token of a sample may be older than the weights that learn from
+                    it. 0: a step samples, then learns. 1: while it learns, the engines sample for the next one. More:
+                    for so many of the next ones, and samples in flight go on under new weights (docs/async.md)
+    cache_at_refit  what becomes of the keys, values and states of a sample in flight when new weights come
+                    (max_staleness of 2 or more): "recomputed", or "kept" as the older weights have made them
     start_limit_s   seconds that an engine has until its first answer; a cold compilation takes minutes
     silence_limit_s  seconds that an engine with work may go without a token or an answer; then it is replaced
     part_every_s    seconds between two moments at which an engine hands over what it has of unfinished samples: what is
@@ -215,6 +218,7 @@ class RolloutConfig:
     deterministic: bool = False
     placement: Placement = "colocated"
     max_staleness: int = 0
+    cache_at_refit: Literal["recomputed", "kept"] = "recomputed"
     start_limit_s: float = 3600.0
     silence_limit_s: float = 600.0
     part_every_s: float = 30.0
@@ -228,13 +232,11 @@ class RolloutConfig:
             if not getattr(self, name) > 0:
                 raise UserError(f"rollout.{name}: expected more than 0, found {getattr(self, name)}.")
         self._check_placement()
+        self._check_flight()
 
     def _check_placement(self) -> None:
-        if self.max_staleness not in (0, 1):
-            raise UserError(
-                "rollout.max_staleness: expected 0 or 1, since new weights wait for the samples in flight: with more, "
-                f"samples would be older and no step faster (docs/async.md); found {self.max_staleness}."
-            )
+        if self.max_staleness < 0:
+            raise UserError(f"rollout.max_staleness: expected 0 or more, found {self.max_staleness}.")
         if self.max_staleness and self.placement == "colocated":
             raise UserError(
                 "rollout.max_staleness: expected 0 with rollout.placement=colocated, whose engines wait while the "
@@ -245,6 +247,24 @@ class RolloutConfig:
                 "rollout.sleep: expected False with rollout.placement=disaggregated, whose engines have memory of "
                 "their own; found True. Leave it out."
             )
+
+    def _check_flight(self) -> None:
+        if self.deterministic and self.in_flight:
+            raise UserError(
+                "rollout.deterministic: expected False with rollout.max_staleness of 2 or more, where the token at "
+                "which new weights reach a sample depends on time; found True. Set rollout.max_staleness=1, or "
+                "rollout.deterministic=false."
+            )
+        if self.cache_at_refit == "kept" and not self.in_flight:
+            raise UserError(
+                "rollout.cache_at_refit: expected recomputed with rollout.max_staleness below 2, where no sample is in "
+                "flight when new weights come; found kept. Leave it out."
+            )
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether new weights reach samples that have begun under older ones."""
+        return self.max_staleness > 1
 
     def keeps_prefixes(self, moe: bool) -> bool:
         """Whether an engine that can, keeps prefixes of its requests for later ones. On CUDA vLLM keeps the experts of

@@ -24,6 +24,7 @@ from cascade_rl.engine.rollout.protocol import (
     Score,
     Settings,
     Sleep,
+    Stall,
     Submit,
     UpdateWeights,
 )
@@ -60,7 +61,7 @@ class RolloutEngine:
         log_path: str | Path,
         nodes: Sequence[Node] | None = None,
     ):
-        self._config = config
+        self._config, self._keep_cache = config, config.cache_at_refit == "kept"
         self._vocab_size: int = json.loads((Path(model_dir) / "config.json").read_text())["vocab_size"]
         self._pending = Pending(config.engines, config.deterministic)
         self._orphans: dict[int, tuple[Request, ...]] = {}
@@ -106,7 +107,7 @@ class RolloutEngine:
         samples the finished ones and drops them, since the last bits of a sample depend on what is sampled beside it.
 
         Raises UserError for a request that an engine cannot hold, ValueError for an id that is still
-        pending, RuntimeError before the first weights.
+        pending, RuntimeError before the first weights. Any thread may call it, also while another takes `results()`.
         """
         self._require_weights("submit")
         batch = [request for request in requests if self._config.deterministic or request.id not in finished]
@@ -151,11 +152,12 @@ class RolloutEngine:
         """Load all weights from a safetensors file in Hugging Face names, or from those of an index.
 
         It may be called while requests run. All engines load at once. Running requests continue with the new weights,
-        their caches recomputed. After a `restart` only engines without these weights load them, and receive their
-        pending requests again. Raises ValueError when `version` is not newer than the engines'.
+        their caches recomputed unless `cache_at_refit` keeps them. After a `restart` only engines without these weights
+        load them, and receive their pending requests again. Raises ValueError when `version` is not newer than the
+        engines'.
         """
         behind = self._servers.behind(version)
-        self._servers.ask(dict.fromkeys(behind, UpdateWeights(str(image_path), version)))
+        self._servers.ask(dict.fromkeys(behind, UpdateWeights(str(image_path), version, self._keep_cache)))
         self._renewed(behind, version)
 
     def lacking(self, version: int) -> dict[int, int]:
@@ -171,11 +173,12 @@ class RolloutEngine:
             yield
 
     @contextmanager
-    def receiving(self, engines: Iterable[int], version: int, check: Check) -> Iterator[None]:
+    def receiving(self, engines: Iterable[int], version: int, check: Check) -> Iterator[list[Stall]]:
         """See `Engine`; otherwise as `update_weights`."""
         processes = [self._servers[index] for index in engines]
-        with self._servers.answering(dict.fromkeys(processes, ReceiveWeights(version, check))):
-            yield
+        command = ReceiveWeights(version, check, self._keep_cache)
+        with self._servers.answering(dict.fromkeys(processes, command)) as stalls:
+            yield stalls
         self._renewed(processes, version)
 
     # Life and death.
@@ -221,11 +224,10 @@ class RolloutEngine:
     def _turns(self) -> Iterator[Rollout]:
         """Turns and samples in the order in which they finish, and parts of those that run, until none is pending or
         expected."""
-        while self._pending:
+        while not self._pending.ended():
             rollout = self._arrived.popleft() if self._arrived else self._next()
             if told := rollout if rollout.finish == PART else self._pending.finish(rollout):
                 yield told
-        self._pending.clear()
         self._rest()
 
     def _next(self) -> Rollout:

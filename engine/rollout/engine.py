@@ -7,7 +7,7 @@ from typing import Protocol
 
 from cascade_rl.engine.core.rollouts import Request, Rollout, Scored
 from cascade_rl.engine.core.settings import Check
-from cascade_rl.engine.rollout.protocol import JoinRefit
+from cascade_rl.engine.rollout.protocol import JoinRefit, Stall
 
 Follow = Callable[[Rollout], Future[Request | Rollout] | None]
 """What follows a turn: the next request of its sample, or the whole sample. None where the turn is the whole sample."""
@@ -32,6 +32,10 @@ class Engine(Protocol):
         """
         ...
 
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Adds requests to those of a `generate` that another thread takes the samples of."""
+        ...
+
     def score(self, sequences: Sequence[Sequence[int]]) -> list[Scored]:
         """Log-probs of each token after the first, at temperature 1, and the experts that it was routed to."""
         ...
@@ -51,6 +55,7 @@ class Engine(Protocol):
         """In the block, the workers of these engines join the group of the refits that follow."""
         ...
 
-    def receiving(self, engines: Iterable[int], version: int, check: Check) -> AbstractContextManager[None]:
-        """In the block, these engines receive the weights that the trainer's ranks send."""
+    def receiving(self, engines: Iterable[int], version: int, check: Check) -> AbstractContextManager[list[Stall]]:
+        """In the block, these engines receive the weights that the trainer's ranks send. Samples that are running go on
+        with them. After it, the list says how long each engine stood still."""
         ...

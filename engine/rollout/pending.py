@@ -8,6 +8,7 @@ while its environment works. With `deterministic` its next turn is held until th
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
+from threading import Lock
 
 from cascade_rl.engine.core.parts import joined
 from cascade_rl.engine.core.rollouts import Request, Rollout
@@ -15,7 +16,8 @@ from cascade_rl.engine.rollout.placement import place, tokens
 
 
 class Pending:
-    """The requests of all engines, from their submission to their sample."""
+    """The requests of all engines, from their submission to their sample. One thread may add some while another takes
+    samples out."""
 
     def __init__(self, engines: int, deterministic: bool) -> None:
         self.engines, self.deterministic = engines, deterministic
@@ -25,6 +27,7 @@ class Pending:
         self._engine_of: dict[str, int] = {}  # of these
         self._held: dict[str, Request] = {}
         self._parts: dict[str, list[Rollout]] = {}  # since the request was sent
+        self._lock = Lock()
 
     def __bool__(self) -> bool:
         return bool(self.requests or self.expected)
@@ -33,9 +36,10 @@ class Pending:
         """Assigns new requests to the engines that are `able`. Those whose ids are `finished` run, but are not waited
         for."""
         named = {request.id: request for request in batch}
-        self._place(batch, able)
-        self._batch |= named
-        self.requests |= {name: request for name, request in named.items() if name not in finished}
+        with self._lock:
+            self._place(batch, able)
+            self._batch |= named
+            self.requests |= {name: request for name, request in named.items() if name not in finished}
 
     def share(self, requests: Iterable[Request], engine: int) -> list[Request]:
         """Those of `requests` that are this engine's."""
@@ -43,7 +47,7 @@ class Pending:
 
     def on(self, engine: int) -> list[Request]:
         """The engine's pending requests, in the order in which they were submitted."""
-        return self.share(self.requests.values(), engine)
+        return self.share(list(self.requests.values()), engine)
 
     def undrawn(self, engine: int, arrived: Container[str]) -> tuple[Request, ...]:
         """What the replacement of a dead engine must sample again. `arrived` are ids of samples that need not be.
@@ -74,8 +78,9 @@ class Pending:
 
     def follow(self, request: Request) -> bool:
         """The next turn of an expected sample is pending from now on. True where it can be sent at once."""
-        self.expected.discard(request.id)
-        self.requests[request.id] = request
+        with self._lock:
+            self.requests[request.id] = request
+            self.expected.discard(request.id)
         if self.deterministic:
             self._held[request.id] = request
         return not self.deterministic
@@ -89,17 +94,22 @@ class Pending:
 
     def finish(self, rollout: Rollout) -> Rollout | None:
         """The whole turn or sample, with what an engine had drawn of it before; None if nobody waits for it."""
-        request = self.requests.pop(rollout.id, None)
-        if request is None and rollout.id not in self.expected:
-            return None
-        self.expected.discard(rollout.id)
+        with self._lock:
+            request = self.requests.pop(rollout.id, None)
+            if request is None and rollout.id not in self.expected:
+                return None
+            self.expected.discard(rollout.id)
         self._parts.pop(rollout.id, None)
         return joined([request.begun, rollout]) if request and request.begun else rollout
 
-    def clear(self) -> None:
-        """Forgets the batch; nothing is pending."""
-        self._batch.clear()
-        self._engine_of.clear()
+    def ended(self) -> bool:
+        """Whether nothing is pending. Then the batch is forgotten."""
+        with self._lock:
+            if self:
+                return False
+            self._batch.clear()
+            self._engine_of.clear()
+            return True
 
     def _place(self, requests: Sequence[Request], able: Sequence[int]) -> None:
         loads = self._loads()

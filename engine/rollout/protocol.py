@@ -52,10 +52,12 @@ class Submit:
 
 @dataclass(frozen=True)
 class UpdateWeights:
-    """Load every weight from a safetensors file in Hugging Face names, or from the files of an index (.json)."""
+    """Load every weight from a safetensors file in Hugging Face names, or from the files of an index (.json). Answered
+    by a `Stall`. `keep_cache`: the samples that are running keep their keys, values and states."""
 
     image_path: str
     version: int
+    keep_cache: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,11 @@ class JoinRefit:
 
 @dataclass(frozen=True)
 class ReceiveWeights:
-    """Receive every weight from the trainer's ranks, which send them now."""
+    """Receive every weight from the trainer's ranks, which send them now. Otherwise as `UpdateWeights`."""
 
     version: int
     check: Check
+    keep_cache: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,16 @@ class Health:
     unfinished: int
     steps: int
     generated_tokens: int
+
+
+@dataclass(frozen=True)
+class Stall:
+    """How long an engine made no step, for new weights: in seconds, and in steps of their mean length until then.
+    `running` is the number of samples that waited."""
+
+    running: int
+    seconds: float
+    steps: float
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from cascade_rl.engine.rollout.protocol import (
     Score,
     Settings,
     Sleep,
+    Stall,
     Submit,
     UpdateWeights,
 )
@@ -65,9 +66,10 @@ class Server:
         self._scores: dict[str, Scored] = {}
         self._asked: dict[str, Request] = {}
         self._version: int | None = None
-        self._cache: int | None = None  # the version at which it was dropped last
+        self._cached_since: dict[str, int] = {}  # the weight version of the oldest state that a sample may read
         self._asleep = False
         self._steps = 0
+        self._stepped_s = 0.0
         self._generated_tokens = 0
         self._told_parts: dict[str, int] = {}  # tokens of each running sample that the trainer has
         self._signs = Rhythm(settings.config.silence_limit_s / SIGNS_OF_LIFE)
@@ -93,8 +95,9 @@ class Server:
                 self._parts.begin()
                 if self._deterministic:
                     self._drop_caches()  # a prefix cached by an earlier batch has that batch's bits
+            assert self._version is not None  # nothing is submitted before the first weights
             for request in command.requests:
-                self._asked[request.id] = request
+                self._asked[request.id], self._cached_since[request.id] = request, self._version
                 self._add(request.id, [*request.prompt_ids, *_begun(request)], _sampling_params(request))
         else:
             self._connection.send(Reply(self._answer(command)))
@@ -104,12 +107,12 @@ class Server:
             case Sleep():
                 self._engine.sleep(level=1)
                 self._asleep = True
-            case UpdateWeights(image_path, version):
-                self._update_weights({"image_path": image_path}, version)
+            case UpdateWeights(image_path, version, keep_cache):
+                return self._update_weights({"image_path": image_path}, version, keep_cache)
             case JoinRefit():
                 self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": asdict(command)})
-            case ReceiveWeights(version, check):
-                self._update_weights({"version": version, "check": check}, version)
+            case ReceiveWeights(version, check, keep_cache):
+                return self._update_weights({"version": version, "check": check}, version, keep_cache)
             case Score(sequences):
                 return self._score(sequences)
             case AskHealth():
@@ -119,11 +122,15 @@ class Server:
         return None
 
     def _add(self, request_id: str, prompt_ids: Sequence[int], params: "SamplingParams") -> None:
-        self._engine.add_request(request_id, {"prompt_token_ids": list(prompt_ids)}, params)
+        prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": str(self._version)}  # no prefix of older weights
+        self._engine.add_request(request_id, prompt, params)
 
     def _step(self) -> None:
+        began = time.monotonic()
+        outputs = self._engine.step()
         self._steps += 1
-        for output in self._engine.step():
+        self._stepped_s += time.monotonic() - began
+        for output in outputs:
             if output.request_id.startswith(SCORE_PREFIX):
                 self._scores[output.request_id] = self._scored(output)
             else:
@@ -154,13 +161,12 @@ class Server:
         self._generated_tokens += len(sampled.token_ids)
         rows = self._routes(lambda: completion.routed_experts)
         self._send(sampled.part(self._asked[output.request_id], 0, completion.finish_reason, rows))
-        del self._asked[output.request_id]
+        del self._asked[output.request_id], self._cached_since[output.request_id]
         self._told_parts.pop(output.request_id, None)
 
     def _send(self, part: Rollout) -> None:
-        assert self._cache is not None  # nothing is submitted before the first weights
         request = self._asked[part.id]
-        told = replace(part, passports=(passport_of(part, request, self._cache),))
+        told = replace(part, passports=(passport_of(part, request, self._cached_since[part.id]),))
         self._connection.send(replace(told, prompt_ids=np.asarray(request.prompt_ids, np.int64)))
 
     def _scored(self, output: "RequestOutput") -> Scored:
@@ -174,19 +180,27 @@ class Server:
             return lambda _: None
         return lambda start: recorded()[start:, self._moe_layers].astype(np.int16)
 
-    def _update_weights(self, update_info: dict[str, Any], version: int) -> None:
+    def _update_weights(self, update_info: dict[str, Any], version: int, keep_cache: bool) -> Stall:
+        """Between two steps: samples that are running go on with the new weights."""
+        if not self._deterministic:
+            self._send_parts()  # each part is of one cache
+        began, running = time.monotonic(), self._engine.get_num_unfinished_requests()
         self._engine.collective_rpc("start_weight_update")
         self._engine.collective_rpc("update_weights", kwargs={"update_info": update_info})
         self._engine.collective_rpc("finish_weight_update")
         self._engine.engine_core.set_weight_version(str(version))
         self._version = version
-        self._drop_caches()
+        if not (keep_cache and running):
+            self._drop_caches()
+        seconds = time.monotonic() - began
+        return Stall(running, seconds, seconds * self._steps / self._stepped_s if self._steps else 0.0)
 
     def _drop_caches(self) -> None:
         """Running requests are preempted: their keys, values and states are computed again."""
         if not self._engine.reset_prefix_cache(reset_running_requests=True):
             raise RuntimeError("expected vLLM to drop its prefix cache, found that it kept cached keys and values")
-        self._cache = self._version
+        if self._version is not None:
+            self._cached_since = dict.fromkeys(self._cached_since, self._version)
 
     def _score(self, sequences: Sequence[Sequence[int]]) -> list[Scored]:
         ids = [f"{SCORE_PREFIX}{index}" for index in range(len(sequences))]

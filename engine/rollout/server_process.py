@@ -135,6 +135,7 @@ class EngineProcess:
         self._limits = settings.config
         self._answered = False
         self._given = self._returned = 0  # requests, samples
+        self._sending = threading.Lock()  # one thread may submit samples while another has the weights sent
         self._deadline = time.monotonic() + self._limits.start_limit_s
         self._arrivals = arrivals
         self._replies: SimpleQueue[Reply | None] = SimpleQueue()
@@ -165,7 +166,8 @@ class EngineProcess:
         if isinstance(message, Submit):
             self._given += len(message.requests)
         try:
-            self._connection.send(message)
+            with self._sending:
+                self._connection.send(message)
         except OSError:
             return False
         return True

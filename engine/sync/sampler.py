@@ -1,6 +1,6 @@
 """The samples of a batch of requests, even if engine processes die meanwhile."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from threading import Lock
@@ -19,6 +19,8 @@ class Batch:
     """One batch on one engine, which may die RESTARTS times; rank 0's part of `sample`.
 
     finished  samples, by id, that an earlier attempt has drawn
+    awaited   `collect` of a batch whose samples arrive together with those of others (flight.py); None: the engine is
+              its own
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class Batch:
         self.engine, self.requests, self.follow = engine, requests, follow
         self.rollouts = dict(finished or {})
         self.deaths: list[EngineDied] = []
+        self.awaited: Callable[[], bool] | None = None
         self._unsent = requests
         self._ahead: Future[bool] | None = None
         self._receiving, self._stopped = Lock(), False
@@ -46,6 +49,8 @@ class Batch:
 
         Raises EngineDied after RESTARTS restarts.
         """
+        if self.awaited:
+            return self.awaited()
         ahead, self._ahead = self._ahead, None
         return ahead.result() if ahead else self._sample()
 
@@ -75,10 +80,15 @@ class Batch:
         """The requests are sent once, also if the engine dies of it."""
         unsent, self._unsent = self._unsent, ()
         for rollout in self.engine.generate(unsent, self.follow, self.rollouts):
-            with self._receiving:
-                if self._stopped:
-                    return
+            if not self.arrive(rollout):
+                return
+
+    def arrive(self, rollout: Rollout) -> bool:
+        """Receives a sample, or a part of one. False once it was stopped."""
+        with self._receiving:
+            if not self._stopped:
                 (self.receive_part if rollout.finish == PART else self.receive)(rollout)
+        return not self._stopped
 
     def restart(self, death: EngineDied) -> bool:
         """Starts a new process for each dead one. Whether others go on with its samples."""

@@ -19,7 +19,7 @@ from cascade_rl.engine.backend.ranks import from_rank0
 from cascade_rl.engine.core.settings import Check, RolloutConfig
 from cascade_rl.engine.refit.group import Terms, join_as_trainer
 from cascade_rl.engine.rollout.engine import Engine
-from cascade_rl.engine.rollout.protocol import JoinRefit
+from cascade_rl.engine.rollout.protocol import JoinRefit, Stall
 from cascade_rl.engine.sync.gap import Gap
 from cascade_rl.engine.sync.probe import Probe, probe
 from cascade_rl.engine.train.trainer import Trainer
@@ -37,6 +37,7 @@ class Refit:
     config     the number of workers, how often checksums are compared, and the bounds of the probe
     moved      {"routing_churn": share of the probe's experts that are others than before the newest weights}; empty
                without routes, and before a second comparison
+    stalls     of the newest weights, one for each engine that they were sent to; on rank 0
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Refit:
         self.probe_ids, self.config = probe_ids, config
         self.version = -1
         self.moved: dict[str, float] = {}
+        self.stalls: list[Stall] = []
         self._routes: Sequence[np.ndarray] = ()
         self._address, self._port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         self._store = TCPStore(self._address, self._port, is_master=False, wait_for_workers=False)
@@ -94,7 +96,7 @@ class Refit:
         if engines != self._joined:
             self._join(engines)
         check = self._check()
-        with self.engine.receiving(engines, self.version, check) if self.engine else nullcontext():
+        with self.engine.receiving(engines, self.version, check) if self.engine else nullcontext([]) as self.stalls:
             self._sender.send(self.version, check)
 
     def _check(self) -> Check:

@@ -188,7 +188,7 @@ class Cascade(Node):
             _check_room(self.evaluation_room, "evaluation", self.evaluation.max_new_tokens)
 
     def _check_staleness(self) -> None:
-        expected = "truncated or masked with rollout.max_staleness=1, whose samples are of older weights"
+        expected = "truncated or masked with rollout.max_staleness above 0, whose samples are of older weights"
         for stage in self.stages:
             if isinstance(stage, GrpoStage) and self.layout(stage).rollout.max_staleness:
                 require(stage.importance != "off", f"{stage.name}.importance", expected, stage.importance)

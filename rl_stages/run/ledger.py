@@ -12,9 +12,10 @@ samples are not from this policy. Infrastructure failures are not recorded, so a
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from struct import Struct
+from threading import RLock
 from typing import Any, Self
 
 import numpy as np
@@ -40,14 +41,24 @@ class Contents:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     parts: dict[str, tuple[Request, list[Rollout]]] = field(default_factory=dict)
 
+    def with_those_of(self, other: "Contents") -> "Contents":
+        """Both, of the other's weights."""
+        requests, rollouts = self.requests | other.requests, self.rollouts | other.rollouts
+        return Contents(other.weights, requests, rollouts, self.verdicts | other.verdicts, other.parts)
+
 
 class Ledger:
-    """The file of one version at a time, on rank 0. A context manager. Any thread may call `keep` and `judged`."""
+    """The file of one version at a time, on rank 0. A context manager. Any thread may call `keep` and `judged`.
 
-    def __init__(self) -> None:
+    remembers  what earlier files had is still known, since samples of several files are drawn at a time
+    """
+
+    def __init__(self, *, remembers: bool = False) -> None:
+        self._remembers = remembers
         self._contents = Contents()
         self._path = Path()
         self._log: AppendLog | None = None
+        self._lock = RLock()
 
     def __enter__(self) -> Self:
         return self
@@ -61,15 +72,28 @@ class Ledger:
         """Continues the file, or begins it. If the file is of other weights, drops its contents and returns them.
 
         None: of whichever weights the file is, since they are gone."""
-        self.__exit__()
         records = read_records(path)
         found = _read(records)
         same = found.weights is not None and weights in (None, found.weights)
-        self._path, self._contents = path, found if same else Contents(weights)
-        self._log = AppendLog(path, records if same else ())
-        if not same:
-            self._write({"weights": weights})
+        opened = found if same else Contents(weights)
+        with self._lock:
+            self.__exit__()
+            self._path, self._contents = path, self._contents.with_those_of(opened) if self._remembers else opened
+            self._log = AppendLog(path, records if same else ())
+            if not same:
+                self._write({"weights": weights})
         return found if found.weights and not same else None
+
+    def recall(self, paths: Iterable[Path]) -> None:
+        """Takes up what other files have, whatever their weights."""
+        for path in paths:
+            self._contents = self._contents.with_those_of(read_ledger(path))
+
+    def forget(self, version: int) -> None:
+        """Drops the samples that have tokens of weights `version`, or of later ones: they were others."""
+        rollouts = {name: rollout for name, rollout in self._contents.rollouts.items() if rollout.newest < version}
+        requests = {name: request for name, request in self._contents.requests.items() if name in rollouts}
+        self._contents = replace(self._contents, rollouts=rollouts, requests=requests)
 
     def rollout(self, request: Request) -> Rollout | None:
         """The sample recorded for an identical request; None otherwise, and then its verdict is dropped too."""
@@ -110,8 +134,10 @@ class Ledger:
         self._path.unlink(missing_ok=True)
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        assert self._log
-        self._log.append(_packed(record))
+        packed = _packed(record)
+        with self._lock:
+            assert self._log
+            self._log.append(packed)
 
 
 def read_ledger(path: Path) -> Contents:

@@ -133,11 +133,12 @@ class StageFolder:
         seconds: Mapping[str, float],
         tokens: int,
         reward_overlapped_s: float = 0.0,
+        stall: Mapping[str, float] | None = None,
     ) -> None:
-        """Logs a step. `metrics` are equal in all runs with the same seed, so `seconds` per phase, and those that the
-        phases overlap, go to the events."""
+        """Logs a step. `metrics` are equal in all runs with the same seed. `seconds` per phase, those that phases
+        overlap, and the engines' `stall` go to the events."""
         self.metrics.append({"step": step} | dict(metrics))
-        times = {"seconds": dict(seconds), "reward_overlapped_s": reward_overlapped_s}
+        times = {"seconds": dict(seconds), "reward_overlapped_s": reward_overlapped_s, **(stall or {})}
         self.record_event("step", step=step, tokens=tokens, **times)
 
     def record_event(self, event: str, **facts: Any) -> None:
@@ -171,15 +172,14 @@ class StageFolder:
         shutil.rmtree(self.partial_checkpoint(step), ignore_errors=True)
         self.partial_checkpoint(step).mkdir(parents=True)
 
-    def commit_checkpoint(self, step: int) -> None:
+    def commit_checkpoint(self, step: int, max_staleness: int = 0) -> None:
         """Gives the checkpoint its final name and deletes the oldest ones beyond `keep_checkpoints`, with the ledgers
-        before each. No step that reads such a ledger can run again, even if it learns from older samples
-        (`rollout.max_staleness`)."""
+        that no step after the others reads, whose samples may be older by `max_staleness` weight versions."""
         self.partial_checkpoint(step).rename(self.checkpoint(step))
         sync(self.root / "checkpoints")
         for old in self.checkpoint_steps()[: -self.config.keep_checkpoints]:
             self._drop_checkpoint(old)
-            self._drop_ledgers(old)
+            self._drop_ledgers(old - max(max_staleness - 1, 0))
 
     def _drop_checkpoint(self, step: int) -> None:
         doomed = self.partial_checkpoint(step)
@@ -189,8 +189,13 @@ class StageFolder:
 
     def _drop_ledgers(self, version: int) -> None:
         for path in (self.root / "ledger").glob("version_*"):
-            if path < self.ledger(version):
+            if path < self.ledger(max(version, 0)):
                 path.unlink()
+
+    def ledgers(self, version: int) -> list[Path]:
+        """Of these weights and later ones, in their order."""
+        first = self.ledger(max(version, 0))
+        return [path for path in sorted((self.root / "ledger").glob("version_*")) if path >= first]
 
     def checkpoint_steps(self) -> list[int]:
         """Steps with a complete checkpoint, ascending."""

@@ -28,8 +28,9 @@ from cascade_rl.rl_stages.run.known_data import KnownData
 
 # Settings of a stage that do not change its weights, or that are hashed by what they resolve to.
 NOT_HASHED = {"parent", "gate", "nproc", "parallel", "rollout", "checkpoint_every", "keep_checkpoints"}
-# The keys of a stage's layout that change them all the same.
-OF_THE_LAYOUT = {"rollout": ("dtype", "replay_routes", "max_staleness"), "parallel": ("precision",)}
+# The keys of a stage's layout that change them all the same, and which of them only what learns from samples.
+OF_THE_LAYOUT = {"rollout": ("dtype", "replay_routes", "max_staleness", "cache_at_refit"), "parallel": ("precision",)}
+OF_SAMPLES = ("max_staleness", "cache_at_refit")
 
 
 def teacher_stages(cascade: Cascade, stage: Stage) -> tuple[Stage, ...]:
@@ -133,7 +134,8 @@ def _own_settings(cascade: Cascade, stage: Stage) -> Mapping[str, Any]:
     layout = cascade.layout(stage)
     kept = {node: _differences(getattr(layout, node), names) for node, names in OF_THE_LAYOUT.items()}
     if not isinstance(stage, OnPolicyStage):
-        kept["rollout"].pop("max_staleness", None)  # it learns from no samples
+        for name in OF_SAMPLES:
+            kept["rollout"].pop(name, None)  # it learns from none
     return {"kind": stage.kind, **own, "rollout": {}, **{node: keys for node, keys in kept.items() if keys}}
 
 

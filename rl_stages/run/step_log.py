@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Self
 
+from cascade_rl.engine.rollout.protocol import Stall
 from cascade_rl.rl_stages.run.progress import Phase, Progress
 from cascade_rl.rl_stages.run.run_folder import StageFolder
 from cascade_rl.rl_stages.run.sample_record import SampleRecord, write_samples
@@ -21,6 +22,7 @@ class StepLog:
 
     seconds               of the step so far, by phase
     reward_overlapped_s   seconds by which the reward phase would be longer, had no answer been scored during generation
+    stall                 how long the engines stood still for new weights while they sampled (`stalled`)
     failed                whether an exception ends the attempt, as trackers are told
     """
 
@@ -28,6 +30,7 @@ class StepLog:
         self.folder, self.exits = folder, ExitStack()
         self.seconds: dict[str, float] = {}
         self.reward_overlapped_s, self.failed = 0.0, False
+        self.stall: dict[str, float] = {}
         self.board, self.trackers = TensorBoard(self.folder), list[ToldOnce]()
         self._writing: Future[None] | None = None
 
@@ -63,15 +66,22 @@ class StepLog:
         self.progress.say(f"warning: step {step}: {detail}")
         self.folder.record_event("warning", step=step, detail=detail)
 
+    def stalled(self, stalls: Sequence[Stall]) -> None:
+        """Engines with samples in flight made no step while they took new weights."""
+        if longest := max((stall for stall in stalls if stall.running), key=lambda stall: stall.seconds, default=None):
+            running = sum(stall.running for stall in stalls)
+            told = {"ms": 1e3 * longest.seconds, "decode_steps": longest.steps, "samples": float(running)}
+            self.stall = {f"stall_{name}": value for name, value in told.items()}
+
     def step(self, step: int, metrics: Mapping[str, float], tokens: int, records: Sequence[SampleRecord]) -> None:
         """Ends step `step`, counting from 1, and resets the phase times. Raises as `settle`."""
         self.settle()
         if records:
             self._writing = self._writer.submit(write_samples, self.folder.rollouts(step), records)
-        self.folder.record_step(step, metrics, self.seconds, tokens, self.reward_overlapped_s)
-        self._tell("step", step, {**metrics, **self._speed(tokens)})
+        self.folder.record_step(step, metrics, self.seconds, tokens, self.reward_overlapped_s, self.stall)
+        self._tell("step", step, {**metrics, **self._speed(tokens), **self.stall})
         self.progress.step(step, metrics, self.seconds, tokens, self.reward_overlapped_s)
-        self.seconds, self.reward_overlapped_s = {}, 0.0
+        self.seconds, self.reward_overlapped_s, self.stall = {}, 0.0, {}
 
     def heldout(self, when: str, scores: Mapping[str, float]) -> None:
         """Tells the held-out scores "before" and "after" the stage."""

@@ -26,7 +26,7 @@ class Watchdog:
 
     def __init__(self, rank: int, limit_s: float, tell: Callable[[str], None]) -> None:
         self.rank, self.limit_s, self.tell = rank, limit_s, tell
-        self.pending: Callable[[], Iterable[str]] = tuple
+        self.pending: list[Callable[[], Iterable[str]]] = []
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -42,11 +42,11 @@ class Watchdog:
     @contextmanager
     def waiting_for(self, pending: Callable[[], Iterable[str]]) -> Iterator[None]:
         """In the block, `pending()` returns the ids that the phase waits for. It is called from another thread."""
-        self.pending = pending
+        self.pending.append(pending)
         try:
             yield
         finally:
-            self.pending = tuple
+            self.pending.remove(pending)
 
     def _watch(self, name: str, ended: threading.Event) -> None:
         started = time.monotonic()
@@ -54,7 +54,7 @@ class Watchdog:
             self.tell(self._message(name, time.monotonic() - started))
 
     def _message(self, name: str, seconds: float) -> str:
-        ids = list(self.pending())
+        ids = [name for pending in list(self.pending) for name in pending()]
         more = f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else ""
         waits = f"; {len(ids)} samples pending: {', '.join(ids[:SHOWN])}{more}" if ids else ""
         return f"rank {self.rank} has been in {name} for {seconds:.0f} s{waits}"

@@ -13,6 +13,20 @@ def ages(samples: Sequence[Sample], version: int) -> list[np.ndarray]:
     return [_age(sample.rollout, version) for sample in samples]
 
 
+def told(ages: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> dict[str, float]:
+    """Metrics of the ages of the loss tokens (`masks`): the mean, those of the first and last token of each sample, the
+    largest, and the share of each."""
+    found = [age[mask] for age, mask in zip(ages, masks, strict=True) if mask.any()]
+    counts = np.bincount(np.concatenate(found))
+    return {
+        "age": float(counts @ np.arange(len(counts)) / counts.sum()),
+        "age_first": float(np.mean([age[0] for age in found])),
+        "age_last": float(np.mean([age[-1] for age in found])),
+        "age_max": float(len(counts) - 1),
+        **{f"age_{age}_fraction": float(share) for age, share in enumerate(counts / counts.sum())},
+    }
+
+
 def token_versions(rollout: Rollout) -> np.ndarray:
     """The weight version of each token of the answer, int64 [answer]."""
     versions, starts = np.array(rollout.versions, np.int64).T

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
+from threading import Lock
 from typing import Self
 
 from transformers import PreTrainedTokenizerBase
@@ -57,6 +58,7 @@ class Judge:
         self._busy: dict[str, BusyTime] = {}
         self._pending: dict[str, PendingGroup] = {}
         self._running: set[Future[list[Verdict]]] = set()
+        self._beginning = Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -91,16 +93,17 @@ class Judge:
     def begin(self, rollout: Rollout) -> None:
         """Begins to score an expected sample, which has just ended. A group verifier begins with the last of a group.
 
-        It may make the verifier, which may end with the calling thread.
+        It may make the verifier, which may end with the calling thread. Any thread may call it.
         """
-        group = self._pending[rollout.id]
-        group.texts[rollout.id] = text = answer_text(self.tokenizer, rollout)
-        if rollout.finish != "stop":
-            group.cut.add(rollout.id)
-        if verdict := self._known_verdict(group.task, rollout, text):
-            group.verdicts[rollout.id] = lambda: verdict
-        if asked := group.unasked():
-            self._ask(group, asked)
+        group, text = self._pending[rollout.id], answer_text(self.tokenizer, rollout)
+        with self._beginning:
+            group.texts[rollout.id] = text
+            if rollout.finish != "stop":
+                group.cut.add(rollout.id)
+            if verdict := self._known_verdict(group.task, rollout, text):
+                group.verdicts[rollout.id] = lambda: verdict
+            if asked := group.unasked():
+                self._ask(group, asked)
 
     def least_seconds(self) -> dict[str, float]:
         """By domain, the least time that the scoring done so far takes: on all of a verifier's threads at once."""

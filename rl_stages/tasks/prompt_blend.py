@@ -19,20 +19,21 @@ class PromptBlend:
     def __init__(self, streams: Sequence[PromptStream], blend: Blend) -> None:
         self.streams, self.blend = streams, blend
         self.position = 0
-        self.taken: list[int] = []  # the stream of each task of the last `take`
+        self.taken = list[int](), list[list[int]]()  # of the last `take`: the stream of each task, and what each gave
 
     def take(self, count: int) -> list[Task]:
         """The next `count` tasks."""
-        self.taken = [self.blend.at(self.position + place)[0] for place in range(count)]
+        sources = [self.blend.at(self.position + place)[0] for place in range(count)]
         self.position += count
-        drawn = [iter(stream.take(self.taken.count(index))) for index, stream in enumerate(self.streams)]
-        return [next(drawn[index]) for index in self.taken]
+        drawn = [iter(stream.take(sources.count(index))) for index, stream in enumerate(self.streams)]
+        self.taken = sources, [stream.taken for stream in self.streams]
+        return [next(drawn[index]) for index in sources]
 
-    def learn(self, pass_rates: Sequence[float | None]) -> None:
-        """The pass rates of the tasks of the last `take`; None if unknown."""
-        for index, stream in enumerate(self.streams):
-            rates = zip(self.taken, pass_rates, strict=True)
-            stream.learn([rate for taken, rate in rates if taken == index])
+    def learn(self, taken: tuple[list[int], list[list[int]]], pass_rates: Sequence[float | None]) -> None:
+        """The pass rates of the tasks of a `take`, which had left `taken`; None if unknown."""
+        sources, drawn = taken
+        for index, (stream, own) in enumerate(zip(self.streams, drawn, strict=True)):
+            stream.learn(own, [rate for source, rate in zip(sources, pass_rates, strict=True) if source == index])
 
 
 def open_prompts(

@@ -38,16 +38,16 @@ class PromptStream:
         self.refused: set[int] = set()
         self.pass_rates: list[float | None] = [None] * len(tasks)
         self.epoch, self.order = 0, self._order(0)
-        self.taken: list[int] = []
+        self.taken: list[int] = []  # the indices of the last `take`
 
     def take(self, count: int) -> list[Task]:
         """The next `count` tasks."""
         self.taken = [self._next() for _ in range(count)]
         return [self.tasks[index] for index in self.taken]
 
-    def learn(self, pass_rates: Sequence[float | None]) -> None:
-        """The pass rates, in [0, 1], of the tasks of the last `take`; None if unknown."""
-        for index, rate in zip(self.taken, pass_rates, strict=True):
+    def learn(self, taken: Sequence[int], pass_rates: Sequence[float | None]) -> None:
+        """The pass rates, in [0, 1], of the tasks of a `take`, which had left `taken`; None if unknown."""
+        for index, rate in zip(taken, pass_rates, strict=True):
             if rate is not None:
                 self.pass_rates[index] = rate
 

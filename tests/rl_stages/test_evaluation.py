@@ -119,7 +119,7 @@ def test_no_reader_of_a_stage_sees_a_prompt_that_the_evaluation_holds_out(
         folder=SimpleNamespace(root=tmp_path),
         prompt_room=no_limit,
     )
-    assert splits(task.messages for task in PromptLedger(session).take(200)) == {"train"}
+    assert splits(task.messages for task in PromptLedger(session).take(0, 0, 200)) == {"train"}
     mix = Mix(["generate:math@1"], 1, wide().evaluation.heldout_fraction)
     assert splits(mix.at(position).messages for position in range(200)) == {"train"}
     trained = SimpleNamespace(data=("generate:rlhf",), heldout=(), columns={})
@@ -168,7 +168,7 @@ def test_rows_of_its_own_are_held_out_and_all_of_the_data_trained_on(
     assert scored == {f"What is {n} + {n}?" for n in range(40, 49)}
     how = {"seed": 1, "first_step": 0, "folder": SimpleNamespace(root=tmp_path), "prompt_room": no_limit}
     session: Any = SimpleNamespace(cascade=cascade, stage=stage, **how)
-    assert {task.id for task in PromptLedger(session).take(40)} == {f"train-{n:06d}" for n in range(40)}
+    assert {task.id for task in PromptLedger(session).take(0, 0, 40)} == {f"train-{n:06d}" for n in range(40)}
 
 
 def test_a_reward_model_has_pairs_of_its_own_held_out(tmp_path: Path) -> None:

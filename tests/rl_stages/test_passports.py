@@ -9,6 +9,7 @@ import pytest
 
 from cascade_rl.engine.core.passport import passport_of
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
+from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
@@ -46,9 +47,18 @@ def unchanged(whole: TrainSequence) -> TrainSequence:
     return whole
 
 
-def check(rollout: Rollout, change: Callable[[TrainSequence], TrainSequence] = unchanged, age: int = 0) -> None:
+ON_POLICY = RolloutConfig()
+AHEAD = RolloutConfig(placement="disaggregated", max_staleness=1)
+KEPT = RolloutConfig(placement="disaggregated", max_staleness=2, cache_at_refit="kept")
+
+
+def check(
+    rollout: Rollout,
+    change: Callable[[TrainSequence], TrainSequence] = unchanged,
+    config: RolloutConfig = ON_POLICY,
+) -> None:
     sample = Sample(TASK, rollout, "", Verdict.scored(1.0), 0.5)
-    require_passports([sample], [change(sample.sequence(HEAT))], STEP, age)
+    require_passports([sample], [change(sample.sequence(HEAT))], STEP, config)
 
 
 @pytest.mark.parametrize("routes", [np.int16, np.uint8, None])
@@ -56,8 +66,19 @@ def test_what_the_engine_gave_is_accepted_whatever_way_it_came(routes: Any) -> N
     whole = two_turns()
     assert whole.routes is not None
     check(replace(whole, routes=whole.routes.astype(routes)) if routes else whole)
-    check(two_turns((STEP - 1, STEP)), age=1)
+    check(two_turns((STEP - 1, STEP)), config=AHEAD)
     check(replace(whole, passports=()))  # of an engine that gives none
+
+
+def test_an_engine_may_keep_its_cache_where_the_key_says_so() -> None:
+    """A turn that new weights reached after its second token."""
+    mixed = replace(turn([1, 2, 3], STEP, cache=STEP - 1), versions=((STEP - 1, 0), (STEP, 2)))
+    check(mixed, config=KEPT)
+    with pytest.raises(BrokenPassport, match="cache: kept since weight version 2, expected 3"):
+        check(mixed, config=replace(KEPT, cache_at_refit="recomputed"))
+    for oldest in (STEP - 3, STEP):  # too old, and never the state of its first token
+        with pytest.raises(BrokenPassport, match=f"cache: kept since weight version {oldest}, expected 1 to 2"):
+            check(replace(mixed, passports=(replace(mixed.passports[0], cache=oldest),)), config=KEPT)
 
 
 def other_heat(whole: TrainSequence) -> TrainSequence:
@@ -96,7 +117,8 @@ def unrouted(whole: TrainSequence) -> TrainSequence:
         (two_turns((STEP - 2, STEP)), unchanged, "version: expected 2 to 3"),
         (replace(two_turns(), versions=((STEP, 1),)), unchanged, "version: expected spans"),
         (replace(two_turns(), versions=()), unchanged, "version: expected spans"),
-        (two_turns((STEP - 1, STEP), cache=STEP - 1), unchanged, "cache: kept since weight version 2"),
+        (two_turns((STEP - 1, STEP), cache=STEP - 1), unchanged, "cache: kept since weight version 2, expected 3"),
+        (replace(two_turns(), versions=((STEP, 0), (STEP - 1, 2))), unchanged, "version: expected spans"),
         (two_turns(), other_heat, "temperature: log-probs are at 0.7, the trainer's"),
         (two_turns(), other_tokens, "tokens: the first 7 ids are not those that were sampled"),
         (two_turns(), other_logprobs, "log-probs: not those of the sampled tokens"),
@@ -108,11 +130,11 @@ def test_a_fault_is_called_by_its_name(
     rollout: Rollout, change: Callable[[TrainSequence], TrainSequence], name: str
 ) -> None:
     with pytest.raises(BrokenPassport, match=f"step 4: .*rl/4/0/math-1/0: {name}"):
-        check(rollout, change, age=1)
+        check(rollout, change, AHEAD)
 
 
 def test_a_sample_that_lost_its_passport_is_told() -> None:
     samples = [Sample(TASK, rollout, "", Verdict.scored(1.0)) for rollout in (two_turns(), two_turns())]
     samples[1] = replace(samples[1], rollout=replace(samples[1].rollout, passports=()))
     with pytest.raises(BrokenPassport, match="passport: some samples have none"):
-        require_passports(samples, [sample.sequence(HEAT) for sample in samples], STEP, 0)
+        require_passports(samples, [sample.sequence(HEAT) for sample in samples], STEP, ON_POLICY)

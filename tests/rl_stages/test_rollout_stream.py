@@ -1,8 +1,9 @@
 """Samples drawn ahead of the trainer, behind a real session: what overlaps, of which version, what a kill does."""
 
 from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from cascade_rl.engine.core.rollouts import Request, Rollout
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.rollout.client import EngineDied
+from cascade_rl.launchers.cli import replay
 from cascade_rl.rl_stages import grpo
 from cascade_rl.rl_stages.agreement import Mismatch
 from cascade_rl.rl_stages.config.cascade import Cascade
@@ -32,11 +34,11 @@ STEPS, SAMPLES = 4, 8  # of each step
 GUESS = np.float32(-np.log(320))  # log-prob of a token by a model that knows nothing
 
 
-def ahead(root: Path, *, deterministic: bool = False, **settings: Any) -> Cascade:
+def ahead(root: Path, *, staleness: int = 1, deterministic: bool = False, **settings: Any) -> Cascade:
     whole = cascade(root)
     settings = {"steps": STEPS, "importance": "truncated", "stale_gap_bound": 1e9, **settings}
     stage = replace(whole.stages[0], **settings)
-    rollout = replace(whole.rollout, placement="disaggregated", max_staleness=1, deterministic=deterministic)
+    rollout = replace(whole.rollout, placement="disaggregated", max_staleness=staleness, deterministic=deterministic)
     return replace(whole, stages=(stage,), rollout=rollout)
 
 
@@ -76,7 +78,7 @@ class AheadEngine(ScriptedEngine):
     ) -> Iterator[Rollout]:
         fresh = [request for request in requests if request.id not in finished]
         for rollout in super().generate(requests):
-            if self.filtered and _is_easy(rollout.id):
+            if self.filtered and is_easy(rollout.id):
                 rollout = replace(rollout, token_ids=self.answers[0])
             if rollout.id not in finished:
                 self.pending[rollout.id] = replace(rollout, logprobs=np.full(len(rollout.token_ids), GUESS))
@@ -101,7 +103,7 @@ class AheadEngine(ScriptedEngine):
         return super().lacking(version)
 
 
-def _is_easy(name: str) -> bool:
+def is_easy(name: str) -> bool:
     _, draw, place, *_ = name.split("/")
     return draw.isdigit() and int(place) % 2 == 1
 
@@ -117,11 +119,12 @@ class CountingVerifier(MathVerifier):
 
 
 class AheadSession(Session[GrpoStage]):
-    dies_at, death, told = "", Killed(), Told()
+    engine_class: type[Any] = AheadEngine
+    dies_at, death, told, delays = "", Killed(), Told(), 1
 
     @contextmanager
     def start_engine(self, nodes: object) -> Iterator[Any]:
-        self.engine = AheadEngine(self.tokenizer, self.told, self.stage.dynamic_filtering)
+        self.engine = self.engine_class(self.tokenizer, self.told, self.stage.dynamic_filtering)
         self.engine.dies_at, self.engine.death = self.dies_at, self.death
         try:
             yield self.engine
@@ -197,6 +200,22 @@ def test_the_samples_of_the_oldest_checkpoint_are_kept(undisturbed: Finished) ->
     stage = undisturbed.run.stage("rl")
     assert stage.checkpoint_steps() == [3, 4]
     assert sorted(path.name for path in stage.ledger(0).parent.iterdir()) == ["version_00002"]
+
+
+def require_replayed(run: RunFolder, step: int) -> None:
+    """`cascade replay` finds what the step recorded."""
+
+    def told() -> tuple[int, str]:
+        with redirect_stdout(StringIO()) as text:
+            return replay.run(run.root, "rl", step), text.getvalue()
+
+    ((code, text),) = run_ranks(1, told)
+    assert f"rl, step {step}: {SAMPLES} samples (train_logprobs)" in text
+    assert (code, "all as recorded" in text) == (0, True), text
+
+
+def test_a_step_of_older_samples_is_replayed(undisturbed: Finished) -> None:
+    require_replayed(undisturbed.run, STEPS)
 
 
 def test_it_learns(undisturbed: Finished) -> None:

@@ -51,7 +51,22 @@ def test_weights_replaced_while_requests_run(engines: dict[str, Tiny], family: s
         assert np.median(gaps(recomputed, new)[switch:]) < tiny.tolerance
 
 
-def replace_under_way(tiny: Tiny, requests: list[Request]) -> list[Rollout]:
+def test_a_cache_is_kept_where_the_key_says_so(engines: dict[str, Tiny]) -> None:
+    """The new part is that of the new weights, on keys and values of the old ones, and the passport says so."""
+    tiny = engines["qwen3"]
+    old, new = tiny.references
+    for rollout in replace_under_way(tiny, make_requests(6, LONG), keep_cache=True):
+        switch, ids = rollout.versions[1][1], np.concatenate([rollout.prompt_ids, rollout.token_ids])
+        table = new.after(old, ids, len(rollout.prompt_ids) + switch - 1)
+        expected = table[np.arange(len(table)), rollout.token_ids[switch:]]
+        assert np.abs(expected - rollout.logprobs[switch:]).max() < 5 * tiny.tolerance
+        assert gaps(rollout, new)[switch:].max() > 0.1
+        assert rollout.passports[0].cache == rollout.versions[0][0]
+    later = tiny.sample(make_requests(6, Sampling(max_new_tokens=8)))  # the same prompts
+    assert max(gap(rollout, new) for rollout in later.values()) < tiny.tolerance
+
+
+def replace_under_way(tiny: Tiny, requests: list[Request], *, keep_cache: bool = False) -> list[Rollout]:
     """Samples of LONG that have drawn a part from the weights before and a part from those behind them.
 
     The engines stand still but for about twenty steps each until the new weights are asked for: on a busy machine one
@@ -69,10 +84,13 @@ def replace_under_way(tiny: Tiny, requests: list[Request]) -> list[Rollout]:
             pass
         os.killpg(process.pid, signal.SIGSTOP)
     version = next_version(engine)
-    with engine._servers.answering(dict.fromkeys(engine._servers, UpdateWeights(str(tiny.images[1]), version))):
+    command = UpdateWeights(str(tiny.images[1]), version, keep_cache)
+    with engine._servers.answering(dict.fromkeys(engine._servers, command)) as stalls:
         for pid in engine.pids:
             os.killpg(pid, signal.SIGCONT)
     engine._renewed(list(engine._servers), version)
+    assert sum(stall.running for stall in stalls) == len(requests)
+    assert all(stall.seconds > 0 and stall.steps > 0 for stall in stalls)
     rollouts = list(engine.results())
     assert all(len(rollout.versions) == 2 and 10 < rollout.versions[1][1] < 190 for rollout in rollouts)
     return rollouts

@@ -196,6 +196,14 @@ class Reference:
             logits = self._model(input_ids=torch.as_tensor(token_ids)[None, :-1], use_cache=False).logits[0]
         return torch.log_softmax(logits.float() / temperature, dim=-1).numpy()
 
+    def after(self, older: "Reference", token_ids: np.ndarray, count: int) -> np.ndarray:
+        """Log-probs [n - 1 - count, vocab], with keys and values of the first `count` tokens that `older` computed."""
+        ids = torch.as_tensor(token_ids)[None]
+        with torch.no_grad():
+            kept = older._model(input_ids=ids[:, :count], use_cache=True).past_key_values
+            logits = self._model(input_ids=ids[:, count:-1], past_key_values=kept).logits[0]
+        return torch.log_softmax(logits.float(), dim=-1).numpy()
+
     def _route(self, router: torch.nn.Module, _inputs: object, output: tuple[torch.Tensor, ...]) -> object:
         logits, _, chosen = output
         sigmoid = hasattr(router, "e_score_correction_bias")

@@ -289,7 +289,11 @@ def test_a_setting_in_a_stages_null_layout_keeps_the_rest_of_its_hardwares() -> 
             "whether prefixes are cached follows from rollout.deterministic and replay_routes",
         ),
         ("rollout.vllm.enforce_eager=1", "rollout.vllm.enforce_eager: expected true or false, found '1'."),
-        ("rollout.max_staleness=2", "rollout.max_staleness: expected 0 or 1, since new weights wait for the samples"),
+        ("rollout.max_staleness=-1", "rollout.max_staleness: expected 0 or more, found -1."),
+        (
+            "rollout.cache_at_refit=kept",
+            "rollout.cache_at_refit: expected recomputed with rollout.max_staleness below",
+        ),
         (
             "rollout.max_staleness=1",
             "rollout.max_staleness: expected 0 with rollout.placement=colocated, whose engines",
@@ -310,7 +314,7 @@ APART = ["rollout.placement=disaggregated", "rollout.max_staleness=1"]
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("if_rl.importance=off", "if_rl.importance: expected truncated or masked with rollout.max_staleness=1, whose"),
+        ("if_rl.importance=off", "if_rl.importance: expected truncated or masked with rollout.max_staleness above 0"),
         (
             "rollout.sleep=true",
             "rollout.sleep: expected False with rollout.placement=disaggregated, whose engines have",
@@ -322,6 +326,13 @@ def test_what_samples_of_older_weights_do_not_go_with_is_told(setting: str, mess
     with pytest.raises(UserError) as error:
         override(TINY, [*APART, setting])
     assert message in str(error.value)
+
+
+def test_where_time_decides_no_bits_are_promised() -> None:
+    with pytest.raises(
+        UserError, match=r"rollout.deterministic: expected False with rollout.max_staleness of 2 or more"
+    ):
+        override(TINY, [APART[0], "rollout.max_staleness=2", "rollout.deterministic=true"])
 
 
 def test_a_launcher_file_with_an_unknown_key_is_told() -> None:

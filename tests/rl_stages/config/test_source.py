@@ -85,7 +85,7 @@ def test_weighted_prompts_come_in_their_shares_and_resume_where_they_were(tmp_pa
 def test_pass_rates_reach_the_stream_of_their_prompt(tmp_path: Path) -> None:
     prompts = open_prompts([f"{math_rows(tmp_path / f'{name}.jsonl', 50)}*1" for name in "ab"], 1)
     tasks = prompts.take(10)
-    prompts.learn([0.0 if task.id[0] == "a" else 1.0 for task in tasks])
+    prompts.learn(prompts.taken, [0.0 if task.id[0] == "a" else 1.0 for task in tasks])
     assert [Counter(stream.pass_rates) for stream in prompts.streams] == [
         {rate: 5, None: len(stream.tasks) - 5} for rate, stream in zip((0.0, 1.0), prompts.streams, strict=True)
     ]

@@ -78,6 +78,23 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
             require_equal(found, rollout)
 
 
+def test_samples_of_several_files_are_known_until_their_weights_turn_out_to_be_others(tmp_path: Path) -> None:
+    """Those of `written` have a token of weights 1, and one does not."""
+    written(tmp_path / "early")
+    older = replace(rollout_of(REQUESTS[3]), versions=((0, 0),))
+    with Ledger() as ledger:
+        ledger.open(tmp_path / "late", "w")
+        ledger.keep(REQUESTS[3], older)
+    with Ledger(remembers=True) as ledger:
+        ledger.recall([tmp_path / "early", tmp_path / "late"])
+        ledger.open(tmp_path / "now", "x")
+        assert all(ledger.rollout(request) for request in REQUESTS[:4])
+        assert ledger.verdicts([REQUESTS[0].id]) == [VERDICT]
+        ledger.forget(1)
+        assert [request.id for request in REQUESTS if ledger.rollout(request)] == [REQUESTS[3].id]
+        assert ledger.verdicts([REQUESTS[0].id]) is None
+
+
 def test_a_file_of_weights_that_are_gone_goes_on(tmp_path: Path) -> None:
     written(tmp_path / "l")
     with Ledger() as ledger:

@@ -122,9 +122,9 @@ def test_samples_that_cannot_be_written_end_the_next_step(stage: StageFolder, mo
 
 
 def test_a_checkpoint_is_complete_only_when_the_samples_of_its_steps_are_on_disk() -> None:
-    told = mock.Mock()
-    TrainingSession._commit(mock.Mock(log=told.log, folder=told.folder), 3)
-    assert told.mock_calls == [mock.call.log.settle(), mock.call.folder.commit_checkpoint(3)]
+    told, layout = mock.Mock(), mock.Mock(rollout=mock.Mock(max_staleness=2))
+    TrainingSession._commit(mock.Mock(log=told.log, folder=told.folder, layout=layout), 3)
+    assert told.mock_calls == [mock.call.log.settle(), mock.call.folder.commit_checkpoint(3, 2)]
 
 
 def test_a_step_without_samples_writes_no_sample_file(stage: StageFolder) -> None:

@@ -23,7 +23,7 @@ def epochs(stream: PromptStream, count: int) -> Iterator[Counter[str]]:
     for _ in range(count):
         size = len(stream.order) or len(stream._order(stream.epoch + 1))
         kinds = [task.id.partition("-")[0] for task in stream.take(size)]
-        stream.learn([RATES[kind] for kind in kinds])
+        stream.learn(stream.taken, [RATES[kind] for kind in kinds])
         yield Counter(kinds)
 
 
@@ -70,11 +70,11 @@ def test_the_newest_pass_rate_decides() -> None:
     never = EpochFilter(hard_readmission=0.0, easy_readmission=0.0)
     stream = PromptStream(TASKS, 3, never)
     stream.take(10)
-    stream.learn([0.0] * 4 + [1.0] * 3 + [None, 0.25, 0.75])
+    stream.learn(stream.taken, [0.0] * 4 + [1.0] * 3 + [None, 0.25, 0.75])
     dropped = {TASKS[index].id for index in stream.taken[:7]}
     assert set(ids(stream, 1, 3)) == {task.id for task in TASKS} - dropped
-    stream.learn([1.0, 0.0, 0.5])
+    stream.learn(stream.taken, [1.0, 0.0, 0.5])
     assert len({task.id for task in stream.take(4)}) == 1  # four epochs of the one prompt that is left
-    stream.learn([1.0] * 4)
+    stream.learn(stream.taken, [1.0] * 4)
     with pytest.raises(NoPromptLeft, match=r"epoch 7: .* found none of 10"):
         stream.take(1)
