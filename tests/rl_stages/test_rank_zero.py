@@ -49,7 +49,8 @@ def test_a_new_attempt_goes_on_from_the_parts_of_the_first_turn(tmp_path: Path) 
             episodes = SimpleNamespace(follow=None)
             zero: Any = SimpleNamespace(engine=engine, ledger=ledger, episodes=episodes)
             phase: Any = SimpleNamespace(advance=lambda _: None)
-            batch = RecordedBatch(zero, None, [Request("a", (5, 6), Sampling(9), seed=1)], phase)  # type: ignore[arg-type]
+            asked = [Request("a", (5, 6), Sampling(9), seed=1)]
+            batch = RecordedBatch(zero, None, asked, 3, phase)  # type: ignore[arg-type]
             with pytest.raises(KeyboardInterrupt):
                 batch.collect()
         [request] = engine.asked

@@ -52,10 +52,10 @@ def test_parts_make_the_turn(cuts: tuple[int, ...]) -> None:
         per_token={"rollout_logprob": np.concatenate([np.zeros(2, np.float32), LOGPROBS])},
         routes=ROUTES,
     )
-    versions = [4 if end > 3 else 3 for end in ends]
-    assert not list(faults(whole.passports, learned, versions))
+    caches = [range(newest, newest + 1) for newest in (4 if end > 3 else 3 for end in ends)]
+    assert not list(faults(whole.passports, learned, caches))
     lost = replace(learned, token_ids=learned.token_ids[::-1])
-    assert len(list(faults(whole.passports, lost, versions))) == len(ends)
+    assert len(list(faults(whole.passports, lost, caches))) == len(ends)
 
 
 def test_nothing_dropped_in_any_part_is_nothing_dropped() -> None:
