@@ -32,7 +32,7 @@ class Flight:
             self._receive()
 
     def collect(self, batch: Batch) -> bool:
-        """Waits for all samples of a batch. False where an engine died whose samples wait until the new one has weights."""
+        """Waits for all samples of a batch. False where an engine died, whose successor waits for the weights."""
         while batch.pending():
             with self._change:
                 self._change.wait_for(lambda: not batch.pending() or self._errors())
