@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from cascade_rl.distillation.lent_memory import LentMemory
 from cascade_rl.distillation.teacher_model import teacher_layout
 from cascade_rl.engine.models import HfConfig
-from cascade_rl.engine.train.reference import Lent, Reference
+from cascade_rl.engine.train.reference import Reference
 from cascade_rl.engine.train.trainer import Trainer
 
 
@@ -54,7 +55,7 @@ class OwnSeat(Seat):
         )
         self.model.replicas = trainer.replicas  # which have the sequences' tokens already
         self.present = None
-        self.weights = Lent(self.model)
+        self.weights = LentMemory(self.model.module)
 
     @contextmanager
     def taken(self) -> Iterator[None]:

@@ -1,13 +1,9 @@
 """Kept copies of a trainer's weights: the policy's first ones for a KL term, the student's while teachers run, and
-those of teachers; and memory for weights that no one keeps."""
-
-from collections.abc import Iterator
-from contextlib import contextmanager
+those of teachers."""
 
 import torch
 
 from cascade_rl.engine.backend.kept_tensors import KeptTensors
-from cascade_rl.engine.backend.machine import backend
 from cascade_rl.engine.train.trainer import Trainer
 
 
@@ -38,30 +34,6 @@ class HostCopy:
         """Gives the trainer the kept values, to the bit; storages stay."""
         for live, kept in zip(live_tensors(trainer), self.tensors, strict=True):
             live.copy_(kept)
-
-
-class Lent:
-    """Memory on the device for a model's weights, which it has only in a block. They are loaded there each time."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        storages = [parameter.untyped_storage() for parameter in trainer.module.parameters()]
-        self.sizes = [(storage, storage.nbytes()) for storage in storages]
-        self._give_back()
-
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """In the block, there is memory for the weights; what is in it is whatever was there."""
-        for storage, size in self.sizes:
-            storage.resize_(size)
-        try:
-            yield
-        finally:
-            self._give_back()
-
-    def _give_back(self) -> None:
-        for storage, _ in self.sizes:
-            storage.resize_(0)
-        backend().release()
 
 
 def live_tensors(trainer: Trainer) -> list[torch.Tensor]:
