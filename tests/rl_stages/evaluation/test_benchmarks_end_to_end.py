@@ -21,7 +21,9 @@ from cascade_rl.rl_stages.config.benchmark_suite import BenchmarkSuite
 whole = run_path({tiny!r})["CASCADE"]
 suite = BenchmarkSuite(suite="own.toml", folder=".", thinking="both", answers={{"sums": {answers}}})
 stages = tuple(replace(whole.stage("math_rl"), name=name, steps=1) for name in ("first", "second"))
-launch(replace(whole, stages=stages, evaluation=replace(whole.evaluation, suites=(suite,), prompts_per_domain=4)))
+base = replace(whole.base, chat_template="cascade1")
+evaluation = replace(whole.evaluation, suites=(suite,), prompts_per_domain=4)
+launch(replace(whole, base=base, stages=stages, evaluation=evaluation))
 """
 SUITE = """
 [sums]
