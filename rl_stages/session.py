@@ -22,14 +22,14 @@ from cascade_rl.engine.sync.sampler import sample
 from cascade_rl.engine.sync.weight_sync import Refit
 from cascade_rl.engine.train.weights_digest import weights_digest
 from cascade_rl.rl_stages.agreement import Mismatch
-from cascade_rl.rl_stages.benchmark_scores import benchmark_scores
 from cascade_rl.rl_stages.benchmarks.results import flat, in_words, plain
 from cascade_rl.rl_stages.config.base import BASE
 from cascade_rl.rl_stages.config.room import Room, total_tokens
 from cascade_rl.rl_stages.config.stage import Stage
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.data.tokenizer import encode_prompt
-from cascade_rl.rl_stages.evaluation import evaluate, heldout_tasks
+from cascade_rl.rl_stages.evaluation.benchmark_scores import benchmark_scores
+from cascade_rl.rl_stages.evaluation.heldout import evaluate, heldout_tasks
 from cascade_rl.rl_stages.graders import prove_graders, say_tiers
 from cascade_rl.rl_stages.rank_zero import RankZero, RecordedBatch, rank_zero
 from cascade_rl.rl_stages.run.sample_record import SampleRecord

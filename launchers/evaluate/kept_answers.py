@@ -54,7 +54,8 @@ class KeptAnswers:
         if not path.exists():
             write_json(path, dict(settings))
         elif (found := read_json(path)) != settings:
-            changed = ", ".join(f"{key} {found.get(key)!r}" for key in settings if found.get(key) != settings[key])
+            keys = [key for key in {**settings, **found} if found.get(key) != settings.get(key)]
+            changed = ", ".join(f"{key} {found.get(key)!r}" for key in keys)
             raise UserError(f"{folder}: expected answers sampled as asked now; found {changed}: choose another --out")
         log = JsonLines(folder / LOG)
         whole = {key for key, count in Counter(map(_key, log.rows())).items() if count == settings["answers"]}

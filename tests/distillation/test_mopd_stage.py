@@ -18,7 +18,7 @@ from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.text import from_plain, override, to_yaml
 from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
-from cascade_rl.rl_stages.evaluation import heldout_tasks
+from cascade_rl.rl_stages.evaluation.heldout import heldout_tasks
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from tests.engine.models import tiny
 from tests.rl_stages.tiny_cascade import ANSWER, CASCADE, NEMOTRON_H_SMALLEST, NUCLEUS

@@ -116,6 +116,16 @@ def test_a_suite_answers_each_of_its_benchmarks_in_its_own_way(
     assert "published, sums, in percent: somebody 12.5" in capsys.readouterr().out
 
 
+@pytest.mark.engine
+@pytest.mark.sandbox
+@pytest.mark.long
+def test_an_answer_with_the_python_tool_is_an_episode(folder: Path) -> None:
+    own_model(folder)
+    assert evaluate(folder, "--answers", "2", "--python-tool", "--max-model-len", "2048") == 0
+    assert {row["domain"] for row in lines(folder / "out/answers.jsonl")} == {"math_python"}
+    assert json.loads((folder / "out/settings.json").read_text())["python_tool"] == 100
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -139,6 +149,9 @@ def test_answers_that_were_sampled_otherwise_are_not_mixed(tmp_path: Path) -> No
     KeptAnswers.open(tmp_path, {"answers": 2, "temperature": 1.0})
     with pytest.raises(UserError, match=r"found temperature 1\.0: choose another --out"):
         KeptAnswers.open(tmp_path, {"answers": 2, "temperature": 0.5})
+    KeptAnswers.open(tmp_path / "judged", {"answers": 2, "judge": "m"})
+    with pytest.raises(UserError, match="found judge 'm': choose another --out"):
+        KeptAnswers.open(tmp_path / "judged", {"answers": 2})
 
 
 @pytest.mark.parametrize(

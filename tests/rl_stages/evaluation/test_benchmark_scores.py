@@ -12,13 +12,13 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Rollout, Sampling
-from cascade_rl.rl_stages.benchmark_scores import benchmark_scores
 from cascade_rl.rl_stages.benchmarks.of_cascade import check_benchmarks
 from cascade_rl.rl_stages.benchmarks.results import flat, in_words, plain
 from cascade_rl.rl_stages.config.benchmark_suite import BenchmarkSuite
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
+from cascade_rl.rl_stages.evaluation.benchmark_scores import benchmark_scores
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.sample_record import read_samples
 from cascade_rl.rl_stages.scoring.infrastructure import InfrastructureFailures

@@ -12,7 +12,7 @@ from cascade_rl.rl_stages.benchmarks.of_cascade import SUITES, benchmarks_of
 from cascade_rl.rl_stages.benchmarks.results import Group, Result, Source, results
 from cascade_rl.rl_stages.config.room import Room
 from cascade_rl.rl_stages.core.task import Task
-from cascade_rl.rl_stages.evaluation import Evaluated, judged
+from cascade_rl.rl_stages.evaluation.heldout import Evaluated, judged
 from cascade_rl.rl_stages.rank_zero import RankZero
 from cascade_rl.rl_stages.run.sample_record import write_samples
 from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure

@@ -19,7 +19,7 @@ from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.core.messages import Message
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.core.verdict import Verdict
-from cascade_rl.rl_stages.evaluation import evaluate, heldout_tasks
+from cascade_rl.rl_stages.evaluation.heldout import evaluate, heldout_tasks
 from cascade_rl.rl_stages.prompt_ledger import PromptLedger
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.sample_record import read_samples
