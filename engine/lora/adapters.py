@@ -80,8 +80,8 @@ class Adapter(torch.nn.Module):
         gradient, weight.grad = weight.grad.float(), None
         for rows, a in self._by_tensor():
             own = gradient[rows]
-            self.b.main_grad[rows] += self.scale * (own @ self.a[a].T)
-            self.a.main_grad[a] += self.scale * (self.b[rows].T @ own)
+            _sum_of_gradients(self.b)[rows] += self.scale * (own @ self.a[a].T)
+            _sum_of_gradients(self.a)[a] += self.scale * (self.b[rows].T @ own)
 
     def _by_tensor(self) -> Iterator[tuple[Tensor | slice, slice]]:
         """For each HF tensor of the weight, its rows in B and in the stack of A."""
@@ -170,7 +170,7 @@ class Lora:
         by_dimension: dict[str, list[Tensor]] = {}
         for adapter in self.adapters:
             if adapter.split.size > 1:
-                by_dimension.setdefault(adapter.shard.over, []).append(adapter.whole_factor().main_grad)
+                by_dimension.setdefault(adapter.shard.over, []).append(_sum_of_gradients(adapter.whole_factor()))
         for over, gradients in by_dimension.items():
             flat = _flatten_dense_tensors(gradients)
             dist.all_reduce(flat, group=_GROUPS[over]())
@@ -186,6 +186,11 @@ _GROUPS = {
     "tensor": parallel_state.get_tensor_model_parallel_group,
     "expert_tensor": parallel_state.get_expert_tensor_parallel_group,
 }
+
+
+def _sum_of_gradients(factor: Any) -> Tensor:
+    """In the buffer of Megatron's DDP, float32."""
+    return factor.main_grad
 
 
 def _names_in(model: RankModel, chunk: torch.nn.Module) -> Iterator[str]:

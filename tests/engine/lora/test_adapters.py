@@ -284,6 +284,7 @@ def continued(model: Path, folder: Path, parallel: ParallelConfig, other: Path) 
     return np.concatenate(trainer.log_probs(batch)), str(refusal.value)
 
 
+@pytest.mark.long
 def test_a_checkpoint_has_the_adapters_alone_and_goes_on_in_any_layout(measured: Callable, tmp_path: Path) -> None:
     model, saved = measured("nemotron_h")[0], tmp_path / "saved"
     expected = run_ranks(2, carried, model, saved)[0]
