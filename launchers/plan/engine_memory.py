@@ -3,7 +3,7 @@
 The cache has the layout of vLLM 0.32 (vllm/v1/core/kv_cache_utils.py, vllm/platforms/interface.py). All pages have the
 same size, and the state of a Mamba layer must fit in one. Layers form groups of equal size, and a block is one page for
 each layer of a group. A sequence takes one block per `block_tokens` tokens of each attention group, and of each Mamba
-group one block, or STATES_WITH_PREFIXES if prefixes are kept.
+group one block, or STATES_WITH_PREFIXES if prefixes are kept. Of latent attention every worker has the whole latents.
 """
 
 import math

@@ -24,6 +24,13 @@ SMALL = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 64,
     "moe_shared_expert_intermediate_size": 64,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 32,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 32,
+    "num_nextn_predict_layers": 0,  # what is made at random has none
 }
 LAYERS = 2
 INITIAL = 0.1  # about the inverse root of the width. At the published 0.02 so narrow a model learns no context for long
@@ -41,7 +48,9 @@ DEFAULT_TEMPLATE = "nemotron3"  # for a base that is not here and names none
 def small_model(published: HfConfig, positions: int, vocabulary: int | None = None) -> HfConfig:
     """Of a hybrid model, the first layers up to the last kind that appears. `vocabulary` is its size if it is cut."""
     published = {**published, "vocab_size": vocabulary or published["vocab_size"]}
-    small = {key: value for key, value in SMALL.items() if key in published}
+    small = {key: value for key, value in SMALL.items() if published.get(key) is not None}
+    if "kv_lora_rank" in published:  # stays as it is: vLLM's kernel for the CPU has one width of latents
+        small["num_key_value_heads"] = small["num_attention_heads"]
     # without a version, transformers takes any tokenizer for one of Mistral's, with a fault that this one has not
     own = {"dtype": "float32", "max_position_embeddings": positions, "transformers_version": version("transformers")}
     config = {**published, **small, **own, "initializer_range": INITIAL}
