@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -29,7 +30,7 @@ from cascade_rl.rl_stages.run.sample_record import read_samples
 from cascade_rl.rl_stages.run.upgrade.kept_folders import refuse
 from cascade_rl.rl_stages.sandbox.process_tree import descendants
 
-WAYS = {"in turn": {}, "ahead": {"placement": "disaggregated", "max_staleness": 1}}
+WAYS: dict[str, dict[str, Any]] = {"in turn": {}, "ahead": {"placement": "disaggregated", "max_staleness": 1}}
 RANK = (sys.executable, "-m", "cascade_rl.launchers.stage.run_stage")
 SERVER = "cascade_rl.engine.rollout.server"
 PIN_S, LEAST_STEPS = 0.2, 3

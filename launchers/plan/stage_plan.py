@@ -239,7 +239,7 @@ def _places(setting: Setting) -> Iterator[str]:
 
 
 def memory(setting: Setting) -> dict[str, Terms]:
-    """Phase -> terms of the fullest GPU, which a trainer rank and a worker of an engine share."""
+    """Phase -> terms of the fullest GPU, which a trainer rank and a worker of an engine share unless they are apart."""
     ranks = range(0, setting.layout.nproc, setting.layout.nproc // setting.layout.parallel.pipeline)
     of_stages = [_memory_of(setting, rank) for rank in ranks]
     return {name: max((phases[name] for phases in of_stages), key=lambda t: sum(t.values())) for name in of_stages[0]}
@@ -272,8 +272,8 @@ def _memory_of(setting: Setting, rank: int) -> dict[str, Terms]:
         phases["reference"] = reading
     phases["train"] = {**held, **trainer.training(), **beside}
     if setting.has_engines:
-        engines = {**worker.awake(), **worker.refit(), **judge_asleep}
-        phases["refit"] = _fullest(setting, {**held, **kept, **trainer.refit()}, engines)
+        receiving = {**worker.awake(), **worker.refit(), **judge_asleep}
+        phases["refit"] = _fullest(setting, {**held, **kept, **trainer.refit()}, receiving)
     return phases
 
 

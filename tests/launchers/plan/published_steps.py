@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class PublishedStep:
     recompute: bool = False
     staleness: int = 0
 
-    @property
+    @cached_property
     def predicted(self) -> float:
         """Seconds. Of the recipes with an age of 1, all samples in flight have begun together, as with ours."""
         return STEP[way_of(self.staleness)](pace_with(self.setting, self.staleness))
@@ -72,8 +73,7 @@ class PublishedStep:
         longest = self.longest - prompt
         share = (self.mean - prompt) / longest
         gpu, assumed = read_hardware(self.hardware, {"prompt_tokens": prompt, "answer_share": share})
-        base, changed = MODELS[self.model]
-        model = Model(read_config(PUBLISHED / base) | changed, self.model)
+        model = _model(self.model)
         stage = GrpoStage(
             name="rl", domain="math", data=("generate:math",), steps=1, prompts_per_step=self.samples // 32,
             rollouts_per_prompt=32, sampling=Sampling(max_new_tokens=longest), token_budget=self.longest,
@@ -94,6 +94,12 @@ class PublishedStep:
         cache = int(memory - EngineWorker(model, rollout, assumed).weights()) >> 20
         layout = Layout(nproc=self.gpus[0], parallel=parallel, rollout=replace(rollout, kv_cache_mib=cache))
         return Setting(model, stage, layout, Evaluation(domains=("math",), max_new_tokens=1), gpu, assumed)
+
+
+@cache
+def _model(name: str) -> Model:
+    base, changed = MODELS[name]
+    return Model(read_config(PUBLISHED / base) | changed, name)
 
 
 STEPS = [PublishedStep(**step) for step in TABLE["step"]]
