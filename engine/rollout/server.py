@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from math import inf
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -145,7 +146,7 @@ class Server:
         for request_id, (own_id, sampled) in of_running(self._engine).items():
             since = self._told_parts.get(request_id, 0)
             if request_id in self._asked and len(sampled.token_ids) > since:
-                rows = self._routes(lambda own_id=own_id: vllm_cpu_patches.running_routes(self._engine, own_id))
+                rows = self._routes(partial(vllm_cpu_patches.running_routes, self._engine, own_id))
                 self._send(sampled.part(self._asked[request_id], since, PART, rows))
                 self._told_parts[request_id] = len(sampled.token_ids)
 
