@@ -161,7 +161,8 @@ class Server:
     def _send(self, part: Rollout) -> None:
         assert self._cache is not None  # nothing is submitted before the first weights
         request = self._asked[part.id]
-        told = replace(part, passports=(passport_of(part, request, self._cache),))
+        cache = min(self._cache, part.versions[-1][0])  # a part may have no token since the caches were dropped
+        told = replace(part, passports=(passport_of(part, request, cache),))
         self._connection.send(replace(told, prompt_ids=np.asarray(request.prompt_ids, np.int64)))
 
     def _scored(self, output: "RequestOutput") -> Scored:
