@@ -58,16 +58,16 @@ class RankZero:
 
     @contextmanager
     def draw(
-        self, tasks: Sequence[Task], groups: Sequence[Sequence[Request]], heldout: bool = False
+        self, tasks: Sequence[Task], groups: Sequence[Sequence[Request]], version: int, *, heldout: bool = False
     ) -> Iterator["RecordedBatch"]:
-        """One group of requests per task, as a batch. Samples in the ledger are not sampled again.
+        """One group of requests per task, as a batch of weights `version`. Samples in the ledger are not sampled again.
 
         Each sample is scored from the moment that it ends, by `judge` if `heldout`, otherwise by `rewards`.
         """
         requests, judge = [request for group in groups for request in group], self.judge if heldout else self.rewards
         before = judge.least_seconds()
         with self.log.progress.phase("generation", len(requests)) as phase:
-            batch = RecordedBatch(self, judge, requests, phase)
+            batch = RecordedBatch(self, judge, requests, version, phase)
             for task, group in zip(tasks, groups, strict=True):
                 judge.expect(task, [request.id for request in group])
                 self.episodes.begin(task, [request for request in group if request.id not in batch.rollouts])
@@ -82,9 +82,9 @@ class RankZero:
 class RecordedBatch(Batch):
     """A batch that records each sample in the ledger, counts it on the terminal, and has it scored as it arrives."""
 
-    def __init__(self, zero: RankZero, judge: Judge, requests: Sequence[Request], phase: Phase) -> None:
+    def __init__(self, zero: RankZero, judge: Judge, requests: Sequence[Request], version: int, phase: Phase) -> None:
         known = {request.id: rollout for request in requests if (rollout := zero.ledger.rollout(request))}
-        unfinished = [replace(request, begun=zero.ledger.begun(request)) for request in requests]
+        unfinished = [replace(request, begun=zero.ledger.begun(request, version)) for request in requests]
         super().__init__(zero.engine, unfinished, zero.episodes.follow, known)
         self.zero, self.judge, self.phase = zero, judge, phase
         self.asked = {request.id: request for request in requests}

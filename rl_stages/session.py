@@ -107,7 +107,8 @@ class Session[S: Stage](TrainingSession[S]):
                 labelled = [(f"{label}/{i}", task) for label, tasks in batches.items() for i, task in enumerate(tasks)]
                 limits = self._limits(sampling)
                 requests = [self._requests(name, task, group, limits) for name, task in labelled]
-                batch = drawing.enter_context(self.zero.draw([task for _, task in labelled], requests, heldout))
+                drawn = self.zero.draw([task for _, task in labelled], requests, self.refit.version, heldout=heldout)
+                batch = drawing.enter_context(drawn)
                 drawing.enter_context(self.watchdog.waiting_for(batch.pending))
             yield batch
 
