@@ -92,7 +92,7 @@ class RecordedBatch(Batch):
         recorded = {request.id: rollout for request in requests if (rollout := zero.ledger.rollout(request))}
         self.held = {name: rollout for name, rollout in recorded.items() if rollout.newest > version}
         known = {name: rollout for name, rollout in recorded.items() if name not in self.held}
-        unfinished = [replace(request, begun=zero.ledger.begun(request)) for request in requests]
+        unfinished = [replace(request, begun=zero.ledger.begun(request, version)) for request in requests]
         super().__init__(zero.engine, unfinished, zero.episodes.follow, known)
         self.zero, self.judge, self.phase = zero, judge, phase
         self.asked = {request.id: request for request in requests}

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from math import inf
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -152,7 +153,7 @@ class Server:
         for request_id, (own_id, sampled) in of_running(self._engine).items():
             since = self._told_parts.get(request_id, 0)
             if request_id in self._asked and len(sampled.token_ids) > since:
-                rows = self._routes(lambda own_id=own_id: vllm_cpu_patches.running_routes(self._engine, own_id))
+                rows = self._routes(partial(vllm_cpu_patches.running_routes, self._engine, own_id))
                 self._send(sampled.part(self._asked[request_id], since, PART, rows))
                 self._told_parts[request_id] = len(sampled.token_ids)
 
@@ -166,7 +167,9 @@ class Server:
 
     def _send(self, part: Rollout) -> None:
         request = self._asked[part.id]
-        told = replace(part, passports=(passport_of(part, request, self._cached_since[part.id]),))
+        # A part may have no token since the caches were dropped.
+        cache = min(self._cached_since[part.id], part.versions[-1][0])
+        told = replace(part, passports=(passport_of(part, request, cache),))
         self._connection.send(replace(told, prompt_ids=np.asarray(request.prompt_ids, np.int64)))
 
     def _scored(self, output: "RequestOutput") -> Scored:
@@ -182,8 +185,6 @@ class Server:
 
     def _update_weights(self, update_info: dict[str, Any], version: int, keep_cache: bool) -> Stall:
         """Between two steps: samples that are running go on with the new weights."""
-        if not self._deterministic:
-            self._send_parts()  # each part is of one cache
         began, running = time.monotonic(), self._engine.get_num_unfinished_requests()
         self._engine.collective_rpc("start_weight_update")
         self._engine.collective_rpc("update_weights", kwargs={"update_info": update_info})

@@ -13,6 +13,7 @@ samples are not from this policy. Infrastructure failures are not recorded, so a
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import takewhile
 from pathlib import Path
 from struct import Struct
 from threading import RLock
@@ -102,14 +103,15 @@ class Ledger:
         self._contents.verdicts.pop(request.id, None)
         return None
 
-    def begun(self, request: Request) -> Rollout | None:
-        """What was recorded of an identical request's sample, which has not ended."""
+    def begun(self, request: Request, version: int) -> Rollout | None:
+        """What was recorded of an identical request's sample, which has not ended, up to weights `version`."""
         asked, parts = self._contents.parts.get(request.id, (None, ()))
-        return joined(parts) if asked == request else None
+        known = list(takewhile(lambda part: part.versions[-1][0] <= version, parts))
+        return joined(known) if known and asked == request else None
 
     def keep(self, request: Request, rollout: Rollout) -> None:
-        """Records a finished sample, or a part of one."""
-        if rollout.finish != "abort":
+        """Records a finished sample, or a part of one, if its passport says where it begins."""
+        if rollout.finish != "abort" and (rollout.finish != PART or rollout.passports):
             self._write({"seed": request.seed, "sampling": asdict(request.sampling)} | _plain(rollout))
 
     def verdicts(self, sample_ids: Iterable[str]) -> list[Verdict] | None:
@@ -158,12 +160,14 @@ def _read(records: list[bytes]) -> Contents:
 
 
 def _add(contents: Contents, record: Mapping[str, Any]) -> None:
-    """A part of another request than the parts before it begins anew."""
+    """A part follows those of its request that begin before it: an attempt may have gone on from an earlier one."""
     rollout = _rollout(record)
     request = _request(record, rollout)
     asked, parts = contents.parts.pop(rollout.id, (None, []))
     if rollout.finish == PART:
-        contents.parts[rollout.id] = request, [*(parts if asked == request else ()), rollout]
+        start = rollout.passports[0].start
+        before = [part for part in parts if asked == request and part.passports[0].start < start]
+        contents.parts[rollout.id] = request, [*before, rollout]
     else:
         contents.rollouts[rollout.id], contents.requests[rollout.id] = rollout, request
 

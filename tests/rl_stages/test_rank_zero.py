@@ -1,6 +1,7 @@
 """What rank 0 records of its engines."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade_rl.engine.core.rollouts import PART, Request, Rollout, Sampling
+from cascade_rl.engine.core.rollouts import PART, Passport, Request, Rollout, Sampling
 from cascade_rl.engine.rollout.client import EngineDied
 from cascade_rl.rl_stages.config.sft_stage import SftStage
 from cascade_rl.rl_stages.rank_zero import RecordedBatch
@@ -34,9 +35,9 @@ class CutEngine:
 
     def generate(self, requests: Sequence[Request], *_: Any) -> Iterator[Rollout]:
         self.asked = list(requests)
-        for prompt, ids in (((5, 6), [1, 2]), ((5, 6), [3]), ((5, 6, 1, 2, 3, 9), [4])):
-            logprobs = np.zeros(len(ids), np.float32)
-            yield Rollout("a", np.array(prompt), np.array(ids), logprobs, None, ((0, 0),), PART)
+        for prompt, start, ids in (((5, 6), 2, [1, 2]), ((5, 6), 4, [3]), ((5, 6, 1, 2, 3, 9), 6, [4])):
+            part = Rollout("a", np.array(prompt), np.array(ids), np.zeros(len(ids)), None, ((0, 0),), PART)
+            yield replace(part, passports=(Passport(start, start + len(ids), 1, 1.0, 0, 1, 2, 3),))
         raise KeyboardInterrupt
 
 
@@ -50,7 +51,7 @@ def test_a_new_attempt_goes_on_from_the_parts_of_the_first_turn(tmp_path: Path) 
             zero: Any = SimpleNamespace(engine=engine, ledger=ledger, episodes=episodes)
             phase: Any = SimpleNamespace(advance=lambda _: None)
             asked = [Request("a", (5, 6), Sampling(9), seed=1)]
-            batch = RecordedBatch(zero, None, asked, 3, phase)  # type: ignore[arg-type]
+            batch = RecordedBatch(zero, None, asked, 0, phase)  # type: ignore[arg-type]
             with pytest.raises(KeyboardInterrupt):
                 batch.collect()
         [request] = engine.asked

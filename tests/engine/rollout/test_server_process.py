@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cascade_rl.engine.core.rollouts import Request, Sampling
+from cascade_rl.engine.core.rollouts import PART, Request, Sampling
 from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.rollout import server as server_module
 from cascade_rl.engine.rollout.protocol import AskHealth, Progress, Reply, Settings, Submit
@@ -114,8 +114,20 @@ def test_an_engine_that_died_is_not_called_silent(tmp_path: Path) -> None:
     assert str(death_of(process)).startswith("the rollout engine died with exit code -9")
 
 
-def test_a_server_tells_its_steps_a_few_times_in_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A minute a step here, and eight minutes without any. Steps without a token are not told."""
+class OneToken:
+    """vLLM's log-probs of one token a position."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.token_ids = self.logprobs = tokens
+
+    @property
+    def start_indices(self) -> range:
+        return range(len(self.token_ids))
+
+
+@pytest.fixture
+def working(monkeypatch: pytest.MonkeyPatch) -> tuple[Server, Connection, list[int]]:
+    """A server whose engine takes a minute for a step and runs one request; the trainer's end; the request's tokens."""
     monkeypatch.setattr(server_module, "_engine_arguments", lambda _: {"enable_return_routed_experts": False})
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(server_module, "time", clock)
@@ -123,8 +135,8 @@ def test_a_server_tells_its_steps_a_few_times_in_the_limit(monkeypatch: pytest.M
     running = SimpleNamespace(
         external_req_id="a",
         detokenizer=SimpleNamespace(output_token_ids=tokens),
-        weight_version_starts=[],
-        logprobs_processor=SimpleNamespace(logprobs=None),
+        weight_version_starts=[("3", 0)],
+        logprobs_processor=SimpleNamespace(logprobs=OneToken(tokens)),
     )
     engine = SimpleNamespace(
         step=lambda: setattr(clock, "now", clock.now + 60) or [],
@@ -133,11 +145,37 @@ def test_a_server_tells_its_steps_a_few_times_in_the_limit(monkeypatch: pytest.M
     )
     monkeypatch.setattr(server_module, "_build_engine", lambda _: engine)
     ours, theirs = Pipe()
-    server = Server(theirs, Settings("model", RolloutConfig(silence_limit_s=480), 0))
+    return Server(theirs, Settings("model", RolloutConfig(silence_limit_s=480, part_every_s=100), 0)), ours, tokens
+
+
+def test_a_server_tells_its_steps_a_few_times_in_the_limit(working: tuple[Server, Connection, list[int]]) -> None:
+    """Eight minutes without any. Steps without a token are not told."""
+    server, ours, tokens = working
     for step in range(16):
         tokens += [5] * (step < 8)
         server._step()
-    theirs.close()
+    server._connection.close()
     assert [ours.recv() for _ in range(3)] == [Progress(3), Progress(6), Progress(9)]
+    with pytest.raises(EOFError):
+        ours.recv()
+
+
+def test_a_server_hands_over_what_is_new_of_unfinished_samples(working: tuple[Server, Connection, list[int]]) -> None:
+    """Of their own version, also where newer weights have come since; nothing that nobody waits for."""
+    server, ours, tokens = working
+    server._tell_progress = lambda: None  # type: ignore[method-assign]
+    server._asked["a"], server._cache = REQUEST, 4
+    for step in range(12):
+        tokens += [step] * (step < 7)
+        server._step()
+        if step == 9:
+            del server._asked["a"]
+            tokens += [99]
+    server._connection.close()
+    parts = [ours.recv() for _ in range(4)]
+    assert [part.token_ids.tolist() for part in parts] == [[0, 1], [2, 3], [4, 5], [6]]
+    assert all(part.prompt_ids.tolist() == [5, 6] and part.finish == PART for part in parts)
+    assert [passport.cache for part in parts for passport in part.passports] == [3] * 4
+    assert [passport.end for part in parts for passport in part.passports] == [4, 6, 8, 9]
     with pytest.raises(EOFError):
         ours.recv()

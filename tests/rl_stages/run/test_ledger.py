@@ -10,7 +10,7 @@ import pytest
 
 from cascade_rl.engine.core.parts import joined
 from cascade_rl.engine.core.passport import passport_of
-from cascade_rl.engine.core.rollouts import PART, Kept, Outcome, Request, Rollout, Sampling
+from cascade_rl.engine.core.rollouts import PART, Kept, Outcome, Passport, Request, Rollout, Sampling
 from cascade_rl.rl_stages.core.episode_rollout import EpisodeRollout
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run import append_log
@@ -105,41 +105,61 @@ def test_a_file_of_weights_that_are_gone_goes_on(tmp_path: Path) -> None:
     assert read_ledger(tmp_path / "l").weights == "w"
 
 
-def part_of(request: Request, *ids: int) -> Rollout:
+def part_of(request: Request, start: int, *ids: int, version: int = 0) -> Rollout:
     logprobs = -np.array(ids, np.float32)
     routes = np.full((len(ids), 2, 2), ids[0], np.int16)
-    return Rollout(request.id, np.array(request.prompt_ids), np.array(ids), logprobs, routes, ((0, 0),), PART)
+    prompt = np.array(request.prompt_ids)
+    passport = Passport(len(prompt) + start, len(prompt) + start + len(ids), request.seed, 0.7, version, 1, 2, 3)
+    return Rollout(request.id, prompt, np.array(ids), logprobs, routes, ((version, 0),), PART, passports=(passport,))
+
+
+def begun_ids(ledger: Ledger, request: Request, version: int = 9) -> list[int]:
+    begun = ledger.begun(request, version)
+    return [] if begun is None else begun.token_ids.tolist()
 
 
 def test_an_unfinished_sample_has_its_parts_until_it_ends(tmp_path: Path) -> None:
     """In their order, over several attempts; and no part of what was asked otherwise."""
     one, other = REQUESTS[:2]
-    for attempt in (0, 1):
+    first, second, third = part_of(one, 0, 1, 2), part_of(one, 2, 3), part_of(one, 3, 4, 5)
+    for known, parts in (([], (first, second)), ([1, 2, 3], (third,))):
         with Ledger() as ledger:
             ledger.open(tmp_path / "l", "w")
-            begun = ledger.begun(one)
-            assert (begun.token_ids.tolist() if begun else None) == (None, [1, 2, 3])[attempt]
-            for ids in ((1, 2), (3,)) if attempt == 0 else ((4, 5),):
-                ledger.keep(one, part_of(one, *ids))
-                ledger.keep(other, part_of(other, *ids))
-            ledger.keep(REQUESTS[2], rollout_of(REQUESTS[2]))
+            assert begun_ids(ledger, one) == known
+            for part in parts:
+                ledger.keep(one, part)
+            ledger.keep(other, part_of(other, 0, 7))
+            ledger.keep(one, replace(part_of(one, 0, 8), passports=()))  # it may be of anywhere
     with Ledger() as ledger:
         ledger.open(tmp_path / "l", "w")
-        begun = ledger.begun(one)
-        expected = part_of(one, 1, 2), part_of(one, 3), part_of(one, 4, 5)
-        require_equal(begun, joined(expected))
-        assert ledger.rollout(one) is None and ledger.begun(REQUESTS[2]) is None
+        begun = ledger.begun(one, 0)
+        assert begun is not None and ledger.rollout(one) is None
+        require_equal(begun, joined([first, second, third]))
         changed = replace(one, seed=9)
-        assert ledger.begun(changed) is None
-        ledger.keep(changed, part_of(changed, 6))
+        assert begun_ids(ledger, changed) == begun_ids(ledger, REQUESTS[2]) == []
+        ledger.keep(changed, part_of(changed, 0, 6))
         ledger.keep(other, rollout_of(other))
     with Ledger() as ledger:
         ledger.open(tmp_path / "l", "w")
-        assert ledger.begun(one) is None and ledger.begun(changed).token_ids.tolist() == [6]
-        assert ledger.begun(other) is None and ledger.rollout(other) is not None
+        assert (begun_ids(ledger, one), begun_ids(ledger, changed), begun_ids(ledger, other)) == ([], [6], [])
+        assert ledger.rollout(other) is not None
     with Ledger() as ledger:
         ledger.open(tmp_path / "l", "others")
-        assert ledger.begun(changed) is None
+        assert begun_ids(ledger, changed) == []
+
+
+def test_an_attempt_from_earlier_weights_goes_on_before_the_parts_of_later_ones(tmp_path: Path) -> None:
+    with Ledger() as ledger:
+        ledger.open(tmp_path / "l", "w")
+        for part in (part_of(REQUESTS[0], 0, 1, 2, version=3), part_of(REQUESTS[0], 2, 3, version=4)):
+            ledger.keep(REQUESTS[0], part)
+    with Ledger() as ledger:
+        ledger.open(tmp_path / "l", "w")
+        assert [begun_ids(ledger, REQUESTS[0], version) for version in (2, 3, 4)] == [[], [1, 2], [1, 2, 3]]
+        ledger.keep(REQUESTS[0], part_of(REQUESTS[0], 2, 5, 6, version=3))
+    with Ledger() as ledger:
+        ledger.open(tmp_path / "l", "w")
+        assert begun_ids(ledger, REQUESTS[0]) == [1, 2, 5, 6]
 
 
 @pytest.mark.parametrize("change", [{"seed": 9}, {"prompt_ids": (5, 6)}, {"sampling": Sampling(9)}])

@@ -4,7 +4,9 @@ import os
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
@@ -32,6 +34,13 @@ def test_inert_with_the_cuda_build(cuda_build: None) -> None:
     assert vllm_cpu_patches.supported(arguments) is arguments
     assert dict(os.environ) == environment
     assert set(sys.modules) == modules
+
+
+def test_the_experts_of_a_running_request_are_those_of_all_its_steps(cuda_build: None) -> None:
+    chunks = [np.full((rows, 3, 2), rows, np.uint8) for rows in (5, 1, 1)]
+    states = {"a-1": SimpleNamespace(routed_experts_chunks=chunks)}
+    engine = SimpleNamespace(output_processor=SimpleNamespace(request_states=states))
+    assert vllm_cpu_patches.running_routes(engine, "a-1")[:, 0, 0].tolist() == [5] * 5 + [1, 1]
 
 
 def test_active_with_the_cpu_build() -> None:
