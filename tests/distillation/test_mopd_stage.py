@@ -29,7 +29,7 @@ ODD_TEACHERS = {
     "few_ids": {"vocab_size": 500},
     "short": {"max_position_embeddings": 64},
     "odd": LLAMA | {"vocab_size": 512, "max_position_embeddings": 512},
-    "unknown": {"architectures": ["Gemma3ForCausalLM"]},
+    "unknown": {"architectures": ["MixtralForCausalLM"]},
 }
 TEACHERS = {"instruction_following": "if_rl", "math": "sft"}
 DATA = ("generate:instruction_following", "generate:math")

@@ -31,6 +31,8 @@ MADE = {
     "certificate.json", "jobs.json", "out/jobs.json", "out/NN_stage.sh", "plan.json",
     # by `cascade eval`
     "OUT/results.json", "OUT/settings.json", "settings.json",
+    # by an export of adapters, as peft writes it
+    "adapter_config.json",
     # by `cascade new`
     "mine/launcher.py", "test_reward.py",
 }  # fmt: skip

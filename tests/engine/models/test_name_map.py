@@ -340,7 +340,7 @@ def test_heads_that_predict_further_tokens_are_beside_the_model(hf: dict, head: 
 
 @pytest.mark.parametrize("architecture", ["Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"])
 def test_gemma_is_refused_with_what_is_missing(architecture: str) -> None:
-    told = f"expected a model whose layers Cascade has, found {architecture}.*soft-capped.*sliding.*Take a model of"
+    told = f"expected a model whose layers Cascade has, found {architecture}.*Soft-capped.*sliding.*Take a model of"
     with pytest.raises(UserError, match=told):
         family_of({"architectures": [architecture]})
 

@@ -164,7 +164,7 @@ def test_a_server_hands_over_what_is_new_of_unfinished_samples(working: tuple[Se
     """Of their own version, also where newer weights have come since; nothing that nobody waits for."""
     server, ours, tokens = working
     server._tell_progress = lambda: None  # type: ignore[method-assign]
-    server._asked["a"], server._cache = REQUEST, 4
+    server._asked["a"], server._cached_since["a"] = REQUEST, 4
     for step in range(12):
         tokens += [step] * (step < 7)
         server._step()
