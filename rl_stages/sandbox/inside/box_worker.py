@@ -26,6 +26,7 @@ from cascade_rl.rl_stages.sandbox.inside.command_job import Command, Disk, refus
 from cascade_rl.rl_stages.sandbox.inside.frames import Frame, read_frame, write_frame
 from cascade_rl.rl_stages.sandbox.inside.watch import ClientGone, Watch, client_gone
 from cascade_rl.rl_stages.sandbox.limits import Limits
+from cascade_rl.rl_stages.sandbox.memory_file import memory_file
 from cascade_rl.rl_stages.sandbox.tier import Tier
 from cascade_rl.rl_stages.sandbox.walls import bubblewrap, confinement, interpreter, landlock, seccomp
 from cascade_rl.rl_stages.sandbox.walls.host_view import HostView, slot_user
@@ -178,15 +179,6 @@ class Worker:
         else:
             with self._host.scratch() as folder:
                 yield str(folder)
-
-
-def memory_file(content: bytes) -> int:
-    """Descriptor of an anonymous file with this content, positioned at its start."""
-    descriptor = os.memfd_create("sandbox")
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from cascade_rl.rl_stages.sandbox.inside.cpp_program import CompileError, CppPro
 from cascade_rl.rl_stages.sandbox.inside.frames import Frame, read_exactly, read_frame, read_head, write_frame
 from cascade_rl.rl_stages.sandbox.inside.python_program import PythonProgram
 from cascade_rl.rl_stages.sandbox.limits import Limits
+from cascade_rl.rl_stages.sandbox.memory_file import memory_file
 from cascade_rl.rl_stages.sandbox.walls import confinement, landlock, seccomp
 
 ERRORS_BYTES = 2000  # at the end of stderr, which are reported
@@ -109,7 +110,7 @@ class TestProcess:
     def _start(self, program: Any, length: int, output: int, errors: int) -> list[int]:
         """Starts the processes. The test has ended when the first of them has."""
         test = read_exactly(0, length)
-        stdin = _memory_file(program.stdin(test))
+        stdin = memory_file(program.stdin(test))
         try:
             return [self._forked((stdin, output, errors), program.stack_mib, lambda: program.run(test))]
         finally:
@@ -235,14 +236,6 @@ def _become(streams: tuple[int, int, int], limits: Limits, stack_mib: int, rules
         confinement.confine_memory()
     else:
         confinement.confine_process(rules)
-
-
-def _memory_file(content: bytes) -> int:
-    descriptor = os.memfd_create("stdin")
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
 
 
 def _cpu_seconds(pid: int) -> float:

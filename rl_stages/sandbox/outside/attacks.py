@@ -164,7 +164,8 @@ def segment():
     return 64 << 20
 
 spaces = []
-for hide in (memfd, lambda: mapped(-1), lambda: mapped(os.open("/dev/zero", os.O_RDWR)), segment):
+def zero(): return mapped(os.open("/dev/zero", os.O_RDWR))
+for hide in (memfd, lambda: os.write(0, block), lambda: mapped(-1), zero, segment):
     try:
         print("BREACH", hide())
     except (OSError, ValueError) as error:

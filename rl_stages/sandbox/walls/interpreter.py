@@ -18,7 +18,7 @@ _WALLS = ("landlock", "seccomp", "confinement")
 _INSIDE = "frames values assertions preamble recursion python_program cpp_program driver"
 _DRIVER = (
     "cascade_rl.engine.core.parent_death",
-    "cascade_rl.rl_stages.sandbox.limits",
+    *(f"cascade_rl.rl_stages.sandbox.{name}" for name in ("limits", "memory_file")),
     *(f"cascade_rl.rl_stages.sandbox.walls.{name}" for name in _WALLS),
     *(f"cascade_rl.rl_stages.sandbox.inside.{name}" for name in _INSIDE.split()),
 )

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy
 import pytest
 
-from cascade_rl.rl_stages.rewards.swe.sealed_value import Sealed, form
+from cascade_rl.rl_stages.rewards.swe.sealed_value import Sealed, form, sealed_error
 
 Pair = namedtuple("Pair", "a b")
 Colour = IntEnum("Colour", "RED")
@@ -51,3 +51,13 @@ def test_what_has_no_form_is_named():
     seen: set[str] = set()
     assert all(each == Sealed(1, seen) for each in (Equal(), deep, 10**5000, object))
     assert seen == {"a Equal", "a list", "a int", "a type"}
+
+
+def test_a_sealed_error_catches_everything_and_says_what():
+    class Own(KeyError): ...
+
+    for error, name in ((Own(), "KeyError"), (UnicodeDecodeError("a", b"", 0, 1, ""), "UnicodeDecodeError")):
+        seen: set[str] = set()
+        with pytest.raises(sealed_error(seen)):
+            raise error
+        assert seen == {name}
