@@ -59,12 +59,14 @@ def rotary_scaling(hf: HfConfig) -> dict[str, float]:
 
 def rotary_share(hf: HfConfig, *, otherwise: float = 1.0) -> float:
     """The share of a head's channels that turn with the position; `otherwise` where config.json does not say."""
-    return rotary_settings(hf).get("partial_rotary_factor", hf.get("partial_rotary_factor", otherwise))
+    share: float = rotary_settings(hf).get("partial_rotary_factor", hf.get("partial_rotary_factor", otherwise))
+    return share
 
 
 def rotary_kind(hf: HfConfig) -> str:
     rope = rotary_settings(hf)
-    return rope.get("rope_type", rope.get("type", "default"))
+    kind: str = rope.get("rope_type", rope.get("type", "default"))
+    return kind
 
 
 def rotary_settings(hf: HfConfig) -> HfConfig:
