@@ -59,14 +59,12 @@ def rotary_scaling(hf: HfConfig) -> dict[str, float]:
 
 def rotary_share(hf: HfConfig, *, otherwise: float = 1.0) -> float:
     """The share of a head's channels that turn with the position; `otherwise` where config.json does not say."""
-    share: float = rotary_settings(hf).get("partial_rotary_factor", hf.get("partial_rotary_factor", otherwise))
-    return share
+    return float({**hf, **rotary_settings(hf)}.get("partial_rotary_factor", otherwise))
 
 
 def rotary_kind(hf: HfConfig) -> str:
     rope = rotary_settings(hf)
-    kind: str = rope.get("rope_type", rope.get("type", "default"))
-    return kind
+    return str(rope.get("rope_type") or rope.get("type") or "default")
 
 
 def rotary_settings(hf: HfConfig) -> HfConfig:
