@@ -55,6 +55,8 @@ class ScriptedEngine:
 
     def restart(self) -> None: ...
 
+    def submit(self, requests: Sequence[Request]) -> None: ...
+
     joining = receiving = nullcontext
 
 
