@@ -58,6 +58,8 @@ class ScriptedEngine:
 
     def restart(self) -> None: ...
 
+    def submit(self, requests: Sequence[Request]) -> None: ...
+
     joining = receiving = nullcontext
 
 
