@@ -30,7 +30,7 @@ class PromptLedger:
     """
 
     def __init__(self, session: Session[GrpoStage]) -> None:
-        self.stage, self.ahead = session.stage, session.cascade.layout(session.stage).rollout.max_staleness
+        self.stage, self.ahead = session.stage, session.layout.rollout.max_staleness
         self.room = session.prompt_room(session.cascade.room(self.stage), self.stage.thinking_fraction)
         heldout = session.cascade.withheld(self.stage)
         how = (session.seed, self.stage.epoch_filter, self.room.admits)

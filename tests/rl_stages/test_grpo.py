@@ -124,27 +124,34 @@ def test_a_gap_that_is_no_number_is_beyond_the_bound() -> None:
         require_agreement(bounded(1.001), [sample], [sample.sequence(1.0)], [ours], step=0)
 
 
-def test_tokens_of_older_weights_have_a_bound_of_their_own() -> None:
-    """The second of two tokens was sampled from the weights that learn; the first, a version before."""
-    (sample, _) = scored([Verdict.scored(1.0), Verdict.scored(0.0)])
-    sample = replace(sample, rollout=replace(sample.rollout, versions=((3, 0), (4, 1))))
-    sequence = sample.sequence(1.0)
-    ours = sequence.per_token["rollout_logprob"] + np.array([-50, -50, 0.5, 0.1], np.float32)
-    gap = require_agreement(bounded(1.2, 0.6), [sample], [sequence], [ours], step=4)
-    assert gap["tme"] == pytest.approx(np.exp(0.1), rel=1e-6)
-    assert gap["stale_gap"] == gap["stale_max_gap"] == pytest.approx(0.5, rel=1e-6)
-    assert (gap["age"], gap["age_max"]) == (0.5, 1.0)
-    with pytest.raises(Mismatch, match=r"step 5: .* over the tokens of older weights is 0\.500 nats.*stale_gap_bound"):
-        require_agreement(bounded(1.2, 0.4), [sample], [sequence], [ours], step=4)
+def test_samples_with_older_weights_have_a_bound_of_their_own() -> None:
+    """One sample is of the weights that learn. The other's first token is a version older, and its second has read the
+    states of the first."""
+    now, before = scored([Verdict.scored(1.0), Verdict.scored(0.0)])
+    now = replace(now, rollout=replace(now.rollout, versions=((4, 0),)))
+    before = replace(before, rollout=replace(before.rollout, versions=((3, 0), (4, 1))))
+    samples, sequences = [now, before], [now.sequence(1.0), before.sequence(1.0)]
+    gaps = np.array([[-50, -50, 0.1, 0.1], [-50, -50, 0.5, 0.3]], np.float32)
+    ours = [sequence.per_token["rollout_logprob"] + gap for sequence, gap in zip(sequences, gaps, strict=True)]
+    found = require_agreement(bounded(1.2, 0.6), samples, sequences, ours, step=4)
+    assert found["tme"] == pytest.approx(np.exp(0.1), rel=1e-6)
+    assert (found["stale_gap"], found["stale_max_gap"]) == pytest.approx((0.4, 0.5), rel=1e-6)
+    assert (found["age"], found["age_max"]) == (0.25, 1.0)
+    assert (found["age_first"], found["age_last"]) == (0.5, 0.0)
+    assert (found["age_0_fraction"], found["age_1_fraction"]) == (0.75, 0.25)
+    with pytest.raises(Mismatch, match=r"step 5: .* over the tokens of older weights is 0\.400 nats.*stale_gap_bound"):
+        require_agreement(bounded(1.2, 0.3), samples, sequences, ours, step=4)
     with pytest.raises(Mismatch, match=r"step 5: .*\| is 1\.10.*raise tme_bound"):
-        require_agreement(bounded(1.1, 0.6), [sample], [sequence], [ours], step=4)
+        require_agreement(bounded(1.1, 0.6), samples, sequences, ours, step=4)
 
 
 def test_a_step_of_older_weights_alone_is_only_bounded_as_such() -> None:
     (sample, _) = scored([Verdict.scored(1.0), Verdict.scored(0.0)])
     sequence = sample.sequence(1.0)
     gap = require_agreement(bounded(1.0, 0.1), [sample], [sequence], [sequence.per_token["rollout_logprob"]], step=1)
-    assert gap == {"stale_gap": 0.0, "stale_max_gap": 0.0, "age": 1.0, "age_max": 1.0}
+    assert gap == {"stale_gap": 0.0, "stale_max_gap": 0.0} | {
+        "age": 1.0, "age_first": 1.0, "age_last": 1.0, "age_max": 1.0, "age_0_fraction": 0.0, "age_1_fraction": 1.0
+    }  # fmt: skip
 
 
 def test_a_sequence_that_disagrees_leaves_the_loss_and_is_counted() -> None:
