@@ -114,6 +114,7 @@ def test_no_reader_of_a_stage_sees_a_prompt_that_the_evaluation_holds_out(
     session: Any = SimpleNamespace(
         cascade=wide(),
         stage=stage,
+        layout=wide().layout(stage),
         seed=1,
         first_step=0,
         folder=SimpleNamespace(root=tmp_path),
@@ -167,7 +168,7 @@ def test_rows_of_its_own_are_held_out_and_all_of_the_data_trained_on(
     scored = {task.messages[0]["content"] for task in heldout_tasks(cascade, "math")}
     assert scored == {f"What is {n} + {n}?" for n in range(40, 49)}
     how = {"seed": 1, "first_step": 0, "folder": SimpleNamespace(root=tmp_path), "prompt_room": no_limit}
-    session: Any = SimpleNamespace(cascade=cascade, stage=stage, **how)
+    session: Any = SimpleNamespace(cascade=cascade, stage=stage, layout=cascade.layout(stage), **how)
     assert {task.id for task in PromptLedger(session).take(0, 0, 40)} == {f"train-{n:06d}" for n in range(40)}
 
 
