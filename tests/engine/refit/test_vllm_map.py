@@ -96,3 +96,15 @@ def test_workers_hold_what_vllm_loads(number: int, loaded: Path) -> None:
 def test_a_size_that_would_break_a_head_is_a_user_error() -> None:
     with pytest.raises(UserError, match=r"must divide the 8 query heads of .*q_proj.weight; found 3: change `rollout"):
         worker_shards(QWEN3_MOE | {"vocab_size": 192}, WorkerPlace(Cut(0, 3)))
+
+
+def test_the_latent_of_keys_is_stacked_on_that_of_queries_if_there_is_one() -> None:
+    """Both are whole on every worker, and are one linear in vllm/model_executor/models/deepseek_v2.py."""
+    numbers, attention = hf_numbers(DEEPSEEK_V3), "model.layers.0.self_attn"
+    shards = {shard.name: shard for shard in worker_shards(DEEPSEEK_V3, WorkerPlace(Cut(1, 2)))}
+    stacked = shards[f"{attention}.fused_qkv_a_proj.weight"]
+    parts = [numbers[f"{attention}.{name}.weight"] for name in ("q_a_proj", "kv_a_proj_with_mqa")]
+    np.testing.assert_array_equal(laid_out(stacked.shape, stacked.blocks, numbers), np.concatenate(parts))
+    assert f"{attention}.kv_a_proj_with_mqa.weight" not in shards
+    alone = {shard.name for shard in worker_shards(DEEPSEEK_V3 | {"q_lora_rank": None}, WorkerPlace())}
+    assert {f"{attention}.q_proj.weight", f"{attention}.kv_a_proj_with_mqa.weight"} <= alone
