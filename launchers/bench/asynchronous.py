@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -60,7 +61,7 @@ class Measured:
 
 
 def run(json_path: Path | None, machine: str, source: Path, steps: int, rounds: int) -> int:
-    """Prints a row for each run, and writes them to `json_path` if it is given."""
+    """Prints a row for each run. After each, writes those so far to `json_path` if it is given: a run takes minutes."""
     if steps < LEAST_STEPS:
         raise UserError(
             f"--steps: expected at least {LEAST_STEPS}, of which the first two are not timed; found {steps}."
@@ -72,12 +73,12 @@ def run(json_path: Path | None, machine: str, source: Path, steps: int, rounds: 
             for way in WAYS:
                 cascade = benched(RunFolder.open(source), way, steps)
                 found.append(measure(replace(cascade, name=f"{cascade.name}_{number}"), way, Path(scratch)))
+                if json_path:
+                    told = {"machine": machine, "steps": steps, "runs": [asdict(one) for one in found]}
+                    json_path.write_text(json.dumps(told, indent=2) + "\n")
     console = Console(highlight=False, width=120)
     console.print(_table(found, steps))
-    console.print(f"trainer on core {trainer}, engine on core {engine}, of {machine}")
-    if json_path:
-        told = {"machine": machine, "steps": steps, "runs": [asdict(one) for one in found]}
-        json_path.write_text(json.dumps(told, indent=2) + "\n")
+    console.print(f"trainer on core {trainer}, engine on core {engine}, of {machine}, vllm {version('vllm')}")
     return 0
 
 
