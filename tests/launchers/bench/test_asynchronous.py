@@ -2,6 +2,7 @@
 tests/rl_stages/test_cascade_end_to_end.py runs it."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -51,6 +52,10 @@ def test_servers_and_what_they_start_are_on_the_core_of_the_engine(monkeypatch: 
         finally:
             for child in children.values():
                 child.communicate(b"\n")
+
+
+def test_the_sampler_is_named_with_its_version() -> None:
+    assert re.fullmatch(r"vllm(-cpu)? \d+\.\d+\S*", asynchronous.sampler())
 
 
 def test_fewer_steps_than_can_be_timed_are_refused() -> None:
