@@ -99,7 +99,7 @@ def test_a_size_that_would_break_a_head_is_a_user_error() -> None:
 
 
 def test_the_latent_of_keys_is_stacked_on_that_of_queries_if_there_is_one() -> None:
-    """Both are whole on every worker, and are one linear in vllm/model_executor/models/deepseek_v2.py."""
+    """Both are whole on every worker, and are one linear in the models of vLLM that have latents."""
     numbers, attention = hf_numbers(DEEPSEEK_V3), "model.layers.0.self_attn"
     shards = {shard.name: shard for shard in worker_shards(DEEPSEEK_V3, WorkerPlace(Cut(1, 2)))}
     stacked = shards[f"{attention}.fused_qkv_a_proj.weight"]
