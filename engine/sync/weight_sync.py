@@ -96,7 +96,11 @@ class Refit:
         if engines != self._joined:
             self._join(engines)
         check = self._check()
-        with self.engine.receiving(engines, self.version, check) if self.engine else nullcontext([]) as self.stalls:
+        with (
+            self.engine.receiving(engines, self.version, check)
+            if self.engine
+            else nullcontext(list[Stall]()) as self.stalls
+        ):
             self._sender.send(self.version, check)
 
     def _check(self) -> Check:
