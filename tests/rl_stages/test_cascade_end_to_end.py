@@ -361,7 +361,7 @@ def test_in_turn_and_ahead_are_timed_beside_each_other(
     assert asynchronous.run(tmp_path / "found.json", "this machine", undisturbed.run.root, 3, 1) == 0
     in_turn, ahead = json.loads((tmp_path / "found.json").read_text())["runs"]
     assert (in_turn["way"], in_turn["age"], ahead["way"]) == ("in turn", 0.0, "ahead")
-    assert ahead["age"] == pytest.approx(2 / 3) and in_turn["longest"] > 2 * in_turn["mean"]
+    assert ahead["age"] == pytest.approx(2 / 3) and in_turn["longest"] > in_turn["mean"] > 0
     assert "ms/sample" in capsys.readouterr().out
 
 
