@@ -105,7 +105,8 @@ class RecordedBatch(Batch):
 
     def undrawn(self) -> list[Request]:
         """What the engines must draw."""
-        return [self.asked[name] for name in self.pending() if name not in self.held]
+        pending = set(self.pending()) - self.held.keys()
+        return [request for request in self.requests if request.id in pending]
 
     def release(self, version: int) -> list[Request]:
         """Takes up the held samples that weights `version` had finished. Returns the requests of those that the ledger

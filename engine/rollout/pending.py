@@ -65,9 +65,10 @@ class Pending:
     def move(self, gone: Container[int], able: Sequence[int], arrived: Container[str]) -> list[Request]:
         """Assigns the samples of engines that are gone to those that are `able`, prompt by prompt. Returns what these
         must sample: each goes on from its last part. `arrived` are ids of samples that need not be."""
-        names = [name for name, engine in self._engine_of.items() if engine in gone]
-        moved = [name for name in names if name in self.requests or name in self.expected]
-        self._place([self._batch[name] for name in moved], able)
+        with self._lock:
+            names = [name for name, engine in self._engine_of.items() if engine in gone]
+            moved = [name for name in names if name in self.requests or name in self.expected]
+            self._place([self._batch[name] for name in moved], able)
         return [self._gone_on(self.requests[name]) for name in moved if name in self.requests and name not in arrived]
 
     def grow(self, part: Rollout) -> bool:

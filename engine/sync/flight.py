@@ -1,7 +1,4 @@
-"""Several batches on one engine at the same time, which goes on with them when new weights come. Rank 0's.
-
-Parts of samples are not for the batches: the ledger of one version cannot say what later ones add to them.
-"""
+"""Several batches on one engine at the same time, which goes on with them when new weights come. Rank 0's."""
 
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
@@ -63,8 +60,9 @@ class Flight:
     def _round(self) -> None:
         """Until nothing is pending. A request that comes at the very end is for the next round."""
         for rollout in self.engine.generate((), self.follow):
+            self._batch_of[rollout.id].arrive(rollout)
             if rollout.finish != PART:
-                self._batch_of.pop(rollout.id).arrive(rollout)
+                del self._batch_of[rollout.id]
                 self._tell()
 
     def _tell(self) -> None:

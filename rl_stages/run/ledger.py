@@ -45,7 +45,19 @@ class Contents:
     def with_those_of(self, other: "Contents") -> "Contents":
         """Both, of the other's weights."""
         requests, rollouts = self.requests | other.requests, self.rollouts | other.rollouts
-        return Contents(other.weights, requests, rollouts, self.verdicts | other.verdicts, other.parts)
+        both = Contents(other.weights, requests, rollouts, self.verdicts | other.verdicts)
+        for request, parts in [*self.parts.values(), *other.parts.values()]:
+            for part in parts if request.id not in rollouts else ():
+                both.follow(request, part)
+        return both
+
+    def follow(self, request: Request, part: Rollout) -> None:
+        """Adds a part after those of its request that begin before it: an attempt may have gone on from an earlier
+        one."""
+        asked, parts = self.parts.get(request.id, (None, []))
+        start = part.passports[0].start
+        before = [one for one in parts if asked == request and one.passports[0].start < start]
+        self.parts[request.id] = request, [*before, part]
 
 
 class Ledger:
@@ -94,7 +106,11 @@ class Ledger:
         """Drops the samples that have tokens of weights `version`, or of later ones: they were others."""
         rollouts = {name: rollout for name, rollout in self._contents.rollouts.items() if rollout.newest < version}
         requests = {name: request for name, request in self._contents.requests.items() if name in rollouts}
-        self._contents = replace(self._contents, rollouts=rollouts, requests=requests)
+        parts = {
+            name: (request, [part for part in told if part.newest < version])
+            for name, (request, told) in self._contents.parts.items()
+        }
+        self._contents = replace(self._contents, rollouts=rollouts, requests=requests, parts=parts)
 
     def rollout(self, request: Request) -> Rollout | None:
         """The sample recorded for an identical request; None otherwise, and then its verdict is dropped too."""
@@ -160,15 +176,12 @@ def _read(records: list[bytes]) -> Contents:
 
 
 def _add(contents: Contents, record: Mapping[str, Any]) -> None:
-    """A part follows those of its request that begin before it: an attempt may have gone on from an earlier one."""
     rollout = _rollout(record)
     request = _request(record, rollout)
-    asked, parts = contents.parts.pop(rollout.id, (None, []))
     if rollout.finish == PART:
-        start = rollout.passports[0].start
-        before = [part for part in parts if asked == request and part.passports[0].start < start]
-        contents.parts[rollout.id] = request, [*before, rollout]
+        contents.follow(request, rollout)
     else:
+        contents.parts.pop(rollout.id, None)
         contents.rollouts[rollout.id], contents.requests[rollout.id] = rollout, request
 
 
