@@ -1,0 +1,89 @@
+"""Batches that are in flight together survive the death of an engine, with what others have told of their samples."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cascade_rl.engine.core.rollouts import PART, Request, Rollout, Sampling
+from cascade_rl.engine.rollout.client import EngineDied
+from cascade_rl.engine.rollout.engine import single_turn
+from cascade_rl.engine.sync.flight import Flight
+from cascade_rl.engine.sync.sampler import Batch
+
+REQUESTS = [Request(name, (1, 2), Sampling(4), seed=1) for name in "abcd"]
+
+
+def rollout_of(request: Request) -> Rollout:
+    prompt, ids = np.array(request.prompt_ids), np.array([3])
+    return Rollout(request.id, prompt, ids, np.zeros(1, np.float32), None, ((0, 0),), "stop")
+
+
+class DyingEngine:
+    """Tells a part of each sample, then dies once, after `lives` samples. `others_go_on` is what its restart says."""
+
+    def __init__(self, lives: int, others_go_on: bool) -> None:
+        self.lives, self.others_go_on, self.has_weights = lives, others_go_on, True
+        self.pending: list[Request] = []
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        self.pending += requests
+
+    def generate(self, *_: object) -> Iterator[Rollout]:
+        while self.pending and self.has_weights:
+            yield replace(rollout_of(self.pending[0]), finish=PART)
+            if self.lives == 0:
+                self.lives = -1
+                raise EngineDied(-9, (), Path("log"), "")
+            self.lives -= 1
+            yield rollout_of(self.pending.pop(0))
+
+    def restart(self) -> bool:
+        self.has_weights = self.others_go_on
+        return self.others_go_on
+
+
+class Told(Batch):
+    parts = 0
+
+    def receive_part(self, part: Rollout) -> None:
+        self.parts += 1
+
+
+@pytest.mark.parametrize("others_go_on", [True, False])
+@pytest.mark.parametrize("lives", [0, 1, 3])
+def test_each_batch_has_its_samples_and_their_parts(lives: int, others_go_on: bool) -> None:
+    """Where nobody can go on, the batch that waits is told so, gets weights, and waits again."""
+    engine = DyingEngine(lives, others_go_on)
+    with ThreadPoolExecutor(1) as thread:
+        flight = Flight(engine, single_turn, thread)  # type: ignore[arg-type]
+        batches = [Told(engine, REQUESTS[:2], single_turn), Told(engine, REQUESTS[2:], single_turn)]  # type: ignore[arg-type]
+        for batch in batches:
+            flight.begin(batch, batch.requests)
+        refits = 0
+        for batch in batches:
+            while not batch.collect():
+                refits, engine.has_weights = refits + 1, True
+                flight._receive()  # a real engine waits for the weights; this one has ended its round
+    assert [[rollout.id for rollout in batch.in_order()] for batch in batches] == [["a", "b"], ["c", "d"]]
+    assert refits == (0 if others_go_on else 1)
+    assert sum(batch.parts for batch in batches) == 5  # of the sample that was cut, two
+    assert sum(len(batch.deaths) for batch in batches) == 1
+
+
+def test_what_is_no_death_ends_the_sampling() -> None:
+    class BrokenEngine(DyingEngine):
+        def generate(self, *_: object) -> Iterator[Rollout]:
+            raise ZeroDivisionError
+            yield
+
+    engine = BrokenEngine(0, others_go_on=True)
+    with ThreadPoolExecutor(1) as thread:
+        flight = Flight(engine, single_turn, thread)  # type: ignore[arg-type]
+        batch = Batch(engine, REQUESTS, single_turn)  # type: ignore[arg-type]
+        flight.begin(batch, REQUESTS)
+        with pytest.raises(ZeroDivisionError):
+            batch.collect()
