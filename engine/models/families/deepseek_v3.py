@@ -20,6 +20,7 @@ class DeepseekV3(DeepseekMoe):
     def require_supported(self, hf: HfConfig) -> None:
         super().require_supported(hf)
         require(hf, rope_interleave=True)
+        read(hf, "topk_method")  # without it vLLM's gate has no bias
 
     def require_rotary(self, hf: HfConfig) -> None:
         _positions(hf)

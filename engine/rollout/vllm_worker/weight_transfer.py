@@ -127,12 +127,15 @@ def _is_stale(layer: torch.nn.Module, tied: bool) -> bool:
 
 
 def as_loaded(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The parameters in the shapes in which vLLM loads them; on the meta device if they have been packed since."""
+    """The parameters in the shapes in which vLLM loads them; on the meta device if they have been packed since. Latent
+    attention has some that are not loaded: vLLM makes them of others' when all are there."""
     loaded = dict[str, torch.Tensor]()
     for name, parameter in model.named_parameters():
         module, _, own = name.rpartition(".")
-        recorded, _ = get_layerwise_info(model.get_submodule(module)).restore_metadata
-        loaded[name] = recorded.get(own, parameter)
+        layer = model.get_submodule(module)
+        recorded, _ = get_layerwise_info(layer).restore_metadata
+        if own in recorded or not is_deferred_attention_layer(layer):
+            loaded[name] = recorded.get(own, parameter)
     return loaded
 
 

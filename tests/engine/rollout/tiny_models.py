@@ -124,6 +124,7 @@ def deepseek_v3() -> transformers.PreTrainedConfig:
         qk_nope_head_dim=32,
         v_head_dim=32,
         num_nextn_predict_layers=0,
+        topk_method="noaux_tc",
     )
 
 
