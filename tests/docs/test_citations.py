@@ -26,7 +26,7 @@ PROJECT = re.compile(
 NEAR = 120
 MADE = {
     # by a run, in its folder
-    "inputs.json", "lineage.json", "parity.json", "scores.json",
+    "adapter_config.json", "inputs.json", "lineage.json", "parity.json", "scores.json",
     # by a command that is asked to write it
     "certificate.json", "jobs.json", "out/jobs.json", "out/NN_stage.sh", "plan.json",
     # by `cascade eval`
