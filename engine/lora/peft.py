@@ -1,8 +1,8 @@
 """Adapters as a folder in PEFT's form: adapter_config.json and adapter_model.safetensors, in float32.
 
 Names and shapes are those of huggingface/peft@v0.17.0, src/peft/utils/save_and_load.py: `base_model.model.`, then the
-name of the module in the Hugging Face checkpoint. So an expert's factors have its number in their names. transformers 5 has one
-parameter for all experts of a layer, where PEFT finds no modules of those names.
+name of the module in the Hugging Face checkpoint. So an expert's factors have its number in their names. transformers 5
+has one parameter for all experts of a layer, where PEFT finds no modules of those names.
 """
 
 import json
