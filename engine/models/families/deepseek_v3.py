@@ -16,11 +16,13 @@ from cascade_rl.engine.models.hf_config import HfConfig, read, require, rotary_b
 class DeepseekV3(DeepseekMoe):
     architecture = "DeepseekV3ForCausalLM"
     attention = "+"
+    told_to_vllm: tuple[str, ...] = ("topk_method", "scoring_func")  # else its experts have softmax, and no bias
 
     def require_supported(self, hf: HfConfig) -> None:
         super().require_supported(hf)
         require(hf, rope_interleave=True)
-        read(hf, "topk_method")  # without it vLLM's gate has no bias
+        for key in self.told_to_vllm:
+            read(hf, key)
 
     def require_rotary(self, hf: HfConfig) -> None:
         _positions(hf)
@@ -60,6 +62,7 @@ class Glm4MoeLite(DeepseekV3):
     """GLM-4.7-Flash."""
 
     architecture = "Glm4MoeLiteForCausalLM"
+    told_to_vllm = ()
 
     def feed_forward(self, hf: HfConfig, hf_layer: int) -> str:
         """transformers 5 writes a list in place of the number of dense layers."""

@@ -87,6 +87,7 @@ def apply() -> None:
         _repack_experts_on_reload()
         _add_non_gated_experts()
         _go_on_with_noise()
+        _turn_neighbours_in_torch()
 
 
 def record_routes(engine: Any) -> None:
@@ -193,3 +194,17 @@ def _go_on_with_noise() -> None:
         return corrections
 
     GPUModelRunner._update_states = update_and_skip
+
+
+def _turn_neighbours_in_torch() -> None:
+    """vLLM's CPU kernel turns the channels of an interleaved rotary embedding (DeepSeek's) by wrong angles: scores of
+    one query and key differ from torch's by several units. The rule of that class in torch is right."""
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+    of_halves = RotaryEmbedding.forward_cpu
+
+    def forward(self: Any, positions: Any, query: Any, key: Any = None) -> Any:
+        turn = of_halves if self.is_neox_style else RotaryEmbedding.forward_native
+        return turn(self, positions, query, key)
+
+    RotaryEmbedding.forward_cpu = forward

@@ -364,6 +364,8 @@ def test_gemma_is_refused_with_what_is_missing(architecture: str) -> None:
             "'default' or 'yarn', found 'linear'",
         ),
         (DEEPSEEK_V3 | {"rope_interleave": False}, "rope_interleave = True; config.json has False"),
+        (DEEPSEEK_V3 | {"topk_method": None}, "topk_method"),
+        (DEEPSEEK_V3 | {"scoring_func": None}, "scoring_func"),
         (DEEPSEEK_V3 | {"scoring_func": "softmax"}, "scoring_func = 'sigmoid'; config.json has 'softmax'"),
         (DEEPSEEK_V3 | {"num_experts_per_tok": 4}, "num_experts_per_tok = 8; config.json has 4"),
         (GLM_AIR | {"rope_scaling": {"type": "yarn"}}, "rope_type = 'default' or 'llama3'; config.json has 'yarn'"),

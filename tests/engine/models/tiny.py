@@ -117,7 +117,8 @@ WITH_LATENTS = (
     {key: size for key, size in SIZES.items() if key not in ("head_dim", "num_key_value_heads")}
     | SIGMOID_EXPERTS
     | LATENTS
-    | {"num_hidden_layers": 3, "q_lora_rank": 48, "num_nextn_predict_layers": 0, "topk_method": "noaux_tc"}
+    | {"num_hidden_layers": 3, "q_lora_rank": 48, "num_nextn_predict_layers": 0}
+    | {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}
 )
 
 

@@ -79,7 +79,7 @@ DEEPSEEK_V3 = (
     {key: value for key, value in GLM4_MOE.items() if key not in ("head_dim", "num_key_value_heads", "use_qk_norm")}
     | {"kv_lora_rank": 12, "q_lora_rank": 20, "qk_nope_head_dim": 6, "qk_rope_head_dim": 2, "v_head_dim": 5}
     | {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "attention_bias": False}
-    | {"topk_method": "noaux_tc"}
+    | {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}
 )
 MODELS = {"nemotron_h": NEMOTRON, "qwen3_moe": QWEN3_MOE}
 

@@ -105,7 +105,8 @@ FAMILIES = {"nemotron_h": nemotron_h, "qwen3_moe": qwen3_moe, "qwen3": qwen3, "q
 
 def deepseek_v3() -> transformers.PreTrainedConfig:
     """With the latent and the turning key of DeepSeek-V3: vLLM's kernel for the CPU has no others."""
-    sizes = {key: value for key, value in COMMON.items() if key not in ("head_dim", "num_key_value_heads")}
+    sizes = {key: value for key, value in COMMON.items() if key != "head_dim"}
+    sizes["num_key_value_heads"] = sizes["num_attention_heads"]
     return transformers.DeepseekV3Config(
         **sizes,
         architectures=["DeepseekV3ForCausalLM"],
@@ -125,6 +126,7 @@ def deepseek_v3() -> transformers.PreTrainedConfig:
         v_head_dim=32,
         num_nextn_predict_layers=0,
         topk_method="noaux_tc",
+        scoring_func="sigmoid",
     )
 
 
