@@ -1,4 +1,5 @@
-"""The stage on the real stack, Megatron-Core and vLLM, as a person runs it: `nemo-run LAUNCHER`."""
+"""The stage on the real stack, Megatron-Core and vLLM, as a person runs it: `nemo-run LAUNCHER`. CI has it in the rehearsal
+of the 30B launcher."""
 
 import json
 import shutil
@@ -19,6 +20,7 @@ from tests.gloo import run_ranks
 from tests.rl_stages.launched import Launched
 from tests.rl_stages.tiny_cascade import CASCADE
 
+pytestmark = pytest.mark.long
 TINY = Path(__file__).with_name("tiny_mopd.py")
 TEACHERS = {"instruction_following": "./second", "math": "./first"}
 

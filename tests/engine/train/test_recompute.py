@@ -48,12 +48,12 @@ CASES = [
     ("1", ["full", "all parts"]),
     ("DP2", ["weights overlap"]),
     ("PP2", ["full", "experts, outputs freed"]),
-    ("TP2 SP EP2", ["full", "all parts"]),
+    ("TP2 SP EP2", ["all parts"]),
     pytest.param("1", ["gradients overlap"], marks=LONG),
     pytest.param("DP2", ["gradients overlap"], marks=LONG),
     pytest.param("PP2", ["the first layer", "weights overlap"], marks=LONG),
     pytest.param("PP2 VP2", ["full", "gradients overlap"], marks=LONG),
-    pytest.param("TP2 SP EP2", ["weights overlap", "shared experts beside the others"], marks=LONG),
+    pytest.param("TP2 SP EP2", ["full", "weights overlap", "shared experts beside the others"], marks=LONG),
 ]
 
 
