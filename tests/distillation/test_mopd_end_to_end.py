@@ -1,5 +1,5 @@
-"""The stage on the real stack, Megatron-Core and vLLM, as a person runs it: `nemo-run LAUNCHER`. CI has it in the rehearsal
-of the 30B launcher."""
+"""The stage on the real stack, Megatron-Core and vLLM, as a person runs it: `nemo-run LAUNCHER`. CI has the stage in
+the rehearsal of the 30B launcher."""
 
 import json
 import shutil
