@@ -205,12 +205,13 @@ class Session[S: Stage](TrainingSession[S]):
         return zlib.crc32(f"{self.cascade.seed}/{name}".encode())
 
     def _probe_ids(self) -> list[list[int]]:
-        """For each engine, held-out prompts followed by random tokens: typical text for a chat model, and text that it
-        never sees."""
+        """For each engine, the ends of held-out prompts followed by random tokens: typical text for a chat model, and text
+        that it never sees. vLLM needs room for a token more."""
         domain, room = self.cascade.evaluation.domains[0], self.prompt_room(self.cascade.evaluation_room)
         count = min(PROBES, self.cascade.evaluation.prompts_per_domain)
         heldout = heldout_tasks(self.cascade, domain, room.admits, count)
         tasks = heldout * self.layout.rollout.engines
         noise = np.random.default_rng(self.seed).integers(0, len(self.tokenizer), (len(tasks), PROBE_TAIL))
         prompts = [encode_prompt(self.tokenizer, task.messages, task.tools) for task in tasks]
-        return [prompt + tail.tolist() for prompt, tail in zip(prompts, noise, strict=True)]
+        longest = self.layout.rollout.max_model_len - PROBE_TAIL - 1
+        return [prompt[-longest:] + tail.tolist() for prompt, tail in zip(prompts, noise, strict=True)]

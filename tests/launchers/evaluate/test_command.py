@@ -12,6 +12,7 @@ from cascade_rl.launchers.evaluate.kept_answers import KeptAnswers
 from cascade_rl.launchers.report.sample_stream import read_stream
 from cascade_rl.rl_stages.benchmarks.votes import VOTES
 from cascade_rl.rl_stages.core.task import Task
+from cascade_rl.rl_stages.data.chat_templates import NAMED
 from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
 from tests.engine.rollout.tiny_models import VOCAB, build, write_config, write_image
 
@@ -120,7 +121,10 @@ def test_a_suite_answers_each_of_its_benchmarks_in_its_own_way(
 @pytest.mark.sandbox
 @pytest.mark.long
 def test_an_answer_with_the_python_tool_is_an_episode(folder: Path) -> None:
-    own_model(folder)
+    model = own_model(folder)
+    (model / "chat_template.jinja").write_text(NAMED["nemotron3"])
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2048}))
     assert evaluate(folder, "--answers", "2", "--python-tool", "--max-model-len", "2048") == 0
     assert {row["domain"] for row in lines(folder / "out/answers.jsonl")} == {"math_python"}
     assert json.loads((folder / "out/settings.json").read_text())["python_tool"] == 100

@@ -13,6 +13,7 @@ import pytest
 from cascade_rl.distillation import mopd
 from cascade_rl.engine.core.rollouts import Rollout
 from cascade_rl.rl_stages import prompt_ledger, sft
+from cascade_rl.rl_stages import session as session_module
 from cascade_rl.rl_stages.bradley_terry import RewardSession
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
@@ -24,6 +25,7 @@ from cascade_rl.rl_stages.prompt_ledger import PromptLedger
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.run.sample_record import read_samples
 from cascade_rl.rl_stages.scoring.infrastructure import InfrastructureFailures
+from cascade_rl.rl_stages.session import Session
 from cascade_rl.rl_stages.sft import Mix
 from cascade_rl.rl_stages.tasks.domains import lessons_of
 from cascade_rl.rl_stages.tasks.load_tasks import split_of
@@ -183,3 +185,15 @@ def test_a_reward_model_has_pairs_of_its_own_held_out(tmp_path: Path) -> None:
     read = {split: RewardSession.pairs(session, split) for split in ("train", "heldout")}  # type: ignore[arg-type]
     assert {split: len(found) for split, found in read.items()} == {"train": 30, "heldout": 3}
     assert all(pair.messages[0]["content"].startswith("test.jsonl") for pair in read["heldout"])
+
+
+def test_a_probe_has_room_in_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a held-out prompt leaves an answer one token."""
+    longest = CASCADE.layout(CASCADE.stages[0]).rollout.max_model_len
+    monkeypatch.setattr(session_module, "encode_prompt", lambda *_: list(range(longest - 1)))
+    session: Any = SimpleNamespace(
+        cascade=CASCADE, prompt_room=no_limit, layout=CASCADE.layout(CASCADE.stages[0]), seed=1, tokenizer=range(9)
+    )
+    probes = Session._probe_ids(session)
+    assert {len(ids) for ids in probes} == {longest - 1}  # vLLM computes a token more
+    assert probes[0][: longest - 17] == list(range(16, longest - 1))
