@@ -205,8 +205,8 @@ class Session[S: Stage](TrainingSession[S]):
         return zlib.crc32(f"{self.cascade.seed}/{name}".encode())
 
     def _probe_ids(self) -> list[list[int]]:
-        """For each engine, the ends of held-out prompts followed by random tokens: typical text for a chat model, and text
-        that it never sees. vLLM needs room for a token more."""
+        """For each engine, the ends of held-out prompts followed by random tokens: typical text for a chat model, and
+        text that it never sees. vLLM needs room for a token more."""
         domain, room = self.cascade.evaluation.domains[0], self.prompt_room(self.cascade.evaluation_room)
         count = min(PROBES, self.cascade.evaluation.prompts_per_domain)
         heldout = heldout_tasks(self.cascade, domain, room.admits, count)

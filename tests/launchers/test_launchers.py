@@ -342,4 +342,4 @@ def test_help_comes_at_once_without_torch(launcher: str) -> None:
     told = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
     assert told.stdout.endswith("\nFalse\n")
     assert "\n  layouts.b200.rlhf.rollout.tensor=" in told.stdout
-    assert children_cpu_s() - start < 0.5
+    assert children_cpu_s() - start < 1.0  # torch alone takes three

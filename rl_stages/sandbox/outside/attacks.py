@@ -303,7 +303,7 @@ ATTACKS = {
     "take what nobody counts, as a command": Attack(_BUFFERS, frozenset([OK]), is_command=True),
     "hide memory in sockets": Attack(_SOCKETS, frozenset([OK, MEMORY]), limits=_SMALL),
     "hide memory in sockets, as a command": Attack(_SOCKETS, frozenset([OK, MEMORY]), is_command=True, limits=_SMALL),
-    "hide memory in mappings": Attack(_MAPPINGS, frozenset([OK, MEMORY]), limits=replace(_SMALL, memory_mib=192)),
+    "hide memory in mappings": Attack(_MAPPINGS, frozenset([OK, MEMORY, TIME]), limits=replace(_SMALL, memory_mib=192)),
     "hide memory in names": Attack(_EMPTY, frozenset([OK, MEMORY]), limits=_SMALL),
     "fill the disk without a name": _nameless(),
     "fill the disk without a name, only mapped": _nameless(mapped=True),

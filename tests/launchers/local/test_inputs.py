@@ -63,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
         (["sft.data=sft.jsonl"], "sft.jsonl:1: messages: expected the last message to be the assistant's"),
         (["sft.data=generate:math@2"], "expected generate:math@<fraction that is right, in [0, 1]>; found '2'"),
         (["evaluation.domains=math,chess"], "found 'chess'"),
-        (["base.hf_config=null", "base.hf=gpt2"], "LlamaForCausalLM; config.json has GPT2LMHeadModel"),
+        (["base.hf_config=null", "base.hf=gpt2"], "ForCausalLM; config.json has GPT2LMHeadModel"),
         (
             ["base.chat_template=nemotron4"],
             "expected one of nemotron3, cascade2, cascade1 or the path of a .jinja file",

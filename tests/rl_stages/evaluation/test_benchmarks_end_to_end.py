@@ -23,7 +23,8 @@ suite = BenchmarkSuite(suite="own.toml", folder=".", thinking="both", answers={{
 stages = tuple(replace(whole.stage("math_rl"), name=name, steps=1) for name in ("first", "second"))
 base = replace(whole.base, chat_template="cascade1")
 evaluation = replace(whole.evaluation, suites=(suite,), prompts_per_domain=4)
-launch(replace(whole, base=base, stages=stages, evaluation=evaluation))
+rollout = replace(whole.rollout, max_model_len=256)
+launch(replace(whole, base=base, stages=stages, evaluation=evaluation, rollout=rollout))
 """
 SUITE = """
 [sums]
