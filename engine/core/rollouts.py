@@ -69,6 +69,10 @@ class Request:
     seed: int
     begun: Rollout | None = field(default=None, compare=False)
 
+    @property
+    def begun_ids(self) -> list[int]:
+        return self.begun.token_ids.tolist() if self.begun else []
+
 
 @dataclass(frozen=True)
 class Kept:

@@ -6,8 +6,6 @@ has one parameter for all experts of a layer, where PEFT finds no modules of tho
 """
 
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import torch.distributed as dist
 from cascade_rl.engine.core.settings import LoraConfig
 from cascade_rl.engine.lora.adapters import Lora
 from cascade_rl.engine.lora.rules import factor_map, module_of
-from cascade_rl.engine.models.conversion import write_image
+from cascade_rl.engine.models.conversion import whole_folder, write_image
 from cascade_rl.engine.models.families.family import family_of
 from cascade_rl.engine.models.hf_config import HfConfig
 from cascade_rl.engine.models.hf_image import HfImage
@@ -28,19 +26,13 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 def export_adapters(lora: Lora, hf: HfConfig, folder: Path, base: str) -> None:
     """Writes `folder`; `base` is what adapter_config.json calls the base model. Collective, as `export_hf`: the folder
     appears complete or not at all."""
-    partial, first = folder.with_name(folder.name + ".partial"), dist.get_rank() == 0
     tensors = factor_map(family_of(hf).name_map(hf), lora.config).hf_tensors()
-    if first:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
     specs = {name: (torch.float32, tensor.shape) for name, tensor in tensors.items()}
-    write_image(partial / WEIGHTS, specs, lora.factors())
-    if first:
-        HfImage.read(partial / WEIGHTS).sync()
-        (partial / CONFIG).write_text(json.dumps(_config(lora.config, tensors, base), indent=2))
-        shutil.rmtree(folder, ignore_errors=True)
-        os.rename(partial, folder)
-    dist.barrier()
+    with whole_folder(folder) as partial:
+        write_image(partial / WEIGHTS, specs, lora.factors())
+        if dist.get_rank() == 0:
+            HfImage.read(partial / WEIGHTS).sync()
+            (partial / CONFIG).write_text(json.dumps(_config(lora.config, tensors, base), indent=2))
 
 
 def _config(lora: LoraConfig, tensors: Any, base: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -115,20 +116,26 @@ def export_hf(
 
     All ranks call it. The folder appears complete or not at all; an existing one is replaced.
     """
-    folder = Path(folder)
-    partial = folder.with_name(folder.name + ".partial")
-    first = torch.distributed.get_rank() == 0
+    with whole_folder(Path(folder)) as partial:
+        write_hf(model, hf, partial / "model.safetensors", beside_from)
+        if torch.distributed.get_rank() == 0:
+            HfImage.read(partial / "model.safetensors").sync()
+            (partial / "config.json").write_text(json.dumps(hf, indent=2))
+            if tokenizer_from is not None:
+                copy_tokenizer(Path(tokenizer_from), partial)
+            if chat_template is not None:
+                (partial / CHAT_TEMPLATE).write_text(chat_template)
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder that all ranks write in the block, and that then takes the place of `folder`. Collective."""
+    partial, first = folder.with_name(folder.name + ".partial"), torch.distributed.get_rank() == 0
     if first:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-    write_hf(model, hf, partial / "model.safetensors", beside_from)
+    yield partial
     if first:
-        HfImage.read(partial / "model.safetensors").sync()
-        (partial / "config.json").write_text(json.dumps(hf, indent=2))
-        if tokenizer_from is not None:
-            copy_tokenizer(Path(tokenizer_from), partial)
-        if chat_template is not None:
-            (partial / CHAT_TEMPLATE).write_text(chat_template)
         shutil.rmtree(folder, ignore_errors=True)
         os.rename(partial, folder)
     torch.distributed.barrier()

@@ -29,7 +29,7 @@ class Sampled(NamedTuple):
     def part(self, request: Request, since: int, finish: str, rows: Rows) -> Rollout:
         """The tokens from number `since` on. Its prompt is all that is before them; its routes begin with those of the
         last token before them, if it continues a sample."""
-        begun = request.begun.token_ids.tolist() if request.begun else []
+        begun = request.begun_ids
         before = [*request.prompt_ids, *begun, *self.token_ids[:since]]
         starts = np.asarray(self.logprobs.start_indices[since:])
         tail = slice(int(starts[0]), None)

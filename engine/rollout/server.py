@@ -99,7 +99,7 @@ class Server:
             assert self._version is not None  # nothing is submitted before the first weights
             for request in command.requests:
                 self._asked[request.id], self._cached_since[request.id] = request, self._version
-                self._add(request.id, [*request.prompt_ids, *_begun(request)], _sampling_params(request))
+                self._add(request.id, [*request.prompt_ids, *request.begun_ids], _sampling_params(request))
         else:
             self._connection.send(Reply(self._answer(command)))
 
@@ -168,7 +168,7 @@ class Server:
     def _send(self, part: Rollout) -> None:
         request = self._asked[part.id]
         # A part may have no token since the caches were dropped.
-        cache = min(self._cached_since[part.id], part.versions[-1][0])
+        cache = min(self._cached_since[part.id], part.newest)
         told = replace(part, passports=(passport_of(part, request, cache),))
         self._connection.send(replace(told, prompt_ids=np.asarray(request.prompt_ids, np.int64)))
 
@@ -280,7 +280,7 @@ def _sampling_params(request: Request) -> "SamplingParams":
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    drawn = len(_begun(request))
+    drawn = len(request.begun_ids)
     return SamplingParams(
         max_tokens=request.sampling.max_new_tokens - drawn,
         temperature=request.sampling.temperature,
@@ -295,10 +295,6 @@ def _sampling_params(request: Request) -> "SamplingParams":
         output_kind=RequestOutputKind.FINAL_ONLY,
         extra_args={vllm_cpu_patches.DRAWN: drawn} if drawn else None,
     )
-
-
-def _begun(request: Request) -> list[int]:
-    return request.begun.token_ids.tolist() if request.begun else []
 
 
 def _scoring_params() -> "SamplingParams":

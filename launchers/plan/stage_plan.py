@@ -245,6 +245,11 @@ def memory(setting: Setting) -> dict[str, Terms]:
     return {name: max((phases[name] for phases in of_stages), key=lambda t: sum(t.values())) for name in of_stages[0]}
 
 
+def fullest_bytes(setting: Setting) -> float:
+    """Of the fullest GPU in its fullest phase."""
+    return max(sum(terms.values()) for terms in memory(setting).values())
+
+
 def _memory_of(setting: Setting, rank: int) -> dict[str, Terms]:
     trainer = TrainerRank(
         setting.model,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from cascade_rl.engine.core.routes import routes_dtype
-from cascade_rl.engine.models.memory import StateBytes
+from cascade_rl.engine.models.memory import FLOAT32, StateBytes
 from cascade_rl.launchers.plan.model import Model, trained_itemsize
 from cascade_rl.launchers.plan.trainer_memory import batch_bytes
 from cascade_rl.launchers.plan.workload import Workload
@@ -12,19 +12,18 @@ from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.config.stage import OnPolicyStage, Stage
 
 STATE_IN_CHECKPOINT = 12  # bytes per parameter: a float32 weight and two moments
-FACTOR = 4  # bytes of a number of a low-rank adapter
 ID, LOGPROB, MASK, TEXT = 4, 4, 1, 4  # bytes per token in the parquet file of a step, uncompressed
 
 
 def disk_bytes(model: Model, stage: Stage, layout: Layout, work: Workload) -> Mapping[str, float]:
     """Bytes by kind. The checkpoints are those that are kept, and the one that is being written."""
     factors = model.factors(stage.lora) if stage.lora else 0
-    itemsize = FACTOR if factors else trained_itemsize(layout.parallel)
+    itemsize = FLOAT32 if factors else trained_itemsize(layout.parallel)
     checkpoint = (factors or model.parameters) * (itemsize + STATE_IN_CHECKPOINT)
     return {
         "checkpoints": checkpoint * (stage.keep_checkpoints + 1),
         "rollouts": stage.steps * step_file_bytes(stage, work),
-        "export": model.parameters * model.file_itemsize + factors * FACTOR,
+        "export": model.parameters * model.file_itemsize + factors * FLOAT32,
     }
 
 

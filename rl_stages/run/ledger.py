@@ -122,7 +122,7 @@ class Ledger:
     def begun(self, request: Request, version: int) -> Rollout | None:
         """What was recorded of an identical request's sample, which has not ended, up to weights `version`."""
         asked, parts = self._contents.parts.get(request.id, (None, ()))
-        known = list(takewhile(lambda part: part.versions[-1][0] <= version, parts))
+        known = list(takewhile(lambda part: part.newest <= version, parts))
         return joined(known) if known and asked == request else None
 
     def keep(self, request: Request, rollout: Rollout) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.models.layout import divides
-from cascade_rl.launchers.plan.stage_plan import Setting, memory, problems
+from cascade_rl.launchers.plan.stage_plan import Setting, fullest_bytes, problems
 
 FACTORS, TOLD, CHANGES = (2, 4, 8), 3, 2
 LEAST_CACHE = 1024  # MiB
@@ -38,7 +38,7 @@ def _fullest(setting: Setting, chosen: Sequence[Change]) -> float | None:
     layout = setting.layout
     if not divides(setting.model.hf, setting.model.name_map, layout.parallel, layout.nproc) or any(problems(setting)):
         return None
-    fullest = max(sum(terms.values()) for terms in memory(setting).values())
+    fullest = fullest_bytes(setting)
     return fullest if fullest <= setting.gpu.capacity else None
 
 

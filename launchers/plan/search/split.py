@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from cascade_rl.launchers.plan.pace import STEP, Pace, Way, pace_of
-from cascade_rl.launchers.plan.stage_plan import Setting, flow, memory, misfits, seconds
+from cascade_rl.launchers.plan.stage_plan import Setting, flow, fullest_bytes, misfits, seconds
 
 NEAR = 1.02
 MOST_IN_FLIGHT = 8  # steps; prime-rl's default bound
@@ -55,9 +55,7 @@ def _fastest(way: Way, candidates: list[Setting]) -> Split | None:
 
 
 def _fits(setting: Setting) -> bool:
-    return not any(misfits(setting)) and all(
-        sum(terms.values()) <= setting.gpu.capacity for terms in memory(setting).values()
-    )
+    return not any(misfits(setting)) and fullest_bytes(setting) <= setting.gpu.capacity
 
 
 def _split(way: Way, setting: Setting) -> Split:

@@ -363,9 +363,8 @@ def _without_namespaces(code: Assembler, pid: int = 0) -> None:
     code.refuse_truncating_a_file_that_is_not_writable("open", 1)
     code.refuse_truncating_a_file_that_is_not_writable("openat", 2)
     code.refuse_unless("ioctl", _EQUAL, [_TERMINAL], errno.ENOTTY, argument=1, mask=_GROUP)
-    code.refuse_if(
-        "fcntl", _EQUAL, (_F_SETOWN, _F_SETSIG, _F_SETOWN_EX), errno.EPERM, argument=1
-    )  # whom a file signals
+    # Whom a file signals.
+    code.refuse_if("fcntl", _EQUAL, (_F_SETOWN, _F_SETSIG, _F_SETOWN_EX), errno.EPERM, argument=1)
 
 
 def _operation(code: int, operand: int, if_true: int = 0, if_false: int = 0) -> bytes:

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cascade_rl.engine.core.rollouts import PART, Request, Rollout, Sampling
@@ -13,13 +12,9 @@ from cascade_rl.engine.rollout.client import EngineDied
 from cascade_rl.engine.rollout.engine import single_turn
 from cascade_rl.engine.sync.flight import Flight
 from cascade_rl.engine.sync.sampler import Batch
+from tests.engine.sync.test_sampler import rollout_of
 
 REQUESTS = [Request(name, (1, 2), Sampling(4), seed=1) for name in "abcd"]
-
-
-def rollout_of(request: Request) -> Rollout:
-    prompt, ids = np.array(request.prompt_ids), np.array([3])
-    return Rollout(request.id, prompt, ids, np.zeros(1, np.float32), None, ((0, 0),), "stop")
 
 
 class DyingEngine:
