@@ -235,7 +235,7 @@ def test_an_address_is_a_filter(small: RunFolder, tab: Page) -> None:
     for state, rollouts in FILTERS.items():
         tab.evaluate("(state) => { location.hash = state; }", state)
         wanted = json.dumps(rollouts, separators=(",", ":"))
-        tab.wait_for_function(f"(wanted) => {rows} === wanted", arg=wanted, timeout=3000)
+        tab.wait_for_function(f"(wanted) => {rows} === wanted", arg=wanted)
 
 
 def test_what_is_chosen_is_in_the_address(small: RunFolder, tab: Page) -> None:
@@ -357,6 +357,7 @@ def timed(tab: Page, act: Callable[[], object], until: str, limit: float = INTER
     assert time.perf_counter() - began < limit, until
 
 
+@pytest.mark.long  # its limits are of time, which a machine with other work may not have
 def test_a_hundred_thousand_rollouts_do_not_freeze_the_page(large: Path, tab: Page) -> None:
     starts = "document.getElementById('summary').textContent.startsWith"
     timed(tab, lambda: tab.goto(f"file://{large}", wait_until="commit"), "document.documentElement.dataset.painted")

@@ -47,7 +47,13 @@ def run(tmp_path: Path) -> Iterator[RunFolder]:
 
 
 @pytest.fixture
-def served(run: RunFolder) -> Iterator[Server]:
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page does not rest: on a busy machine ten times what it took to make is longer than a test waits."""
+    monkeypatch.setattr(watch, "REST", 0)
+
+
+@pytest.fixture
+def served(run: RunFolder, at_once: None) -> Iterator[Server]:
     with Server(LivePage(run.root, 1000, lambda: ()), port=0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
@@ -102,7 +108,7 @@ def test_an_open_rollout_is_found_again_under_another_number(run: RunFolder, ser
     tab.close()
 
 
-def test_the_first_rollouts_appear_in_a_page_that_had_none(tmp_path: Path, browser: Browser) -> None:
+def test_the_first_rollouts_appear_in_a_page_that_had_none(tmp_path: Path, at_once: None, browser: Browser) -> None:
     with RunFolder.claim(tmp_path / "run", cascade(steps=4)) as (run, _):
         keep_tokenizer(run)
         with Server(LivePage(run.root, 1000, lambda: ()), port=0) as server:
