@@ -77,8 +77,9 @@ class KeptAnswers:
         self._stream(source).append(records)
 
     def close(self) -> None:
-        for stream in self.streams.values():
-            stream.close()
+        """Ends the files that are open. More answers, such as those of the next model, go into others."""
+        while self.streams:
+            self.streams.popitem()[1].close()
 
     def samples(self) -> list[Path]:
         """Files of one source each, in the order of the commands."""

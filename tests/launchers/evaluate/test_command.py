@@ -1,6 +1,7 @@
 """`cascade eval`: a real tiny model answers in two modes; a second command asks it nothing."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +88,11 @@ def test_every_answer_is_kept_and_estimated_and_none_is_asked_for_twice(
 
 
 @pytest.mark.engine
-def test_a_suite_answers_each_of_its_benchmarks_in_its_own_way(
+def test_two_models_answer_each_benchmark_of_a_suite_in_its_own_way(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = own_model(folder)
+    other = shutil.copytree(model, folder / "other")
     how = 'max_new_tokens = 8\ntemperature = 1.0\ntop_p = 0.95\nthinking = "off"\n'
     sums = f'[sums]\nrows = "sums"\nanswers = 2\npublished = {{ somebody = 12.5 }}\n{how}'
     (folder / "own.toml").write_text(
@@ -103,16 +105,16 @@ def test_a_suite_answers_each_of_its_benchmarks_in_its_own_way(
         (folder / name).mkdir()
         (folder / name / "rows.jsonl").write_text(json.dumps(row) + "\n")
     suite = ("--suite", str(folder / "own.toml"), "--benchmarks", str(folder))
-    command = ["eval", *suite, "--model", str(model), "--out", str(folder / "out"), *SIZES[2:]]
+    command = ["eval", *suite, "--model", str(model), "--model", str(other), "--out", str(folder / "out"), *SIZES[2:]]
     assert main._run(command) == 0
     results = json.loads((folder / "out/results.json").read_text())["results"]
-    assert [(row["benchmark"], row["mode"], row["prompts"]) for row in results] == [
-        ("sums", "off", 1),
-        ("letters", "off", 1),
+    assert [(row["model"], row["benchmark"], row["mode"], row["prompts"]) for row in results] == [
+        (str(one), benchmark, "off", 1) for benchmark in ("sums", "letters") for one in (model, other)
     ]
     assert all("avg@2" in row for row in results)
-    assert [row["tokens"] <= 8 for row in lines(folder / "out/sums/answers.jsonl")] == [True] * 2
-    assert [3 < row["tokens"] <= 24 for row in lines(folder / "out/letters/answers.jsonl")] == [True] * 2
+    assert [row["tokens"] <= 8 for row in lines(folder / "out/sums/answers.jsonl")] == [True] * 4
+    assert [3 < row["tokens"] <= 24 for row in lines(folder / "out/letters/answers.jsonl")] == [True] * 4
+    assert [len(list(read_stream(path))) for path in (folder / "out/sums/samples").iterdir()] == [1, 1]
     assert json.loads((folder / "out/letters/settings.json").read_text())["method"] == "vote:generations=3"
     assert "published, sums, in percent: somebody 12.5" in capsys.readouterr().out
 
