@@ -96,7 +96,7 @@ def load_tasks(
     splits = (split_of(task.messages, heldout_fraction) for task in tasks)
     numbers = array("q", (number for number, found in enumerate(splits) if found == split))
     if not numbers:
-        raise UserError(f"{chosen.path}: expected tasks in the {split} split; found none: add rows")
+        raise empty_split(chosen.path, split, heldout_fraction, len(rows))
     random.Random(seed).shuffle(numbers)
     if split == "train" and chosen.count is not None:
         require_rows(chosen, len(numbers))
@@ -113,9 +113,21 @@ def census(source: str, heldout_fraction: float = HELDOUT_FRACTION, form: RowFor
     shares: dict[Split, float] = {"train": 1 - heldout_fraction, "heldout": heldout_fraction}
     for split, share in shares.items():
         if share and not any(part == split for part, _ in found):
-            raise UserError(f"{Source.parse(source).path}: expected tasks in the {split} split; found none: add rows")
+            raise empty_split(Source.parse(source).path, split, heldout_fraction, found.total())
     require_rows(Source.parse(source), sum(count for (split, _), count in found.items() if split == "train"))
     return found
+
+
+def empty_split(source: str | Path, split: Split, share: float, rows: int) -> UserError:
+    """Says why a source has nothing to train on, or nothing to score by."""
+    if not rows:
+        return UserError(f"{source}: expected rows; found none: add some")
+    use = "to train on" if split == "train" else "for held-out scores"
+    return UserError(
+        f"{source}: expected prompts {use}; found none: a hash of their texts withholds {share:g} of them "
+        f"(evaluation.heldout_fraction), and {rows} rows are too few. Add rows, change the share, or give the stage "
+        "held-out rows of its own (heldout)"
+    )
 
 
 def read_tasks(source: str, form: RowForm = ANY) -> Iterator[Task]:

@@ -26,7 +26,7 @@ from cascade_rl.rl_stages.config.source import GENERATE, Source
 from cascade_rl.rl_stages.core.messages import Message, parse_messages
 from cascade_rl.rl_stages.data.rows import RowError, read_rows
 from cascade_rl.rl_stages.tasks.domains import lessons_of, rules_of
-from cascade_rl.rl_stages.tasks.load_tasks import Split, parse_task, split_of
+from cascade_rl.rl_stages.tasks.load_tasks import Split, empty_split, parse_task, split_of
 from cascade_rl.rl_stages.tasks.row_form import ANY, RowForm
 
 Row = Mapping[str, Any]
@@ -59,9 +59,10 @@ def load_pairs(
 
     Raises UserError for a missing file, a malformed row ("file:line: ...") and an empty split.
     """
-    pairs = [pair for pair in read_pairs(source, form) if split_of(pair.messages, heldout_fraction) == split]
+    rows = list(read_pairs(source, form))
+    pairs = [pair for pair in rows if split_of(pair.messages, heldout_fraction) == split]
     if not pairs:
-        raise UserError(f"{source}: expected preference pairs in the {split} split; found none: add rows")
+        raise empty_split(source, split, heldout_fraction, len(rows))
     random.Random(seed).shuffle(pairs)
     return pairs
 

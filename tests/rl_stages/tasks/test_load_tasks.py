@@ -181,5 +181,10 @@ def test_generated_demonstrations_need_an_accuracy(source):
 
 
 def test_an_empty_split_is_refused(tmp_path):
-    with pytest.raises(UserError, match="expected tasks in the train split; found none"):
+    with pytest.raises(UserError, match="expected rows; found none"):
         load_tasks(write(tmp_path / "rows.jsonl", []), split="train", seed=0)
+    rows = write(tmp_path / "rows.jsonl", [MATH_ROW])
+    with pytest.raises(UserError, match=r"for held-out scores; found none: .* withholds 0\.1 .* 1 rows"):
+        load_tasks(rows, split="heldout", seed=0)
+    with pytest.raises(UserError, match=r"to train on; found none: .* withholds 0\.999 .* 1 rows"):
+        load_tasks(rows, split="train", seed=0, heldout_fraction=0.999)
