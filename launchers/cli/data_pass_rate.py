@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.launchers import row_options
 from cascade_rl.launchers.evaluate import sampler
 from cascade_rl.rl_stages.data.difficulty import pass_rate
 from cascade_rl.rl_stages.data.rows import Row, scan_rows
@@ -28,12 +29,14 @@ from cascade_rl.rl_stages.run.durable_file import JsonLines
 if TYPE_CHECKING:
     from cascade_rl.rl_stages.core.task import Task
     from cascade_rl.rl_stages.scoring.answering import Answered
+    from cascade_rl.rl_stages.tasks.row_form import RowForm
 
 LINE_SECONDS = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, required=True, metavar="FOLDER", help="Hugging Face model folder")
+    row_options.add_arguments(parser)
     sampler.add_arguments(parser)
 
 
@@ -41,7 +44,7 @@ def run(options: argparse.Namespace, tell: Callable[[Report, str, str], None]) -
     """Exit code 1 if a row has no pass rate. Rows whose scores are known are not sampled again."""
     answers = _Answers(JsonLines(Path(f"{options.out}.answers")))
     answers.open(_settings(options))
-    tasks = _tasks(options.sources, options.reward, answers)
+    tasks = _tasks(options.sources, row_options.row_form(options), answers)
     if first := next(tasks, None):
         _sample(options, chain([first], tasks), answers)
     report = Report()
@@ -82,13 +85,15 @@ class _Answers:
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    return {"model": str(options.model.resolve())} | sampler.sampled_of(options)._asdict()
+    """What the scores depend on, besides the rows."""
+    read = {"domain": options.domain, "column": options.column}
+    settings = {"model": str(options.model.resolve())} | sampler.sampled_of(options)._asdict()
+    return settings | {name: value for name, value in read.items() if value}
 
 
-def _tasks(sources: list[str], rewards: list[str], answers: _Answers) -> Iterator["Task"]:
+def _tasks(sources: list[str], form: "RowForm", answers: _Answers) -> Iterator["Task"]:
     """The tasks without scores, each once. Its id is the row's digest."""
     from cascade_rl.rl_stages.tasks.load_tasks import parse_task
-    from cascade_rl.rl_stages.tasks.row_form import RowForm
 
     seen = set(answers.scores)
     for source in sources:
@@ -97,7 +102,7 @@ def _tasks(sources: list[str], rewards: list[str], answers: _Answers) -> Iterato
                 continue
             seen.add(name)
             try:
-                yield parse_task(row, where, name, RowForm(rewards))
+                yield parse_task(row, where, name, form)
             except UserError as error:
                 answers.failed[name] = str(error).removeprefix(f"{where}: ")
 

@@ -210,15 +210,13 @@ def _watch(options: argparse.Namespace) -> int:
 def _replay(options: argparse.Namespace) -> int:
     """Exit code 1 if a number differs from the recorded one."""
     from cascade_rl.engine.core.quiet_libraries import quiet_libraries
-    from cascade_rl.rl_stages.run.run_folder import RunFolder
+    from cascade_rl.launchers.stage.recorded_step import RecordedStep
 
-    stage = RunFolder.open(options.run).stage(options.stage)  # what follows takes seconds
-    if not stage.rollouts(options.step).exists():
-        raise UserError(f"{stage.label}: expected the samples and metrics of step {options.step}, found none")
+    found = RecordedStep.find(options.run, options.stage, options.step)
     quiet_libraries()
     from cascade_rl.launchers.cli import replay
 
-    return replay.run(options.run, options.stage, options.step)
+    return replay.run(found)
 
 
 def _bench_async(options: argparse.Namespace) -> int:
@@ -324,6 +322,11 @@ def _curve(options: argparse.Namespace) -> int:
     from cascade_rl.launchers.report.curve import curve_svg
     from cascade_rl.rl_stages.run.durable_file import JsonLines
 
+    if options.metrics.is_dir():
+        raise UserError(
+            f"{options.metrics}: expected the metrics.jsonl of an RL stage, found a folder: name that of "
+            "RUN/stages/NN_STAGE in it"
+        )
     rewards = [row["reward"] for row in JsonLines(options.metrics).rows() if "reward" in row]
     if not rewards:
         raise UserError(f"{options.metrics}: expected the metrics.jsonl of an RL stage, found no reward in it.")

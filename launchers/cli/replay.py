@@ -20,7 +20,6 @@ from cascade_rl.distillation.teachers import Teachers
 from cascade_rl.engine.backend.kept_tensors import KeptTensors
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.cluster.rank_environment import ALONE
-from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Outcome, Rollout
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.core.train_sequence import TrainSequence
@@ -29,6 +28,7 @@ from cascade_rl.engine.train import checkpoint
 from cascade_rl.engine.train.losses import PolicyLoss
 from cascade_rl.engine.train.reference import first_weights
 from cascade_rl.engine.train.trainer import Trainer
+from cascade_rl.launchers.stage.recorded_step import RecordedStep
 from cascade_rl.rl_stages import grpo
 from cascade_rl.rl_stages.agreement import require_agreement
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
@@ -56,13 +56,11 @@ class Found:
     metrics: Mapping[str, float]
 
 
-def run(root: Path, name: str, step: int) -> int:
-    """Prints the differences. Exit code 1 if there are any. Raises UserError if the data of the step are gone."""
-    run = RunFolder.open(root)
-    stage = run.stage(name)
-    config = _settings(stage, step)
-    rows = _rows(stage, step)
-    samples = _samples(rows, _rollouts(run, stage, step))
+def run(recorded_step: RecordedStep) -> int:
+    """Prints the differences. Exit code 1 if there are any."""
+    run, stage, step, config = recorded_step.run, recorded_step.stage, recorded_step.step, recorded_step.config
+    rows = read_samples(stage.rollouts(step))
+    samples = _samples(rows, _rollouts(recorded_step.ledgers))
     trainer, reference = _trainer(run, stage, step)
     sequences = [_sequence(*pair, config.sampling.temperature) for pair in zip(rows, samples, strict=True)]
     if isinstance(config, MopdStage):
@@ -76,33 +74,8 @@ def run(root: Path, name: str, step: int) -> int:
     return 1 if parts else 0
 
 
-def _settings(stage: StageFolder, step: int) -> GrpoStage | MopdStage:
-    match stage.config:
-        case GrpoStage() as config:
-            return config.at(step - 1)
-        case MopdStage() as config:
-            return config
-    raise UserError(
-        f"{stage.label}: expected a GRPO or MOPD stage, found {stage.config.kind}, whose steps record no samples"
-    )
-
-
-def _rows(stage: StageFolder, step: int) -> Rows:
-    if not stage.rollouts(step).exists() or step > len(stage.metrics.rows()):
-        raise UserError(f"{stage.label}: expected the samples and metrics of step {step}, found none")
-    return read_samples(stage.rollouts(step))
-
-
-def _rollouts(run: RunFolder, stage: StageFolder, step: int) -> Mapping[str, Rollout]:
-    """The samples of the step's weights, and of the older ones that it may learn from."""
-    path, stale = stage.ledger(step - 1), run.cascade.layout(stage.config).rollout.max_staleness
-    paths = [stage.ledger(version) for version in range(step - 1 - stale, step)]
-    if not any(found.exists() for found in paths):
-        raise UserError(
-            f"{stage.label}: expected the ledger of step {step} in {path}, found none. It is deleted together with the "
-            "checkpoint before the step: keep_checkpoints says how many are kept"
-        )
-    return {name: rollout for found in paths for name, rollout in read_ledger(found).rollouts.items()}
+def _rollouts(ledgers: Sequence[Path]) -> Mapping[str, Rollout]:
+    return {name: rollout for path in ledgers for name, rollout in read_ledger(path).rollouts.items()}
 
 
 def _samples(rows: Rows, rollouts: Mapping[str, Rollout]) -> list[Sample]:
@@ -127,9 +100,6 @@ def _penalty(row: Mapping[str, Any]) -> Penalty | None:
 def _trainer(run: RunFolder, stage: StageFolder, step: int) -> tuple[Trainer, KeptTensors | None]:
     """The trainer with the weights before the step, and the stage's first weights as reference of a KL term."""
     before, config = step - 1, stage.config
-    if before and before not in stage.checkpoint_steps():
-        kept = ", ".join(map(str, stage.checkpoint_steps()))
-        raise UserError(f"{stage.label}: expected the checkpoint of step {before}, found those of steps {kept}")
     parent = stage.parent.export if stage.parent else Path(run.cascade.base.hf or run.root / "base")
     os.environ.update(ALONE)
     alone = ParallelConfig(precision=run.cascade.layout(config).parallel.precision)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.launchers import row_options
 from cascade_rl.launchers.evaluate import judges, sampler
 from cascade_rl.launchers.evaluate.kept_answers import Kept, KeptAnswers
 from cascade_rl.launchers.evaluate.page import write_page
@@ -31,7 +32,6 @@ from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.environments.python_tool import CALLS, with_tool
 from cascade_rl.rl_stages.run.durable_file import write_json
 from cascade_rl.rl_stages.tasks.load_tasks import read_tasks
-from cascade_rl.rl_stages.tasks.row_form import RowForm
 
 if TYPE_CHECKING:
     from cascade_rl.launchers.evaluate.test_time.play import Played
@@ -84,10 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--method", metavar="NAME", help=methods)
     tool = "the model may call a Python interpreter, as often as the paper's. Rows of math alone"
     parser.add_argument("--python-tool", action="store_true", help=tool)
-    plain_rows = "domain of rows with a plain prompt: math, python:pkg.mod:fn, ..."
-    parser.add_argument("--domain", metavar="NAME", help=plain_rows)
-    column = "a field and the column that has it, such as prompt=question; can be repeated"
-    parser.add_argument("--column", action="append", default=[], metavar="FIELD=COLUMN", help=column)
+    row_options.add_arguments(parser)
     sampler.add_arguments(parser)
     judges.add_arguments(parser)
     return parser
@@ -124,11 +121,7 @@ def _with_python(benchmark: Benchmark) -> Benchmark:
 
 def _tasks(options: argparse.Namespace) -> dict[str, Task]:
     """All tasks of the rows, by id. Raises UserError for an id that two of them have."""
-    wrong = [pair for pair in options.column if "=" not in pair]
-    if wrong:
-        raise UserError(f"--column: expected FIELD=COLUMN; found {wrong[0]!r}")
-    rewards = [*options.reward, *([options.domain] if options.domain else [])]
-    form = RowForm(rewards, options.domain, dict(pair.split("=", 1) for pair in options.column))
+    form = row_options.row_form(options)
     tasks: dict[str, Task] = {}
     for source in options.rows:
         for task in read_tasks(source, form):

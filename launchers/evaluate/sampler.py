@@ -30,8 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     number: dict[str, Any] = {"type": int, "metavar": "N"}
     parser.add_argument("--answers", **number, help="answers to each task")
     parser.add_argument("--max-new-tokens", **number, help="tokens of an answer")
-    named = "a python:, nemo-gym: or verifiers: reward that rows may name; can be repeated (default: none)"
-    parser.add_argument("--reward", action="append", default=[], metavar="NAME", help=named)
     parser.add_argument("--temperature", type=float, metavar="X", help="default: 1")
     parser.add_argument("--top-p", type=float, metavar="X", help="default: 1")
     longest = f"tokens of prompt and answer (default: those of an answer and {PROMPT_ROOM})"

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from cascade_rl.launchers import row_options
 from cascade_rl.launchers.verify.answers import read_answers
 from cascade_rl.launchers.verify.matching import matched
 from cascade_rl.launchers.verify.rescore import Rescored, rescore
@@ -21,7 +22,7 @@ def run(arguments: Sequence[str]) -> int:
     """Exit code 1 if a score differs from the recorded one, or if an answer could not be scored."""
     options = _parser().parse_args(arguments)
     answers = read_answers(options.answers)
-    pairs = matched(options.rows, answers, options.reward)
+    pairs = matched(options.rows, answers, row_options.row_form(options))
     started = time.perf_counter()
     found = rescore(pairs)
     seconds = time.perf_counter() - started
@@ -47,8 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("rows", nargs="+", metavar="ROWS", help=rows)
     answers = "a .jsonl file of answers, a run's rollout file, or the folder of a run or a stage"
     parser.add_argument("answers", type=Path, metavar="ANSWERS", help=answers)
-    reward = "a python:, nemo-gym: or verifiers: reward that rows may name; can be repeated (default: none)"
-    parser.add_argument("--reward", action="append", default=[], metavar="NAME", help=reward)
+    row_options.add_arguments(parser)
     out = "also write every verdict; this file can be ANSWERS once the rules have changed"
     parser.add_argument("--out", type=Path, metavar="FILE.jsonl", help=out)
     return parser

@@ -20,14 +20,13 @@ class Pair(NamedTuple):
     given: Given
 
 
-def matched(sources: Sequence[str], answers: Answers, rewards: Sequence[str] = ()) -> list[Pair]:
+def matched(sources: Sequence[str], answers: Answers, form: RowForm) -> list[Pair]:
     """The answers with their tasks, in their order. Rollouts whose row is not in `sources` are counted as left out.
-    Rows may name these third-party `rewards`.
 
     Only rows that are asked for are parsed. Raises UserError for a malformed one, for a name that two rows have, and
     for a line whose row is missing.
     """
-    tasks = _tasks(sources, {given.name for given in answers.given}, RowForm(rewards))
+    tasks = _tasks(sources, {given.name for given in answers.given}, form)
     pairs = [Pair(tasks[given.name], given) for given in answers.given if given.name in tasks]
     missing = [given for given in answers.given if given.name not in tasks]
     if not pairs or (missing and not answers.of_run):

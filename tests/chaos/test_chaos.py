@@ -24,6 +24,7 @@ from cascade_rl.engine.models import export_hf, read_config
 from cascade_rl.engine.train.losses import SftLoss
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.launchers.cli import replay
+from cascade_rl.launchers.stage.recorded_step import RecordedStep
 from cascade_rl.rl_stages import base_model
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from tests.chaos.campaign import COMMAND, Campaign, drawn_bytes, require_nothing_lost, require_same_run
@@ -90,13 +91,13 @@ def undisturbed(folder: Path, launcher: Path, *settings: str) -> RunFolder:
 def require_replay(run: RunFolder) -> None:
     """The step after a checkpoint is what was recorded; a recorded number that is not its own is told."""
     stage = run.stage("grpo")
-    assert run_ranks(1, replay.run, run.root, "grpo", 3) == [0]
+    assert run_ranks(1, replay.run, RecordedStep.find(run.root, "grpo", 3)) == [0]
     with pytest.raises(UserError, match="expected the checkpoint of step 3, found those of steps 2, 4"):
-        run_ranks(1, replay.run, run.root, "grpo", 4)
+        RecordedStep.find(run.root, "grpo", 4)
     rows, kept = stage.metrics.rows(), stage.metrics.path.read_bytes()
     rows[2]["grad_norm"] *= 1.01
     stage.metrics.path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert run_ranks(1, replay.run, run.root, "grpo", 3) == [1]
+    assert run_ranks(1, replay.run, RecordedStep.find(run.root, "grpo", 3)) == [1]
     stage.metrics.path.write_bytes(kept)
 
 

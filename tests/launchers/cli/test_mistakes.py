@@ -61,6 +61,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (cascade("plan", "unguarded.py"), 2, "unguarded.py: expected launch(...) under `if __name__ =="),
         (cascade("plan", FAKE, "--assume", "answer_share=2"), 2, "answer_share: expected a share in [0, 1], found 2"),
         (cascade("replay", "run", "none", "1"), 2, "tiny has no stage 'none'."),
+        (cascade("curve", "run", "x.svg"), 2, "run: expected the metrics.jsonl of an RL stage, found a f"),
         (cascade("replay", "run", "rl", "9"), 2, "02_rl: expected the samples and metrics of step 9, found none"),
     ],
 )  # fmt: skip

@@ -24,6 +24,7 @@ from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.models import read_config
 from cascade_rl.engine.train.checkpoint import CheckpointWriter
 from cascade_rl.launchers.cli import replay
+from cascade_rl.launchers.stage.recorded_step import RecordedStep
 from cascade_rl.rl_stages import grpo
 from cascade_rl.rl_stages.config.base import BaseModel, Evaluation
 from cascade_rl.rl_stages.config.cascade import Cascade
@@ -177,7 +178,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 def replayed(run: RunFolder, name: str, step: int) -> tuple[int, str]:
     def told() -> tuple[int, str]:
         with contextlib.redirect_stdout(io.StringIO()) as text:
-            code = replay.run(run.root, name, step)
+            code = replay.run(RecordedStep.find(run.root, name, step))
         return code, text.getvalue()
 
     return run_ranks(1, told)[0]
@@ -285,6 +286,6 @@ def test_another_teacher_is_seen_in_its_log_probs(recorded: RunFolder) -> None:
 
 def test_a_stage_without_samples_is_refused(recorded: RunFolder) -> None:
     with pytest.raises(UserError, match="01_sft: expected a GRPO or MOPD stage, found sft"):
-        replay.run(recorded.root, "sft", 1)
+        RecordedStep.find(recorded.root, "sft", 1)
     with pytest.raises(UserError, match="expected the samples and metrics of step 3, found none"):
-        replay.run(recorded.root, "held", 3)
+        RecordedStep.find(recorded.root, "held", 3)

@@ -26,6 +26,7 @@ from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.run.sample_record import SampleRecord, write_samples
 from cascade_rl.rl_stages.tasks.demonstration import load_demonstrations
 from cascade_rl.rl_stages.tasks.domains import DOMAINS
+from cascade_rl.rl_stages.tasks.row_form import RowForm
 from tests.rl_stages.rewards.hacks.right_answers import spoken
 
 RED_OR_BLUE = {"options": [{"A": "red"}, {"B": "blue"}], "expected_answer": "B"}
@@ -59,7 +60,7 @@ def test_a_row_does_not_choose_what_is_called(tmp_path: Path, monkeypatch: pytes
     answers = write(tmp_path / "answers.jsonl", [{"row": 1, "answer": "x"}])
     with pytest.raises(UserError, match=r"somebody else's reward .* found 'python:evil:run'"):
         command.run([rows, answers])
-    (pair,) = matched([rows], read_answers(Path(answers)), [name])
+    (pair,) = matched([rows], read_answers(Path(answers)), RowForm([name]))
     assert pair.task.domain == name
 
 
@@ -86,6 +87,15 @@ def test_answers_are_scored_by_their_rows(rows: str, tmp_path: Path, capsys: pyt
         ("rows-000001", 0.0, "wrong_format"),
     ]
     assert [line["answer"] for line in written] == [line["answer"] for line in given]
+
+
+def test_rows_of_another_form_are_read_as_in_an_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = write(tmp_path / "rows.jsonl", [{"q": "What is 3 + 4?", "expected_answer": "7"}])
+    answers = write(tmp_path / "answers.jsonl", [{"row": 1, "answer": "\\boxed{7}"}])
+    assert command.run([rows, answers, "--domain", "math", "--column", "prompt=q"]) == 0
+    assert told(capsys)[0].split("\t")[1:4] == ["rows-000000", "1", "completed"]
+    with pytest.raises(UserError, match="--column: expected FIELD=COLUMN; found 'q'"):
+        command.run([rows, answers, "--domain", "math", "--column", "q"])
 
 
 def test_of_recorded_scores_only_the_differences_are_shown(
