@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.launchers import row_options
 from cascade_rl.launchers.cli import data_pass_rate, template_report
 from cascade_rl.launchers.report.left_out import show
 from cascade_rl.rl_stages.config.source import Source, parse_sources
@@ -49,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--launcher", type=Path, metavar="FILE.py", help="also compare its chat template with a model's")
     check.add_argument("--model", type=Path, metavar="FOLDER", help="that model (default: the launcher's base)")
     _add_lengths(check)
+    row_options.add_plain_rows(check)
     check.set_defaults(command=_check)
     keep = _kind(kinds, "filter", "Keep the rows of a difficulty or a length", out=True)
     rule = keep.add_mutually_exclusive_group(required=True)
@@ -149,10 +151,10 @@ def _check(options: argparse.Namespace) -> int:
 def _check_rows(options: argparse.Namespace) -> int:
     """The number of rows left out; 0 if the usable ones are written."""
     started = time.perf_counter()
-    lengths = _lengths(options)
+    lengths, form = _lengths(options), row_options.plain_rows(options)
     keeping: AbstractContextManager[IO[bytes] | None] = replacing(options.keep) if options.keep else nullcontext()
     with keeping as file:
-        reports = {source: check_rows(scan_rows(source), lengths, file) for source in options.sources}
+        reports = {source: check_rows(scan_rows(source), lengths, file, form) for source in options.sources}
     rows = sum(report.rows for report in reports.values())
     seconds = time.perf_counter() - started
     for source, report in reports.items():

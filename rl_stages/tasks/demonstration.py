@@ -18,8 +18,9 @@ import numpy as np
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.config.base import HELDOUT_FRACTION
 from cascade_rl.rl_stages.config.source import GENERATE, Source
-from cascade_rl.rl_stages.core.messages import Message, Tool, parse_messages, parse_tools, shown
+from cascade_rl.rl_stages.core.messages import Message, Tool, parse_tools
 from cascade_rl.rl_stages.data.row_index import RowIndex
+from cascade_rl.rl_stages.data.row_text import conversation
 from cascade_rl.rl_stages.data.rows import Row, RowError, read_rows
 from cascade_rl.rl_stages.lessons.lesson import Lesson
 from cascade_rl.rl_stages.tasks.domains import lessons_of
@@ -124,7 +125,7 @@ def parse_demonstration(row: Row, where: str, form: RowForm = ANY) -> Demonstrat
     """Of `messages`, or of TRL's `prompt` and `completion`. Raises RowError."""
     try:
         row = form.renamed(row)
-        messages = _conversation(row)
+        messages = conversation(row)
         if messages[-1]["role"] != "assistant":
             raise UserError(
                 f"messages: expected the last message to be the assistant's; found the {messages[-1]['role']}'s"
@@ -132,17 +133,6 @@ def parse_demonstration(row: Row, where: str, form: RowForm = ANY) -> Demonstrat
         return Demonstration(messages, parse_tools(row.get("tools"), "tools"), where)
     except UserError as error:
         raise RowError(f"{where}: {error}") from None
-
-
-def _conversation(row: Row) -> tuple[Message, ...]:
-    if "completion" not in row:
-        return parse_messages(row.get("messages"), "messages")
-    prompt, completion = row.get("prompt"), row["completion"]
-    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    answer = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
-    if not isinstance(turns, list) or not isinstance(answer, list):
-        raise UserError(f"expected 'prompt' and 'completion' to be texts or messages; found {shown(prompt)}")
-    return parse_messages([*turns, *answer], "prompt + completion")
 
 
 def _lessons_and_accuracy(source: str) -> tuple[Iterator[Lesson], float]:

@@ -48,6 +48,22 @@ def test_check_says_of_each_source_what_it_leaves_out_and_writes_the_rest(tmp_pa
     assert report[bad]["examples"]["expected one JSON object a line"][0].startswith(f"{bad}:4: ")
 
 
+def test_plain_rows_are_checked_and_compared_by_their_prompts(tmp_path: Path) -> None:
+    """TRL's forms, and columns under names of their own."""
+    plain = [{"prompt": prompt, "answer": "1"} for prompt in ("one", "ONE ", "two")]
+    source = write(tmp_path / "plain.jsonl", plain)
+    assert data.run(["check", source, "--domain", "math", "--column", "expected_answer=answer"]) == 0
+    assert data.run(["check", source, "--domain", "math"]) == data.run(["check", source]) == 1
+    assert run(tmp_path, "dedup", source)[1] == [plain[0], plain[2]]
+    told = [{"question": "one", "reply": reply} for reply in ("a", "b", "A")]
+    pairs = [{"prompt": row["question"], "completion": row["reply"]} for row in told]
+    assert run(tmp_path, "dedup", write(tmp_path / "sft.jsonl", pairs))[1] == pairs[:2]
+    columns = ["--column", "prompt=question", "--column", "completion=reply"]
+    assert data.run(["check", write(tmp_path / "told.jsonl", told), *columns]) == 0
+    with pytest.raises(UserError, match="'messages', 'prompt' or 'responses_create_params'; found none of them"):
+        run(tmp_path, "dedup", write(tmp_path / "none.jsonl", [{"text": "x"}]))
+
+
 def test_lengths_are_counted_with_the_models_template_and_its_tools(tmp_path: Path) -> None:
     tokenizer = train_tokenizer([[{"role": "user", "content": "one two three"}]])
     tokenizer.save_pretrained(tmp_path / "model")
@@ -126,7 +142,7 @@ def test_decontaminate_drops_nine_shared_words_and_not_eight(tmp_path: Path) -> 
     other = write(tmp_path / "other.jsonl", [{"problem": "Prove it now."}])
     _, kept = run(tmp_path, "decontaminate", "--field", "problem", "--against", benchmark, "--against", other, source)
     assert kept == rows[1:2]
-    with pytest.raises(UserError, match=r"bench\.jsonl:1: expected a row with 'messages' .* text with --field"):
+    with pytest.raises(UserError, match=r"bench\.jsonl:1: expected a row with 'messages', .* text with --field"):
         run(tmp_path, "decontaminate", source, "--against", benchmark)
 
 
