@@ -3,7 +3,7 @@
 import gc
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from unittest.mock import patch
 
 # Before torch, numpy or transformers are imported. Ranks and engines of the tests share two cores.
@@ -22,6 +22,7 @@ import pytest
 import torch
 
 from tests import tiers
+from tests.bounded import bounded
 
 ensure_cards = torch._C._ensureCUDADeviceGuardSet
 
@@ -68,6 +69,12 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     for item in items:
         tiers.mark(item)
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    with bounded():
+        return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)

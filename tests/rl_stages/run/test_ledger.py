@@ -236,7 +236,7 @@ def test_many_appends_share_a_sync_and_all_are_synced(tmp_path: Path) -> None:
         appended.set()
         log.sync()
         assert synced[-1] == (tmp_path / "l").stat().st_size == 500 * (100 + append_log.FRAME.size)
-        assert len(synced) <= 3  # of the new file, during which all came, and two after it
+        assert len(synced) <= 4  # of the folder, of the new file, during which all came, and two after it
         log.close()
 
 

@@ -104,9 +104,8 @@ def test_a_wrong_answer_scores_0_and_no_answer_is_not_sent():
 )
 def test_a_failing_server_masks_the_sample(fault, detail):
     with server(fault) as (address, _):
-        verdict = NemoGymVerifier(address, deadline_seconds=0.5 if fault == "slow" else LIMIT_S)(
-            task_at(address)[0], "yes"
-        )
+        verifier = NemoGymVerifier(address, deadline_seconds=0.5 if fault == "slow" else LIMIT_S)
+        verdict = verifier(task_at(address)[0], "yes")
     assert (verdict.outcome, verdict.score) == (Outcome.INFRASTRUCTURE_FAILURE, None)
     assert re.search(detail, verdict.detail)
 
