@@ -90,7 +90,7 @@ def hanging_math(_: Tier) -> None:
 
 
 def hanging_reward(_: Tier) -> None:
-    python_function.verifier("rewards:hangs")(SimpleNamespace(metadata={}, messages=()), "a")  # type: ignore[arg-type]
+    python_function.whole("rewards:hangs")(SimpleNamespace(metadata={}, messages=()), "a")  # type: ignore[arg-type]
 
 
 Client = tuple[Callable[[Tier], None], Tier, int | None, float]
@@ -125,6 +125,7 @@ def kill_at_random(number: int) -> tuple[int, list[str]]:
         finally:
             os._exit(1)
     while number // len(CLIENTS) % 2 and not process_tree.descendants(pid):  # every other time, it has a worker
+        assert os.waitpid(pid, os.WNOHANG) == (0, 0), f"{work.__name__} ended by itself"
         time.sleep(0.01)
     time.sleep(random.Random(number).random() * seconds)
     below = process_tree.descendants(pid)
