@@ -22,6 +22,7 @@ os.environ.pop("CASCADE_NEMO_GYM", None)
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from tests import tiers
@@ -42,6 +43,11 @@ torch._C._ensureCUDADeviceGuardSet = _no_cards_here
 gc.disable()  # until all is imported
 torch.set_num_threads(1)
 torch.set_num_interop_threads(1)
+# The same examples each time, however long one takes. `--hypothesis-profile=default` looks for others.
+settings.register_profile(
+    "steady", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("steady")
 
 
 @pytest.fixture(autouse=True)

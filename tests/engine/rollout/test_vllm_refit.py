@@ -46,7 +46,7 @@ def send(folder: Path, parallel: ParallelConfig, workers: int, port: int, states
     KEPT.append(store)
     shards = family_of(hf).name_map(hf).shards(place_of(rank, TRAINERS, parallel))
     tensors = {shard.name: torch.zeros(shard.shape) for shard in shards}
-    terms = Terms(hf, parallel, TRAINERS, workers, bucket_bytes=100_000, seconds=100.0)
+    terms = Terms(hf, parallel, TRAINERS, workers, bucket_bytes=100_000, seconds=600.0)
     sender = join_as_trainer(PrefixStore("first", store), rank, terms, tensors, torch.device("cpu"))
     for version, (state, check) in enumerate(zip(states, CHECKS, strict=True)):
         for shard in shards:

@@ -166,7 +166,7 @@ def test_a_stopped_launcher_leaves_no_rank_and_goes_on_later(
 
 
 def test_a_second_launcher_is_refused(tmp_path: Path) -> None:
-    first = start(tmp_path, LAUNCHER, FAKE_STEP_S="1")
+    first = start(tmp_path, LAUNCHER, FAKE_STEP_S="600")
     until(lambda: (tmp_path / "runs/fake/cascade.yaml").exists())
     code, out, err = nemo_run(tmp_path, LAUNCHER)
     first.terminate()
