@@ -3,7 +3,9 @@
 import gc
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 # Before torch, numpy or transformers are imported. Ranks and engines of the tests share two cores.
@@ -20,8 +22,11 @@ os.environ.pop("CASCADE_NEMO_GYM", None)
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 from tests import tiers
+from tests.bounded import bounded
 
 ensure_cards = torch._C._ensureCUDADeviceGuardSet
 
@@ -38,6 +43,11 @@ torch._C._ensureCUDADeviceGuardSet = _no_cards_here
 gc.disable()  # until all is imported
 torch.set_num_threads(1)
 torch.set_num_interop_threads(1)
+# The same examples each time, however long one takes. `--hypothesis-profile=default` looks for others.
+settings.register_profile(
+    "steady", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("steady")
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +71,7 @@ def pytest_collection_finish() -> None:
 
 # Files whose tests take minutes. They begin first, so that at the end both of two cores have something short to do.
 LONG = ("test_on_slurm.py", "test_cascade_end_to_end.py", "test_chaos.py", "test_invariance.py")
+SHARING = "tests/engine/rollout"  # one engine per family for all its files
 
 
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
@@ -68,6 +79,25 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     for item in items:
         tiers.mark(item)
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    with bounded():
+        return (yield)
+
+
+class ByEngines(LoadFileScheduling):
+    """`--dist loadfile`, where files that share started engines stay on one worker too."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return SHARING if Path(file).parent == Path(SHARING) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByEngines | None:
+    return ByEngines(config, log) if config.option.dist == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)

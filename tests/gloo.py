@@ -31,7 +31,7 @@ class RankFailed(RuntimeError):
     """A rank died, hung, or raised something that cannot be pickled."""
 
 
-def run_ranks[T](world_size: int, fn: Callable[..., T], *args: Any, timeout_s: float = 120.0) -> list[T]:
+def run_ranks[T](world_size: int, fn: Callable[..., T], *args: Any, timeout_s: float = 600.0) -> list[T]:
     """`fn(*args)` on `world_size` forked ranks; returns their results in rank order.
 
     Each rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.until import LIMIT_S
+
 ROOT = Path(__file__).parents[1]
 UV = Path(sys.executable).with_name("uv")
 NEW = ("engine/found/__init__.py", "engine/found/deeper/__init__.py")
@@ -45,7 +47,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (source / name).parent.mkdir(exist_ok=True)
         (source / name).touch()
     build = [UV, "build", "--offline", "--no-build-isolation", "--python", sys.executable, "--out-dir", source / "out"]
-    built = subprocess.run(build, cwd=source, text=True, capture_output=True, timeout=120)
+    built = subprocess.run(build, cwd=source, text=True, capture_output=True, timeout=LIMIT_S)
     assert built.returncode == 0, built.stderr
     return source / "out"
 
@@ -122,7 +124,7 @@ def test_requirements_are_ranges_and_what_few_need_is_an_extra(contents: zipfile
 def test_the_wheel_works_in_an_environment_of_its_own(elsewhere: Path, tmp_path: Path) -> None:
     def told(*command: str, code: int = 0) -> str:
         command = (str(elsewhere / command[0]), *command[1:])
-        ended = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=120)
+        ended = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=LIMIT_S)
         assert ended.returncode == code, ended.stderr
         return ended.stderr if code else ended.stdout
 

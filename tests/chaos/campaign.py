@@ -13,6 +13,7 @@ from pathlib import Path
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from tests.rl_stages.launched import LIMIT_S, Launched
 from tests.rl_stages.run.finished_work import finished_work
+from tests.until import until
 
 COMMAND = {
     "engine": "cascade_rl.engine.rollout.server",
@@ -74,10 +75,7 @@ class Campaign:
         """The same command, once all processes of the one before are gone; without a kill since its start, an error."""
         told = "\n".join(launched.process.communicate())
         assert self.killed_since_start, told
-        deadline = time.monotonic() + 10
-        while left := launched.pids():
-            assert time.monotonic() < deadline, f"processes outlive their launcher: {left}"
-            time.sleep(0.01)
+        until(lambda: not launched.pids())
         self.killed_since_start = False
         return self._start()
 

@@ -19,6 +19,7 @@ from cascade_rl.kernels.bench.problems import Problem, Shape
 from cascade_rl.kernels.bench.table import Report, Row
 from cascade_rl.kernels.runtime.interpreter import interpreted
 from tests.kernels.peers import PEERS, missing, peers_interpreted
+from tests.until import LIMIT_S
 
 SMALL = Shape(16, 128, 200)
 
@@ -188,11 +189,9 @@ def test_an_op_that_cannot_be_set_up_is_a_row_and_fails_the_run(monkeypatch: pyt
 
 def test_a_slow_provider_is_stopped_and_not_asked_again(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "PHASE_SECONDS", 0.3)
-    problem, too_slow = with_provider(lambda: time.sleep(60)), set()
-    start = time.monotonic()
+    problem, too_slow = with_provider(lambda: time.sleep(6000)), set()
     assert [row.note for row in rows_of(problem, cpu(), no_limits(), too_slow)][1:] == ["TimeoutError: over 0.3 s"]
     assert [row.note for row in rows_of(problem, cpu(), no_limits(), too_slow)][1:] == ["too slow at a smaller shape"]
-    assert time.monotonic() - start < 5
 
 
 def test_when_the_time_is_over_the_rest_is_named(monkeypatch: pytest.MonkeyPatch):
@@ -214,10 +213,10 @@ def test_a_provider_that_hangs_in_c_ends_the_run_with_the_table(tmp_path: Path):
         report.rows.append(Row("logprob", "ours", "16 x 128 x 200", 1.25))
         with limits.Limits(report.give_up).phase("logprob: verl"):
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])  # as deaf as a wait for a kernel
-            time.sleep(100)
+            time.sleep(6000)
     """)
     done = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "bench.json"], capture_output=True, text=True, timeout=90
+        [sys.executable, "-c", program, tmp_path / "bench.json"], capture_output=True, text=True, timeout=LIMIT_S
     )
     assert done.returncode == 1
     assert done.stdout.splitlines()[-2:] == [

@@ -25,7 +25,7 @@ def misbehave(stage: StageFolder, step: int) -> None:
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "hang":
-            time.sleep(60)
+            time.sleep(600)
         sys.exit(int(how))
 
 

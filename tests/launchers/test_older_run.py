@@ -14,6 +14,7 @@ from cascade_rl.rl_stages.config.text import override
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.run.stage_graph import content_hashes
 from tests.launchers.local.test_run_local import nemo_run
+from tests.until import LIMIT_S
 
 HERE = Path(__file__).parent
 LAUNCHER = HERE / "older_launcher.py"
@@ -31,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 def cascade(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "cascade_rl.launchers.cli.main", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
 
 
 def superseded(folder: Path) -> list[str]:

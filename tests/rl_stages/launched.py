@@ -11,7 +11,7 @@ from pathlib import Path
 
 MARK = "CASCADE_TEST_RUN"
 NEMO_RUN = Path(sys.executable).with_name("nemo-run")
-LIMIT_S = 300.0
+LIMIT_S = 900.0
 
 
 class Launched:

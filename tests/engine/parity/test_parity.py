@@ -195,7 +195,7 @@ def test_the_command_compares_all_three_on_two_ranks(folders: dict[str, Path], t
     layout, out = ("--tensor", "2", "--expert", "2"), tmp_path / "certificate.json"
     words = ("parity", str(folders["nemotron_h"]), *layout, "--bound", "1e-9", "--json", str(out))
     command = [sys.executable, "-m", "cascade_rl.launchers.cli.main", *words]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=400, env=dict(os.environ))
+    told = subprocess.run(command, capture_output=True, text=True, timeout=900, env=dict(os.environ))
     assert told.returncode == 1, told.stderr
     certificate = json.loads(out.read_text())
     assert list(certificate["pairs"]) == ["Megatron/transformers", "Megatron/vLLM", "transformers/vLLM"]
@@ -215,7 +215,7 @@ def test_the_command_in_bfloat16_is_within_the_bounds_that_suit_it(folders: dict
     out = tmp_path / "certificate.json"
     dtypes = ("--precision", "bfloat16", "--engine-dtype", "bfloat16")
     command = [sys.executable, "-m", "cascade_rl.launchers.cli.main", "parity", str(folders["nemotron_h"]), *dtypes]
-    told = subprocess.run([*command, "--json", str(out)], capture_output=True, text=True, timeout=400)
+    told = subprocess.run([*command, "--json", str(out)], capture_output=True, text=True, timeout=900)
     assert told.returncode == 0, told.stdout + told.stderr
     certificate = json.loads(out.read_text())
     assert certificate["bounds"] == asdict(ROUNDED)

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from cascade_rl.engine.train.trainer import Trainer
 from tests.gloo import run_ranks
 from tests.living import runs
 from tests.two_nodes import be_first_of_a_node
+from tests.until import until
 
 from .conftest import CONFIG, Tiny, make_requests
 from .tiny_models import build, write_config, write_image
@@ -130,7 +130,7 @@ def beside_a_victim(rank: int, folder: Path) -> Ended:
     with started(rank, folder) as engine:
         if engine is None:
             (obeying,) = [thread for thread in threading.enumerate() if thread.name == "engines"]
-            obeying.join(20)
+            obeying.join(60)
             return Ended([obeying.name] if obeying.is_alive() else [], [])
         errors = [error_of(engine.health), error_of(engine.restart)]
         engine.close()
@@ -160,10 +160,7 @@ def test_no_engine_outlives_the_first_rank_of_its_node_or_rank_0(victim: int, tm
     folder = write_config("llama", tmp_path)
     ended = run_ranks(2, survive, victim, folder)[1 - victim]
     assert ended.left == []
-    deadline = time.monotonic() + 10
-    while any(map(runs, json.loads((folder / "pids").read_text()))):
-        assert time.monotonic() < deadline  # the victim's own die with it
-        time.sleep(0.05)
+    until(lambda: not any(map(runs, json.loads((folder / "pids").read_text()))))  # the victim's own die with it
     if victim == 1:
         assert ended.errors[0].startswith("EngineDied: ")
         assert ended.errors[1].startswith("NodeLost: rank 1, the first of node")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +15,13 @@ import pytest
 from cascade_rl.engine.core.rollouts import PART, Request, Sampling
 from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.rollout import server as server_module
+from cascade_rl.engine.rollout import server_process
 from cascade_rl.engine.rollout.protocol import AskHealth, Progress, Reply, Settings, Submit
 from cascade_rl.engine.rollout.server import Server
 from cascade_rl.engine.rollout.server_process import EngineDied, EngineProcess
+from tests.until import until
 
-LONG, SHORT = 60.0, 0.3
+LONG, SHORT = 600.0, 0.3
 REQUEST = Request("a", (5, 6), Sampling(4), seed=0)
 
 
@@ -42,10 +44,11 @@ class ThreadNode:
         return -9
 
 
-def started(serve: Callable[[Connection], None], folder: Path, **limits: float) -> EngineProcess:
+def started(serve: Callable[[Connection], None] | ThreadNode, folder: Path, **limits: float) -> EngineProcess:
+    node = serve if isinstance(serve, ThreadNode) else ThreadNode(serve)
     (folder / "log").write_text("the last line\n")
     settings = Settings("model", RolloutConfig(**limits), 0)
-    return EngineProcess(settings, 0, folder / "log", SimpleQueue(), ThreadNode(serve), 0)
+    return EngineProcess(settings, 0, folder / "log", SimpleQueue(), node, 0)
 
 
 def says_nothing(_: Connection) -> None: ...
@@ -57,22 +60,21 @@ def answers_once(connection: Connection) -> None:
     connection.send(Reply("healthy"))
 
 
-def works_for_a_while(connection: Connection) -> None:
-    answers_once(connection)
-    connection.recv()
-    for steps in range(12):
-        time.sleep(0.25)
-        connection.send(Progress(steps))
-    connection.send(Reply("scored"))
-
-
 def death_of(process: EngineProcess) -> EngineDied:
     return process.obituary(("a",))
 
 
-def test_a_start_has_a_limit_of_its_own(tmp_path: Path) -> None:
-    slow = started(answers_once, tmp_path, start_limit_s=LONG, silence_limit_s=SHORT)
-    time.sleep(2 * SHORT)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The trainer's, `ahead` of others by seconds."""
+    clock = SimpleNamespace(ahead=0.0, monotonic=lambda: clock.ahead + time.monotonic())
+    monkeypatch.setattr(server_process, "time", clock)
+    return clock
+
+
+def test_a_start_has_a_limit_of_its_own(tmp_path: Path, clock: SimpleNamespace) -> None:
+    slow = started(answers_once, tmp_path, start_limit_s=2 * LONG, silence_limit_s=SHORT)
+    clock.ahead += LONG
     slow.send(AskHealth())
     assert slow.reply() == Reply("healthy")
     never = started(says_nothing, tmp_path, start_limit_s=SHORT, silence_limit_s=LONG)
@@ -86,26 +88,45 @@ def test_a_start_has_a_limit_of_its_own(tmp_path: Path) -> None:
     assert told.endswith("the last line")
 
 
-def test_an_engine_that_falls_silent_is_stuck_while_it_has_work(tmp_path: Path) -> None:
-    process = started(answers_once, tmp_path, silence_limit_s=SHORT)
+def test_an_engine_that_falls_silent_is_stuck_while_it_has_work(tmp_path: Path, clock: SimpleNamespace) -> None:
+    process = started(answers_once, tmp_path, silence_limit_s=LONG)
     process.send(AskHealth())
     assert process.reply()
-    time.sleep(2 * SHORT)
+    clock.ahead += LONG
     assert not process.stuck  # it has nothing to do
     process.send(Submit((REQUEST,)))
     assert not process.stuck
-    time.sleep(2 * SHORT)
+    clock.ahead += LONG
     assert process.stuck
-    assert "made no token and sent nothing for 0.3 s (rollout.silence_limit_s)" in str(death_of(process))
+    assert "made no token and sent nothing for 600 s (rollout.silence_limit_s)" in str(death_of(process))
     assert not process.alive
 
 
-def test_a_command_may_take_longer_than_the_limit_while_steps_are_made(tmp_path: Path) -> None:
-    process = started(works_for_a_while, tmp_path, silence_limit_s=2.0)
+def test_a_command_may_take_longer_than_the_limit_while_steps_are_made(
+    tmp_path: Path, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = ThreadNode(answers_once)
+    process = started(node, tmp_path, silence_limit_s=LONG)
     process.send(AskHealth())
     assert process.reply() == Reply("healthy")
+    waits = list[float]()
+
+    def get(timeout: float) -> Reply:
+        """The wait of `reply`: shortly before the limit the server makes a step."""
+        if len(waits) == 3:
+            return Reply("scored")
+        waits.append(timeout)
+        clock.ahead += timeout - 60
+        before = process._deadline
+        node.theirs.send(Progress(len(waits)))
+        until(lambda: process._deadline > before)
+        clock.ahead += 60
+        raise Empty
+
+    monkeypatch.setattr(process, "_replies", SimpleNamespace(get=get))
     process.send(AskHealth())
-    assert process.reply() == Reply("scored")  # after three seconds
+    assert process.reply() == Reply("scored")
+    assert sum(waits) > LONG
 
 
 def test_an_engine_that_died_is_not_called_silent(tmp_path: Path) -> None:

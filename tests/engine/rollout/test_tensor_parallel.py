@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from cascade_rl.engine.core.rollouts import Sampling
 from cascade_rl.engine.rollout.client import EngineDied
 from tests.living import runs
+from tests.until import until
 
 from .conftest import CONFIG, Tiny, kept_sets, make_requests
 from .test_engine_lifecycle import LONG, replace_under_way
@@ -79,11 +79,8 @@ def test_workers_end_with_a_server_that_is_killed(twos: dict[str, Tiny]) -> None
     segments = {path for process in family for path in shared_memory(process)}
     assert segments
     os.kill(server.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while any(runs(process.pid) for process in family[1:]):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert [path for path in segments if path.exists()] == []
+    until(lambda: not any(runs(process.pid) for process in family[1:]))
+    until(lambda: not any(path.exists() for path in segments))
     with pytest.raises(EngineDied):
         engine.health()
 

@@ -91,7 +91,6 @@ def test_the_samples_of_a_lost_engine_go_on_elsewhere(pair: Tiny, fate: signal.S
     engine, old, version = pair.engine, pair.engine.pids, pair.engine.version
     requests = groups(6, LONG)
     expected = pair.sample(requests)
-    engine._servers[1]._limits = replace(CONFIG, silence_limit_s=2.0)
     before = drawn_by_the_first(pair)
     found: dict[str, Rollout] = {}
     begun = Counter[str]()
@@ -102,6 +101,9 @@ def test_the_samples_of_a_lost_engine_go_on_elsewhere(pair: Tiny, fate: signal.S
                 begun[rollout.id] += len(rollout.token_ids)
                 if len(begun) == len(requests) and min(begun.values()) > 10 and engine.pids == old:
                     os.kill(old[1], fate)
+                    if fate is signal.SIGSTOP:
+                        engine._servers[1]._limits = replace(CONFIG, silence_limit_s=2.0)
+                        engine._servers[1]._renew()
             else:
                 assert rollout.id not in found
                 found[rollout.id] = rollout

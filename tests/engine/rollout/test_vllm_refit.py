@@ -21,6 +21,7 @@ from cascade_rl.engine.rollout.server_process import OFFLINE, SAFE_PATH
 from cascade_rl.launchers.local.held_port import held_port
 from tests.engine.refit.refit_layouts import laid_out
 from tests.gloo import run_ranks
+from tests.until import LIMIT_S
 
 from .tiny_models import Reference, build, hub_state, write_config
 
@@ -45,7 +46,7 @@ def send(folder: Path, parallel: ParallelConfig, workers: int, port: int, states
     KEPT.append(store)
     shards = family_of(hf).name_map(hf).shards(place_of(rank, TRAINERS, parallel))
     tensors = {shard.name: torch.zeros(shard.shape) for shard in shards}
-    terms = Terms(hf, parallel, TRAINERS, workers, bucket_bytes=100_000, seconds=100.0)
+    terms = Terms(hf, parallel, TRAINERS, workers, bucket_bytes=100_000, seconds=600.0)
     sender = join_as_trainer(PrefixStore("first", store), rank, terms, tensors, torch.device("cpu"))
     for version, (state, check) in enumerate(zip(states, CHECKS, strict=True)):
         for shard in shards:
@@ -77,7 +78,7 @@ def test_the_engine_computes_with_what_the_trainer_sent(
         engine = subprocess.Popen([sys.executable, program, tmp_path / "job.json"], env=environment, stderr=log)
     try:
         sent = run_ranks(TRAINERS, send, folder, parallel, tensor, port, states)
-        assert engine.wait(60) == 0, (tmp_path / "log").read_text()[-3000:]
+        assert engine.wait(LIMIT_S) == 0, (tmp_path / "log").read_text()[-3000:]
     finally:
         engine.kill()
     assert sum(sent) == 0  # one host: through shared memory

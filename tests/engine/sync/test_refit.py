@@ -172,7 +172,7 @@ def nan_scores(engine: RolloutEngine | None, send: Callable[[], None]) -> None:
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     """Mamba, attention and experts on two ranks: refit, sample, replay, train, refit, sample, die, refit."""
     folder = tmp_path_factory.mktemp("nemotron_h")
-    return run_ranks(2, with_vllm, tiny_models.write_config("nemotron_h", folder), timeout_s=240.0)
+    return run_ranks(2, with_vllm, tiny_models.write_config("nemotron_h", folder))
 
 
 def test_a_trained_model_is_the_one_that_vllm_samples(found: list[Found]) -> None:

@@ -48,9 +48,7 @@ def with_vllm(folder: Path, config: RolloutConfig) -> Found:
 def test_the_engine_holds_the_bits_of_a_trainer_in_bfloat16(dtype: str, tmp_path: Path) -> None:
     """An engine in float32, as on a CPU, holds the same numbers."""
     config = replace(CONFIG, dtype=dtype, probe_bound=GAPS[dtype], checksum="digests", checksum_every=1)
-    for found in run_ranks(
-        2, with_vllm, tiny_models.write_config("nemotron_h", tmp_path / "model"), config, timeout_s=240
-    ):
+    for found in run_ranks(2, with_vllm, tiny_models.write_config("nemotron_h", tmp_path / "model"), config):
         assert 0 < max(found.gaps) < GAPS[dtype]
         assert found.tme < TME
         assert found.replayed == 1.0

@@ -23,6 +23,7 @@ from cascade_rl.engine.train.losses import SftLoss
 from cascade_rl.engine.train.trainer import Trainer
 from tests.engine.models import tiny
 from tests.gloo import run_ranks
+from tests.until import LIMIT_S
 
 EP2 = ParallelConfig(expert=2)
 State = dict[str, torch.Tensor]
@@ -287,5 +288,5 @@ def test_nothing_outlives_a_killed_rank(tmp_path: Path) -> None:
     assert len(children) >= 1
     rank.kill()
     rank.communicate()
-    _, alive = psutil.wait_procs(children, timeout=20)
+    _, alive = psutil.wait_procs(children, timeout=LIMIT_S)
     assert alive == []

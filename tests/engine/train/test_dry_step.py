@@ -31,7 +31,7 @@ CASES = [  # one for each layout
 
 def stepped(rank: TrainerRank, architecture: str) -> DryStep:
     """In a process of its own: tests/engine/train/on_fake_card.py says why."""
-    return run_ranks(1, step_of, rank, architecture, timeout_s=600)[0]
+    return run_ranks(1, step_of, rank, architecture)[0]
 
 
 def rank_of(stage: str, hardware: str, number: int, layers: str | None = None, nproc: int | None = None) -> TrainerRank:

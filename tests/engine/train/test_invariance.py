@@ -245,7 +245,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], t
     def of(model: str, ranks: int) -> tuple[Answer, list[dict[str, Outcome]]]:
         folder, wanted = expected(model)
         layouts = {name: parallel for name, (world, parallel) in MATRIX[model].items() if world == ranks}
-        return wanted, run_ranks(ranks, outcomes, folder, layouts, TOKEN_BUDGETS[ranks], wanted, timeout_s=300)
+        return wanted, run_ranks(ranks, outcomes, folder, layouts, TOKEN_BUDGETS[ranks], wanted)
 
     return of
 

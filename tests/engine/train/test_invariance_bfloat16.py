@@ -97,7 +97,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[An
     def of(model: str, ranks: int, layouts: tuple[str, ...]) -> tuple[Answer, list[dict[str, Distance]]]:
         folder, answer = exact(model)
         cut = {name: replace(CASES[model][name][1], precision="bfloat16") for name in layouts}
-        return answer, run_ranks(ranks, distances, folder, cut, TOKEN_BUDGETS[ranks], answer, timeout_s=300)
+        return answer, run_ranks(ranks, distances, folder, cut, TOKEN_BUDGETS[ranks], answer)
 
     return of
 

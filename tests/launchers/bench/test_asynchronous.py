@@ -5,8 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from cascade_rl.launchers.cascade2_short import CASCADE
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from cascade_rl.rl_stages.sandbox.process_tree import descendants
+from tests.until import until
 
 
 def test_both_ways_differ_in_nothing_but_the_placement(tmp_path: Path) -> None:
@@ -48,7 +47,7 @@ def test_servers_and_what_they_start_are_on_the_core_of_the_engine(monkeypatch: 
         }
         try:
             for core, child in children.items():
-                _until(partial(_is_on, child.pid, core))
+                until(partial(_is_on, child.pid, core))
         finally:
             for child in children.values():
                 child.communicate(b"\n")
@@ -81,10 +80,3 @@ def test_a_run_is_timed_from_the_end_of_its_second_step(tmp_path: Path) -> None:
 def _is_on(pid: int, core: int) -> bool:
     """Whether a process and its only child run there alone."""
     return [os.sched_getaffinity(each) for each in (pid, *descendants(pid))] == [{core}, {core}]
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)

@@ -10,6 +10,7 @@ import pytest
 
 from cascade_rl.engine.train.planner import packing_efficiency, plan_micro_batches
 from cascade_rl.launchers.bench.packing import PLANNERS, RANKS, Batch, measure, recorded, synthetic_30b
+from tests.until import LIMIT_S
 
 KEPT = json.loads((Path(__file__).parents[3] / "launchers/bench/recorded_lengths.json").read_text())
 
@@ -55,7 +56,7 @@ def test_the_command_prints_both_batches_and_keeps_torch_out(tmp_path: Path) -> 
         "try: cascade.main()\n"
         "finally: assert 'torch' not in sys.modules"
     )
-    told = subprocess.run([sys.executable, "-c", command], text=True, capture_output=True, timeout=120)
+    told = subprocess.run([sys.executable, "-c", command], text=True, capture_output=True, timeout=LIMIT_S)
     assert told.returncode == 0, told.stderr
     assert "recorded: 1,152 sequences, 69,757 tokens" in told.stdout
     assert "Karmarkar-Karp" in told.stdout

@@ -10,6 +10,7 @@ import pytest
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models import check_layout
+from tests.until import LIMIT_S
 
 LAUNCHER = Path(__file__).parents[1] / "fake_launcher.py"
 NEMO_RUN = Path(sys.executable).with_name("nemo-run")
@@ -81,7 +82,7 @@ def folder(tmp_path: Path) -> Path:
 )
 def test_bad_input_is_told_before_anything_is_written(folder: Path, settings: list[str], message: str) -> None:
     before = contents(folder)
-    told = subprocess.run([NEMO_RUN, LAUNCHER, *settings], cwd=folder, capture_output=True, text=True, timeout=60)
+    told = subprocess.run([NEMO_RUN, LAUNCHER, *settings], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
     assert told.returncode == 2
     assert told.stdout == ""
     assert told.stderr.startswith("nemo-run: ") and message in told.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.launchers.local.test_run_local import LAUNCHER, NEMO_RUN, nemo_run
+from tests.until import LIMIT_S
 
 CHANGE = "sft.optimizer.lr=1e-4"
 SAID = "  01_sft (done): sft.optimizer.lr 5e-05 -> 0.0001\n  02_math_rl (done): its parent 01_sft\n"
@@ -41,7 +42,7 @@ def on_a_terminal(folder: Path, answer: str, *arguments: str) -> tuple[int, str]
         while part := os.read(ours, 65_536):
             shown += part
     os.close(ours)
-    return process.wait(timeout=60), shown.decode().replace("\r\n", "\n")
+    return process.wait(timeout=LIMIT_S), shown.decode().replace("\r\n", "\n")
 
 
 def test_without_a_terminal_nothing_is_done_before_it_is_agreed(finished: Path) -> None:

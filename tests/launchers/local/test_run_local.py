@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from cascade_rl.launchers.local.run_local import _tee
 from cascade_rl.rl_stages.run.durable_file import JsonLines
 from tests.living import runs
+from tests.until import LIMIT_S, until
 
 HERE = Path(__file__).parents[1]
 LAUNCHER = HERE / "fake_launcher.py"
@@ -36,15 +35,8 @@ def start(folder: Path, *arguments: str | Path, **env: str) -> "subprocess.Popen
 
 def nemo_run(folder: Path, *arguments: str | Path, **env: str) -> tuple[int, str, str]:
     process = start(folder, *arguments, **env)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=LIMIT_S)
     return process.returncode, out, err
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +152,7 @@ def test_a_stopped_launcher_leaves_no_rank_and_goes_on_later(
     process = start(tmp_path, LAUNCHER, FAKE_FAIL="0:3:hang", FAKE_PIDS=str(pids))
     until((tmp_path / "runs/fake/stages/02_math_rl/checkpoints/step_00002").exists)
     process.send_signal(number)
-    process.wait(timeout=20)
+    process.wait(timeout=LIMIT_S)
     assert process.returncode == code
     ranks = [int(pid) for pid in pids.read_text().split()]
     until(lambda: not any(runs(pid) for pid in ranks))
@@ -174,11 +166,11 @@ def test_a_stopped_launcher_leaves_no_rank_and_goes_on_later(
 
 
 def test_a_second_launcher_is_refused(tmp_path: Path) -> None:
-    first = start(tmp_path, LAUNCHER, FAKE_STEP_S="1")
+    first = start(tmp_path, LAUNCHER, FAKE_STEP_S="600")
     until(lambda: (tmp_path / "runs/fake/cascade.yaml").exists())
     code, out, err = nemo_run(tmp_path, LAUNCHER)
     first.terminate()
-    first.communicate(timeout=20)
+    first.communicate(timeout=LIMIT_S)
     assert (code, out) == (2, "")
     assert f"another launcher (pid {first.pid}) is at work here" in err
 

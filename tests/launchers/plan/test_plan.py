@@ -441,12 +441,9 @@ def test_the_command_writes_its_numbers(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_the_help_comes_at_once_and_without_torch() -> None:
     code = (
-        "import resource, sys\nfrom cascade_rl.launchers.plan import command\n"
+        "import sys\nfrom cascade_rl.launchers.plan import command\n"
         "try: command.run(['--help'])\nexcept SystemExit: pass\n"
-        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
-        "print('torch' in sys.modules, used.ru_utime + used.ru_stime)"
+        "print(len(sys.modules))"
     )
-    runs = [subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True) for _ in range(2)]
-    ends = [run.stdout.splitlines()[-1].split() for run in runs]
-    assert {torch_is_there for torch_is_there, _ in ends} == {"False"}
-    assert min(float(seconds) for _, seconds in ends) < 0.5
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert int(told.stdout.splitlines()[-1]) < 500  # torch alone has 1,200

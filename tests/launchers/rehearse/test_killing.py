@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from cascade_rl.launchers.rehearse.killing import KilledOnce
+from tests.until import LIMIT_S
 
-GRANDCHILD = "import subprocess, sys; subprocess.run(['sleep', '60'])"
+GRANDCHILD = "import subprocess, sys; subprocess.run(['sleep', '600'])"
 
 
 @pytest.mark.process
@@ -19,9 +20,9 @@ def test_all_descendants_are_killed_when_the_sign_appears(tmp_path: Path) -> Non
         child = subprocess.Popen([sys.executable, "-c", GRANDCHILD])
         assert not killed.done
         sign.mkdir()
-        assert child.wait(timeout=20) == -signal.SIGKILL
+        assert child.wait(timeout=LIMIT_S) == -signal.SIGKILL
         later = subprocess.Popen(["sleep", "0.2"])
-        assert later.wait(timeout=20) == 0
+        assert later.wait(timeout=LIMIT_S) == 0
     assert killed.done
 
 

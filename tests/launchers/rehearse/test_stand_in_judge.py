@@ -35,7 +35,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def judge(url: str) -> Iterator[JudgeClient]:
-    with closing(JudgeClient(url, "any/model", deadline_seconds=10, retries=0, concurrency=64)) as client:
+    with closing(JudgeClient(url, "any/model", deadline_seconds=300, retries=0, concurrency=64)) as client:
         yield client
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-expect.set_options(timeout=60_000)  # as on a machine that has other things to do
+PATIENCE_MS = 300_000  # on a machine that has other things to do
+expect.set_options(timeout=PATIENCE_MS)
 
 
 @pytest.fixture(scope="package")
@@ -18,13 +19,14 @@ def browser() -> Iterator[Browser]:
         pytest.skip("CASCADE_WITHOUT_BROWSER=1")
     chromium = shutil.which("chromium") or installed_chromium()
     with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield playwright.chromium.launch(executable_path=chromium, timeout=PATIENCE_MS, args=["--no-sandbox"])
 
 
 @pytest.fixture
 def tab(browser: Browser) -> Iterator[Page]:
     """A tab that has no network, and in which no error may occur."""
     context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(PATIENCE_MS)
     tab, errors = context.new_page(), []
     tab.on("pageerror", lambda error: errors.append(str(error)))
     tab.on("request", lambda request: errors.extend({request.url} if request.url.startswith("http") else ()))

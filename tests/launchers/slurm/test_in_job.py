@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from tests.launchers.slurm.fake_cascade import CASCADE
 from tests.living import runs
+from tests.until import LIMIT_S, until
 
 # a rank: writes its pid, starts a child that outlives it, then does what RANK_DOES says
 RANK = """
@@ -63,7 +63,7 @@ def start(stage: StageFolder, rank_does: str, after: float = 0.5, head: str = "l
 
 
 def end(process: subprocess.Popen) -> tuple[int, str]:
-    _, told = process.communicate(timeout=120)
+    _, told = process.communicate(timeout=LIMIT_S)
     return process.returncode, told
 
 
@@ -116,8 +116,7 @@ def test_a_closed_gate_is_final(tmp_path: Path, after: float, code: int) -> None
 def test_a_signal_asks_the_ranks_to_save(stage: StageFolder, number: signal.Signals) -> None:
     process = start(stage, "waits")
     pids = stage.root.parents[1] / "pids"
-    while not pids.exists():
-        time.sleep(0.02)
+    until(pids.exists)
     process.send_signal(number)
     assert end(process)[0] == 75
     assert final_text(stage) is None

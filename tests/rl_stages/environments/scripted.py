@@ -89,7 +89,7 @@ class ScriptedEnvironment:
     """`answer(text of the turn)` is shown, as one output or several, or raised, or, where it is a float, the score at
     the end."""
 
-    concurrency, step_seconds = 2, 5.0
+    concurrency, step_seconds = 2, 300.0
 
     def __init__(self, answer: Callable[[str], str | tuple[str, ...] | float]) -> None:
         self.answer = answer

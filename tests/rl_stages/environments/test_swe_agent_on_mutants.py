@@ -12,7 +12,6 @@ from cascade_rl.engine.core.rollouts import Outcome, Sampling
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.environments.swe_agent import SweAgent
 from cascade_rl.rl_stages.rewards.swe.instance import Instance, parse_instance
-from cascade_rl.rl_stages.sandbox import Tier
 from cascade_rl.rl_stages.scoring.judge import Judge
 from cascade_rl.rl_stages.scoring.scored_sample import Sample
 from cascade_rl.rl_stages.swe_tasks.make_tasks import Report, TaskMaker
@@ -25,7 +24,7 @@ SUBMIT = '<tool_call>{"name": "submit", "arguments": {}}</tool_call>'
 
 
 @pytest.fixture(scope="module")
-def agent(tier: Tier) -> Iterator[SweAgent]:
+def agent() -> Iterator[SweAgent]:
     with closing(SweAgent()) as agent:
         yield agent
 

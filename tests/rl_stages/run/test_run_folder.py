@@ -537,7 +537,7 @@ def test_summary_and_lineage(run: RunFolder) -> None:
     finish(stage)
     run.record()
     (summary,) = json.loads((run.root / "summary.json").read_text())["stages"]
-    assert 0 <= summary.pop("seconds") < 10
+    assert summary.pop("seconds") >= 0
     assert summary == {
         "name": "sft",
         "domain": "math",

@@ -28,7 +28,7 @@ from cascade_rl.rl_stages.sandbox.outside.probe import why_not
 
 PR_SET_CHILD_SUBREAPER, PR_CAPBSET_DROP, CAP_SYS_PTRACE, CAP_SYS_ADMIN = 36, 24, 19, 21
 USER = 61234
-STRAYS = f"import os, time\nos.fork() or os.execv('/bin/sleep', ['{STRAY}', '300'])\ntime.sleep(30)"
+STRAYS = f"import os, time\nos.fork() or os.execv('/bin/sleep', ['{STRAY}', '3000'])\ntime.sleep(30)"
 
 
 def become_container() -> None:
@@ -72,7 +72,7 @@ def command(tier: Tier) -> None:
     """A command in a workspace that leaves processes and files behind."""
     with Sandbox(1, tier) as sandbox:
         workspace = sandbox.folder({})
-        script = f"echo x > $TMPDIR/file; (exec -a {STRAY} setsid sleep 300) & exec -a {STRAY} sleep 300"
+        script = f"echo x > $TMPDIR/file; (exec -a {STRAY} setsid sleep 3000) & exec -a {STRAY} sleep 3000"
         sandbox.run_command(["bash", "-c", script], workspace, Limits(cpu_seconds=30))
 
 
@@ -90,7 +90,7 @@ def hanging_math(_: Tier) -> None:
 
 
 def hanging_reward(_: Tier) -> None:
-    python_function.verifier("rewards:hangs")(SimpleNamespace(metadata={}, messages=()), "a")  # type: ignore[arg-type]
+    python_function.whole("rewards:hangs")(SimpleNamespace(metadata={}, messages=()), "a")  # type: ignore[arg-type]
 
 
 Client = tuple[Callable[[Tier], None], Tier, int | None, float]
@@ -124,10 +124,13 @@ def kill_at_random(number: int) -> tuple[int, list[str]]:
             work(tier)
         finally:
             os._exit(1)
+    while number // len(CLIENTS) % 2 and not process_tree.descendants(pid):  # every other time, it has a worker
+        assert os.waitpid(pid, os.WNOHANG) == (0, 0), f"{work.__name__} ended by itself"
+        time.sleep(0.01)
     time.sleep(random.Random(number).random() * seconds)
     below = process_tree.descendants(pid)
     os.kill(pid, signal.SIGKILL)
-    return len(below), left_after(30.0)
+    return len(below), left_after(240.0)
 
 
 def left_after(seconds: float) -> list[str]:

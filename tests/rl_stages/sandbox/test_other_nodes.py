@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -36,6 +35,7 @@ from cascade_rl.rl_stages.tasks.load_tasks import parse_task
 from tests.gloo import run_ranks
 from tests.living import runs
 from tests.two_nodes import be_first_of_a_node
+from tests.until import until
 
 TESTS = {"inputs": ["1\n2\n", "5\n7\n"], "outputs": ["3\n", "12\n"]}
 TASK = Task("sum", "code", (), parse_row({"verifier_metadata": {"unit_tests": TESTS}}))
@@ -175,10 +175,7 @@ def lose_the_node(verifier: CodeVerifier, other: Node) -> Seen:
     started = other.call(workers)
     os.kill(other.call(os.getpid), signal.SIGKILL)
     second = judged(verifier, 2)
-    deadline = time.monotonic() + 20
-    while alive := [pid for pid in started if runs(pid)]:
-        assert time.monotonic() < deadline, alive
-        time.sleep(0.1)
+    until(lambda: not any(map(runs, started)))
     return Seen([], [], [first, second])
 
 

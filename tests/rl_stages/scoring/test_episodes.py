@@ -27,6 +27,7 @@ from tests.rl_stages.environments.scripted import (
     ScriptedServer,
     said,
 )
+from tests.until import LIMIT_S
 
 SAMPLING = Sampling(120, stop_token_ids=(TOKENIZER.eos_token_id,))
 Start = Callable[..., Play]
@@ -228,25 +229,25 @@ def test_what_is_wrong_with_all_samples_ends_the_run(start: Start) -> None:
 
 
 def test_a_step_that_hangs_is_given_up_and_its_thread_replaced(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ScriptedEnvironment, "step_seconds", 0.2)
+    monkeypatch.setattr(ScriptedEnvironment, "step_seconds", 2.0)
     monkeypatch.setattr(ScriptedEnvironment, "concurrency", 1)
     released = threading.Event()
 
     def hanging(text: str) -> str | float:
         if text == "hang":
-            released.wait(20.0)
+            released.wait(600.0)
         return shelf(text)
 
     play = start(hanging, lambda name, turn: "hang" if name in "ab" else three_turns(name, turn))
     rollouts: dict[str, Rollout] = {}
     draw = threading.Thread(target=lambda: rollouts.update(play("abc", SAMPLING)), daemon=True)
     draw.start()
-    draw.join(10.0)
+    draw.join(LIMIT_S)
     released.set()
     assert {name: rollout.verdict.score for name, rollout in rollouts.items()} == {"a": None, "b": None, "c": 0.5}
     for name in "ab":
         assert rollouts[name].verdict.outcome is Outcome.INFRASTRUCTURE_FAILURE
-        assert "turn 1: TimeoutError('not done after 0.2 s')" in rollouts[name].verdict.detail
+        assert "turn 1: TimeoutError('not done after 2 s')" in rollouts[name].verdict.detail
 
 
 def test_a_slow_step_does_not_keep_the_others_from_their_next_turns(start: Start) -> None:
@@ -254,7 +255,7 @@ def test_a_slow_step_does_not_keep_the_others_from_their_next_turns(start: Start
 
     def patient(text: str) -> str | float:
         if text == "wait":
-            assert others_done.wait(4.0)  # there is no barrier per turn: sample b gets through meanwhile
+            assert others_done.wait(LIMIT_S)  # there is no barrier per turn: sample b gets through meanwhile
         if text == "end":
             others_done.set()
         return shelf(text) if text != "wait" else 1.0

@@ -131,13 +131,13 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 SlurmdParameters=config_overrides
 ReturnToService=2
-SlurmctldTimeout=10
-SlurmdTimeout=5
+SlurmctldTimeout=60
+SlurmdTimeout=20
 KillWait=${KILL_WAIT:-5}
 MinJobAge=3600
 InactiveLimit=0
 CompleteWait=0
-BatchStartTimeout=20
+BatchStartTimeout=120
 MessageTimeout=20
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=1,sched_interval=2,bf_interval=2
@@ -157,16 +157,16 @@ export SLURM_CONF=$ROOT/etc/slurm.conf
 export PATH=/usr/sbin:\$PATH
 ENV
 export SLURM_CONF=$ROOT/etc/slurm.conf
-wait_for "munge -S $SOCK -n </dev/null" 50
+wait_for "munge -S $SOCK -n </dev/null" 1200
 
 # ---- controller ----------------------------------------------------------------------
 "$ROOT/etc/daemon.sh" ctl ctl "$CTLADDR" 0 slurmctld -D -f "$ROOT/etc/slurm.conf"
-wait_for "timeout 5 scontrol ping | grep -q UP" 200
+wait_for "timeout 5 scontrol ping | grep -q UP" 1200
 
 # ---- nodes ---------------------------------------------------------------------------
 for ((n=1; n<=NODES; n++)); do
   mkdir -p "$ROOT/spool/node$n"
   "$ROOT/etc/daemon.sh" "slurmd.node$n" "node$n" "$NET.$((10+n))" 1 slurmd -D -N "node$n" -f "$ROOT/etc/slurm.conf"
 done
-wait_for '[ "$(sinfo -h -N -o %T | grep -c idle)" = '"$NODES"' ]' 200 || { sinfo -N -l; exit 1; }
+wait_for '[ "$(sinfo -h -N -o %T | grep -c idle)" = '"$NODES"' ]' 1200 || { sinfo -N -l; exit 1; }
 echo "up in $(( ($(date +%s%N) - T0) / 1000000 )) ms: $(sinfo -h -o '%N %c cpus %T')"

@@ -13,6 +13,7 @@ from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.rl_stages.rewards.adapters.nemo_gym import NemoGymVerifier
 from cascade_rl.rl_stages.tasks.domains import domain_named
 from cascade_rl.rl_stages.tasks.load_tasks import parse_task
+from tests.until import LIMIT_S
 
 
 class Gym(BaseHTTPRequestHandler):
@@ -27,7 +28,7 @@ class Gym(BaseHTTPRequestHandler):
         if self.path == "/seed_session":
             return self.reply(200, {}, cookie="session=s1")
         if self.fault == "slow":
-            time.sleep(1.0)
+            time.sleep(600)
         if self.fault == "error":
             return self.reply(500, {"detail": "a judge is down"})
         if self.fault == "garbage":
@@ -103,7 +104,8 @@ def test_a_wrong_answer_scores_0_and_no_answer_is_not_sent():
 )
 def test_a_failing_server_masks_the_sample(fault, detail):
     with server(fault) as (address, _):
-        verdict = NemoGymVerifier(address, deadline_seconds=0.5)(task_at(address)[0], "yes")
+        verifier = NemoGymVerifier(address, deadline_seconds=0.5 if fault == "slow" else LIMIT_S)
+        verdict = verifier(task_at(address)[0], "yes")
     assert (verdict.outcome, verdict.score) == (Outcome.INFRASTRUCTURE_FAILURE, None)
     assert re.search(detail, verdict.detail)
 

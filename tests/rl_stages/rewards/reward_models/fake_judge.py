@@ -67,5 +67,5 @@ def fake_judge() -> Iterator[FakeJudge]:
 
 
 def slow(_: dict[str, Any]) -> str:
-    time.sleep(3.0)
+    time.sleep(600)
     return "too late"

@@ -6,7 +6,6 @@ import math
 import socket
 import threading
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.rl_stages.rewards.reward_models.judge_client import Completion, JudgeClient, JudgeFailure
+from tests.until import LIMIT_S, until
 
 from .fake_judge import FakeJudge, slow
 
@@ -22,7 +22,7 @@ ASKED = [{"role": "user", "content": "is it so?"}]
 
 
 def client(url: str, **settings: Any) -> closing[JudgeClient]:
-    return closing(JudgeClient(url, "judge", **{"deadline_seconds": 5.0, "retries": 1, "concurrency": 4} | settings))
+    return closing(JudgeClient(url, "judge", **{"deadline_seconds": 240.0, "retries": 1, "concurrency": 4} | settings))
 
 
 def test_a_completion_and_what_was_asked(server: FakeJudge) -> None:
@@ -125,42 +125,41 @@ def test_nobody_there() -> None:
 def test_no_call_outlives_its_deadline_in_whatever_place_it_waits(server: FakeJudge) -> None:
     server.reply = slow
     with client(server.url, deadline_seconds=0.3, concurrency=1) as judge, ThreadPoolExecutor(3) as threads:
-        start = time.monotonic()
         calls = [threads.submit(judge.complete, ASKED, max_tokens=1) for _ in range(3)]
         told = [str(call.exception()) for call in calls]
-        assert time.monotonic() - start < 20
     assert all("no answer within 0.3 s" in failure for failure in told)
 
 
 def test_no_more_calls_at_once_than_places(server: FakeJudge) -> None:
-    running, peak = Counter[str](), Counter[str]()
+    running, peak, lock, pair = 0, 0, threading.Lock(), threading.Barrier(2)
 
     def reply(_: Any) -> str:
-        running["calls"] += 1
-        peak["calls"] = max(peak["calls"], running["calls"])
-        time.sleep(0.05)
-        running["calls"] -= 1
+        nonlocal running, peak
+        with lock:
+            running += 1
+            peak = max(peak, running)
+        pair.wait(LIMIT_S)
+        time.sleep(0.05)  # a third would come
+        with lock:
+            running -= 1
         return "yes"
 
     server.reply = reply
     with client(server.url, concurrency=2) as judge, ThreadPoolExecutor(6) as threads:
         calls = [threads.submit(judge.complete, ASKED, max_tokens=1) for _ in range(6)]
         assert {call.result().text for call in calls} == {"yes"}
-    assert peak["calls"] == 2
+    assert peak == 2
 
 
 def test_closing_ends_calls_in_flight_and_the_thread(server: FakeJudge) -> None:
     server.reply = slow
-    judge = JudgeClient(server.url, "judge", deadline_seconds=60, retries=0, concurrency=2)
+    judge = JudgeClient(server.url, "judge", deadline_seconds=600, retries=0, concurrency=2)
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(judge.complete, ASKED, max_tokens=1)
-        while not server.requests:
-            time.sleep(0.01)
-        start = time.monotonic()
+        until(lambda: server.requests)
         judge.close()
         judge.close()
         assert "closed before it answered" in str(call.exception())
-        assert time.monotonic() - start < 20
     with pytest.raises(JudgeFailure, match="closed"):
         judge.complete(ASKED, max_tokens=1)
     assert not any(thread.name == "judge" for thread in threading.enumerate())

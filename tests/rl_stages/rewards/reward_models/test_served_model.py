@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(folder: Path) -> Iterator[ServedModel]:
-    served = ServedModel(folder, CONFIG, folder / "engine.log", deadline_seconds=60, concurrency=8)
+    served = ServedModel(folder, CONFIG, folder / "engine.log", deadline_seconds=600, concurrency=8)
     yield served
     served.close()
 
@@ -174,7 +174,7 @@ class Mortal:
 
 def test_an_engine_that_dies_is_started_and_asked_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cascade_rl.engine.rollout.client.RolloutEngine", Mortal)
-    served = ServedModel(folder, CONFIG, folder / "log", deadline_seconds=5, concurrency=8)
+    served = ServedModel(folder, CONFIG, folder / "log", deadline_seconds=60, concurrency=8)
     assert len(ask(served)) == len(QUESTIONS)
     assert served._engine.deaths == 1  # type: ignore[attr-defined]
     letter = served._tokenizer.decode(7)

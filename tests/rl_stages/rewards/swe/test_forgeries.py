@@ -165,9 +165,9 @@ def instance(sandbox) -> Instance:
 
 
 @pytest.mark.parametrize("attack", [*FORGERIES, *OTHER_ATTACKS])
-def test_an_attack_scores_0(attack, instance, tier_sandbox):
+def test_an_attack_scores_0(attack, instance, sandbox):
     patch = {PATH: BUGGY + (FORGERIES | OTHER_ATTACKS)[attack]}
-    verdict = grade(instance, patch, tier_sandbox)
+    verdict = grade(instance, patch, sandbox)
     assert verdict.score == 0.0, verdict
 
 
@@ -177,8 +177,8 @@ def test_a_forgery_would_pay_without_seals(forgery, instance, sandbox):
     assert all(run.passed(test) for test in instance.must_pass), run
 
 
-def test_a_repair_that_looks_like_an_attack_scores_1(instance, tier_sandbox):
-    assert grade(instance, {PATH: SOURCE + PYTEST + "\nimport sys\n"}, tier_sandbox).score == 1.0
+def test_a_repair_that_looks_like_an_attack_scores_1(instance, sandbox):
+    assert grade(instance, {PATH: SOURCE + PYTEST + "\nimport sys\n"}, sandbox).score == 1.0
 
 
 # Tests that compare nothing with a value.

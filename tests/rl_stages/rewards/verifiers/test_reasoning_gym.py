@@ -18,7 +18,7 @@ def get_score_answer_fn(name):
     def score(answer, entry):
         print("noise on stdout")
         if answer == "hang":
-            time.sleep(60)
+            time.sleep(600)
         if answer == "zzz":
             raise ValueError("as prime_factorization does")
         return 1.0 if answer == entry["answer"] else 0.2
@@ -35,7 +35,7 @@ def stand_in(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
-def scores(row, *texts, deadline_seconds=10.0):
+def scores(row, *texts, deadline_seconds=120.0):
     task = Task("t", "reasoning_gym", (), parse_row(row))
     with closing(ReasoningGymVerifier(deadline_seconds)) as verifier:
         return [verifier(task, text) for text in texts]

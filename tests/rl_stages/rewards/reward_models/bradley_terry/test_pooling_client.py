@@ -15,7 +15,7 @@ CONVERSATIONS: list[Conversation] = [(({"role": "user", "content": "Hi"},), answ
 
 def score(server: FakeJudge, conversations: Sequence[Conversation] = CONVERSATIONS) -> list[float]:
     root = server.url.removesuffix("/v1")
-    client = PoolingClient(root, "reward", 8, deadline_seconds=20, retries=1, concurrency=20)
+    client = PoolingClient(root, "reward", 8, deadline_seconds=300, retries=1, concurrency=20)
     assert client.concurrency == 3  # groups of 8, of which 20 questions are asked at once
     try:
         return client.score(conversations)

@@ -22,6 +22,13 @@ def verifier(tier):
         yield shared
 
 
+@pytest.fixture(scope="module")
+def one_tier():
+    """For what is the same in all: how answers are read, called and compared."""
+    with closing(CodeVerifier(slots=2)) as shared:
+        yield shared
+
+
 def task(tests, **options):
     return Task("t", "code", (), parse_row({"verifier_metadata": {"unit_tests": tests, **options}}))
 
@@ -179,16 +186,16 @@ def test_right_programs_that_others_refuse_score_1(verifier, way):
         "from operator import *\nclass Solution:\n    def add(self, a, b): return a + b",
     ],
 )
-def test_functions_and_methods_are_called(verifier, source):
-    verdict = judged(verifier, ADD, source)
+def test_functions_and_methods_are_called(one_tier, source):
+    verdict = judged(one_tier, ADD, source)
     assert verdict.score == 1.0, verdict.detail
 
 
-def test_a_function_that_only_its_graders_names_have_is_not_the_programs(verifier):
+def test_a_function_that_only_its_graders_names_have_is_not_the_programs(one_tier):
     """`gcd` comes with the names that a program may use."""
     tests = {"inputs": ["4\n6"], "outputs": ["2"], "fn_name": "gcd"}
-    assert judged(verifier, tests, "lcm(2, 3)").score == 0.0
-    assert judged(verifier, tests, "from math import gcd").score == 1.0
+    assert judged(one_tier, tests, "lcm(2, 3)").score == 0.0
+    assert judged(one_tier, tests, "from math import gcd").score == 1.0
 
 
 NODES = {"inputs": ["[[1, 4], [2], []]"], "outputs": ["[[1, 4], [2], []]"], "fn_name": "f"}
@@ -212,19 +219,19 @@ RETURNED = {
 
 
 @pytest.mark.parametrize("what", RETURNED)
-def test_equal_values_of_other_types_are_equal(verifier, what):
+def test_equal_values_of_other_types_are_equal(one_tier, what):
     returned, expected, score = RETURNED[what]
     tests = {"inputs": ["3"], "outputs": [expected], "fn_name": "f"}
-    verdict = judged(verifier, tests, f"def f(n): return {returned}")
+    verdict = judged(one_tier, tests, f"def f(n): return {returned}")
     assert verdict.score == score, verdict.detail
 
 
-def test_lists_and_trees_without_a_node_are_written_as_empty_lists(verifier):
+def test_lists_and_trees_without_a_node_are_written_as_empty_lists(one_tier):
     same = "class Solution:\n    def f(self, x: {0}) -> {0}: return x"
     empty = {"inputs": ["[]"], "outputs": ["[]"], "fn_name": "f"}
     for kind in ("Optional[ListNode]", "Optional[TreeNode]", "ListNode"):
-        assert judged(verifier, empty, same.format(kind)).score == 1.0
-    assert judged(verifier, NODES, same.format("List[Optional[ListNode]]")).score == 1.0
+        assert judged(one_tier, empty, same.format(kind)).score == 1.0
+    assert judged(one_tier, NODES, same.format("List[Optional[ListNode]]")).score == 1.0
 
 
 DEEP = "import sys\nsys.setrecursionlimit(10**6)\n"
@@ -273,23 +280,23 @@ def test_recursion_without_an_end_is_an_error_of_the_program(verifier):
         "print(stdin.readline().strip())",
     ],
 )
-def test_the_graders_names_need_no_import(verifier, source):
+def test_the_graders_names_need_no_import(one_tier, source):
     """LiveCodeBench's and NeMo-Gym's testing_util.py put them before each program (allenai/olmo-eval#354)."""
-    verdict = judged(verifier, {"inputs": ["3"], "outputs": ["3"]}, source)
+    verdict = judged(one_tier, {"inputs": ["3"], "outputs": ["3"]}, source)
     assert verdict.score == 1.0, verdict.detail
 
 
-def test_integers_of_any_length_are_read_and_printed(verifier):
+def test_integers_of_any_length_are_read_and_printed(one_tier):
     tests = {"inputs": ["9" * 5000], "outputs": ["1" + "0" * 5000]}
-    assert judged(verifier, tests, "print(int(input()) + 1)").score == 1.0
-    assert judged(verifier, tests | {"fn_name": "f"}, "def f(n): return n + 1").score == 1.0
-    assert judged(verifier, tests | {"fn_name": "f"}, "def f(n): return n + 2").score == 0.0
+    assert judged(one_tier, tests, "print(int(input()) + 1)").score == 1.0
+    assert judged(one_tier, tests | {"fn_name": "f"}, "def f(n): return n + 1").score == 1.0
+    assert judged(one_tier, tests | {"fn_name": "f"}, "def f(n): return n + 2").score == 0.0
 
 
-def test_outputs_above_the_usual_limit_are_compared(verifier):
+def test_outputs_above_the_usual_limit_are_compared(one_tier):
     tests = {"inputs": ["300000"], "outputs": ["12345 " * 300000]}
-    assert judged(verifier, tests, "print('12345 ' * int(input()))").score == 1.0
-    assert judged(verifier, tests, "print('12345 ' * int(input()) + '1')").score == 0.0
+    assert judged(one_tier, tests, "print('12345 ' * int(input()))").score == 1.0
+    assert judged(one_tier, tests, "print('12345 ' * int(input()) + '1')").score == 0.0
 
 
 @pytest.mark.parametrize(
@@ -310,17 +317,17 @@ def test_each_way_to_fail_scores_0_and_says_why(verifier, source, detail, passed
     assert verdict.parts["tests_passed"] == pytest.approx(passed)
 
 
-def test_an_answer_without_a_program_is_a_wrong_format(verifier):
+def test_an_answer_without_a_program_is_a_wrong_format(one_tier):
     for text in ("print(3)", "", "<think>```\nprint(3)\n```"):
-        assert verifier(task(DOUBLES), text).outcome is Outcome.WRONG_FORMAT
+        assert one_tier(task(DOUBLES), text).outcome is Outcome.WRONG_FORMAT
 
 
-def test_a_sandbox_that_fails_masks_the_sample(verifier, monkeypatch):
+def test_a_sandbox_that_fails_masks_the_sample(one_tier, monkeypatch):
     def fail(*_, **__):
         raise SandboxFailure("no worker")
 
-    monkeypatch.setattr(verifier._sandbox, "run_program", fail)
-    verdict = judged(verifier, DOUBLES, "print(3)")
+    monkeypatch.setattr(one_tier._sandbox, "run_program", fail)
+    verdict = judged(one_tier, DOUBLES, "print(3)")
     assert (verdict.outcome, verdict.score, verdict.detail) == (Outcome.INFRASTRUCTURE_FAILURE, None, "no worker")
 
 
@@ -342,32 +349,32 @@ sys.exit(0 if a + b == int(asked["input"]) and asked["answer"] == "any" else 1)
 SPLIT = {"inputs": ["5", "9"], "outputs": ["any", "any"]}
 
 
-def test_a_special_judge_accepts_any_right_output(verifier):
+def test_a_special_judge_accepts_any_right_output(one_tier):
     options = {"checker": {"kind": "judge", "source": JUDGE}}
-    assert judged(verifier, SPLIT, "n = int(input()); print(n - 2, 2)", **options).score == 1.0
-    wrong = judged(verifier, SPLIT, "n = int(input()); print(3, 2)", **options)
+    assert judged(one_tier, SPLIT, "n = int(input()); print(n - 2, 2)", **options).score == 1.0
+    wrong = judged(one_tier, SPLIT, "n = int(input()); print(3, 2)", **options)
     assert (wrong.score, wrong.parts) == (0.0, {"tests_passed": 0.5})
 
 
 @pytest.mark.parametrize("source", ["import sys; sys.exit(3)", "1 / 0", "while True: pass", "not python at all"])
-def test_a_special_judge_that_fails_masks_the_sample(verifier, source):
+def test_a_special_judge_that_fails_masks_the_sample(one_tier, source):
     options = {"checker": {"kind": "judge", "source": source}, "cpu_seconds": 0.2}
-    verdict = judged(verifier, SPLIT, "print(1, 4)", **options)
+    verdict = judged(one_tier, SPLIT, "print(1, 4)", **options)
     assert verdict.outcome is Outcome.INFRASTRUCTURE_FAILURE
     assert "special judge" in verdict.detail
 
 
 @pytest.mark.parametrize("output", ["'x'", "'9' * 5000", "'1 ' * 9", "chr(0xd7ff)"])
-def test_an_output_at_which_a_special_judge_fails_is_wrong(verifier, output):
+def test_an_output_at_which_a_special_judge_fails_is_wrong(one_tier, output):
     options = {"checker": {"kind": "judge", "source": JUDGE}}
-    assert judged(verifier, SPLIT, "print(0, 0)", **options).score == 0.0  # the judge can judge
-    verdict = judged(verifier, SPLIT, f"print({output})", **options)
+    assert judged(one_tier, SPLIT, "print(0, 0)", **options).score == 0.0  # the judge can judge
+    verdict = judged(one_tier, SPLIT, f"print({output})", **options)
     assert (verdict.score, verdict.parts) == (0.0, {"tests_passed": 0.0})
 
 
-def test_so_it_is_where_the_judge_has_a_verdict_on_the_accepted_answer(verifier):
+def test_so_it_is_where_the_judge_has_a_verdict_on_the_accepted_answer(one_tier):
     options = {"checker": {"kind": "judge", "source": JUDGE.replace("any", "1 4")}}
-    assert judged(verifier, {"inputs": ["5"], "outputs": ["1 4"]}, "print('x')", **options).score == 0.0
+    assert judged(one_tier, {"inputs": ["5"], "outputs": ["1 4"]}, "print('x')", **options).score == 0.0
 
 
 # Of HumanEval's form, ours: its own 164 are checked by hand (see the report of issue 5).
@@ -395,15 +402,15 @@ def assertions(verifier, row, source):
 
 
 @pytest.mark.parametrize("row", HUMAN_EVAL, ids=lambda row: row["entry_point"])
-def test_human_eval_rows_take_a_body_or_the_whole_function(verifier, row):
+def test_human_eval_rows_take_a_body_or_the_whole_function(one_tier, row):
     name, body = row["entry_point"], row["canonical_solution"]
-    assert assertions(verifier, row, body).score == 1.0
+    assert assertions(one_tier, row, body).score == 1.0
     whole = f"def {name}(numbers):\n    xs = numbers\n{body}"
-    assert assertions(verifier, row, whole).score == 1.0
-    assert assertions(verifier, row, f"from __future__ import (\n    annotations,\n)\n{whole}").score == 1.0
-    assert assertions(verifier, row, "    pass\n").score == 0.0
+    assert assertions(one_tier, row, whole).score == 1.0
+    assert assertions(one_tier, row, f"from __future__ import (\n    annotations,\n)\n{whole}").score == 1.0
+    assert assertions(one_tier, row, "    pass\n").score == 0.0
     bare = row | {"prompt": row["prompt"].partition('    """')[0]}  # a function without a body
-    assert assertions(verifier, bare, whole).score == 1.0
+    assert assertions(one_tier, bare, whole).score == 1.0
 
 
 def asserts(*lines):
@@ -430,21 +437,21 @@ ASSERTED = {
 
 
 @pytest.mark.parametrize("what", ASSERTED)
-def test_values_of_every_type_pass_between_program_and_assertions(verifier, what):
+def test_values_of_every_type_pass_between_program_and_assertions(one_tier, what):
     asserted, right, wrong = ASSERTED[what]
     row = asserts(f"assert {asserted}")
-    verdict = assertions(verifier, row, f"    {right}")
+    verdict = assertions(one_tier, row, f"    {right}")
     assert verdict.score == 1.0, verdict.detail
-    assert assertions(verifier, row, f"    {wrong}").score == 0.0
+    assert assertions(one_tier, row, f"    {wrong}").score == 0.0
 
 
-def test_assertions_see_exceptions_and_what_a_function_does_to_its_arguments(verifier):
+def test_assertions_see_exceptions_and_what_a_function_does_to_its_arguments(one_tier):
     raises = asserts("try: candidate(1)", "except ValueError as e: assert str(e) == 'one'", "else: assert False")
-    assert assertions(verifier, raises, "    raise ValueError('one')").score == 1.0
-    assert assertions(verifier, raises, "    raise TypeError('one')").score == 0.0
+    assert assertions(one_tier, raises, "    raise ValueError('one')").score == 1.0
+    assert assertions(one_tier, raises, "    raise TypeError('one')").score == 0.0
     changes = asserts("a, b = [2, 1], {1}", "candidate(a, b)", "assert (a, b) == ([1, 2], {1, 3})")
-    assert assertions(verifier, changes, "    x[0].sort(); x[1].add(3)").score == 1.0
-    assert assertions(verifier, changes, "    x[1].add(3)").score == 0.0
+    assert assertions(one_tier, changes, "    x[0].sort(); x[1].add(3)").score == 1.0
+    assert assertions(one_tier, changes, "    x[1].add(3)").score == 0.0
 
 
 ATTACKED = asserts("assert candidate(3) == 6", "assert candidate('a') == 'aa'")
@@ -456,15 +463,15 @@ def test_a_program_cannot_buy_what_its_assertions_decide(verifier, attack):
     assert (verdict.outcome, verdict.score) == (Outcome.COMPLETED, 0.0), verdict.detail
 
 
-def test_a_function_cannot_change_what_it_is_compared_with(verifier):
+def test_a_function_cannot_change_what_it_is_compared_with(one_tier):
     row = asserts("a = [2, 1]", "assert candidate(a) == sorted(a)")
-    assert assertions(verifier, row, "    x[0].clear(); return []").score == 0.0
-    assert assertions(verifier, row, "    x[0].sort(); return x[0]").score == 1.0
+    assert assertions(one_tier, row, "    x[0].clear(); return []").score == 0.0
+    assert assertions(one_tier, row, "    x[0].sort(); return x[0]").score == 1.0
 
 
-def test_results_that_end_a_loop_early_end_no_assertion(verifier):
+def test_results_that_end_a_loop_early_end_no_assertion(one_tier):
     row = asserts("assert all(map(lambda n: candidate(n) == n, [1, 2]))", "assert list(map(candidate, [1])) == []")
-    assert assertions(verifier, row, "    raise StopIteration").score == 0.0
+    assert assertions(one_tier, row, "    raise StopIteration").score == 0.0
 
 
 def test_an_output_that_forges_the_sandbox_reply_is_only_an_output(verifier):
