@@ -1,6 +1,7 @@
 r"""Numerals: the ways to write a rational number, each with its exact value.
 
-An integer, a decimal, a repeating decimal (`0.\overline{3}`, `0.(3)`, `0.333\ldots`), a ratio, a mixed number, and scientific notation.
+An integer, a decimal, a repeating decimal (`0.\overline{3}`, `0.(3)`, `0.333\ldots`), a ratio, a mixed number, and
+scientific notation.
 `2^{10}`, `\sqrt{4}` and `2 + 3` have rational values but are no numerals.
 """
 
