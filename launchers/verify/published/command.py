@@ -40,7 +40,7 @@ SOURCES = (
     Source(
         "nemo-gym",
         together(recorded.cases, gym_tests.cases),
-        {"mcqa": 0.9, "mcqa, its tests": 0.93}
+        {"mcqa": 0.9, "mcqa, its tests": 0.93, "nemo_fabric_deepagents_reasoning_gym": 0.4}
         | dict.fromkeys(("structured_outputs", "workplace_assistant", "gpqa_diamond"), 0.0)
         | {"gpqa_diamond, its tests": 0.66, "ifbench, its tests": 0.88, "math_with_judge, its tests": 0.8}
         | {"single_step_tool_use_with_argument_comparison, its tests": 0.83, "workplace_assistant, its tests": 0.5},

@@ -69,6 +69,12 @@ REASONS = (
     Reason("nemo-gym", "structured_outputs", "", "the wheel has the rollout without its schema"),
     Reason("nemo-gym", "workplace_assistant", "'ground_truth'", "the wheel has the rollout without its ground truth"),
     Reason("nemo-gym", "gpqa_diamond", "'options'", "the wheel has the rollout without its options"),
+    Reason(
+        "nemo-gym",
+        "nemo_fabric_deepagents_reasoning_gym",
+        "reasoning-gym scores 1",
+        "the server takes the reasoning for a part of the answer; here only what follows it is scored",
+    ),
     Reason("nemo-gym", "mcqa", "C against C", "a letter beside its option's text, in a box, is an answer"),
     *(Reason("nemo-gym", f"{group}, its tests", told, why) for group, told, why in TESTS_OF_GYM),
     *(Reason("bfcl-eval", f"multi_turn_base, states {kind}", told, why) for kind, told, why in BY_STATES),

@@ -44,7 +44,7 @@ MATCH_SECONDS = 2.0  # of this process's processor time. `regex` lets other thre
 _ANSWER = re.compile(r"(?<![A-Za-z])answer[*_]*+\s*+[:\uff1a][*_\s]*+", re.IGNORECASE)
 _GOES_ON = re.compile(r"['\u2019-]?\w")  # "B-cells"
 _BETWEEN_BOXES = re.compile(
-    r"[\s$.,;/|&+()*]*+(?:(?:or|and)\b)?+[\s$(*]*+"
+    r"[\s$.,;/|&+()*\\]*+(?:(?:or|and)\b)?+[\s$(*]*+"
     r"|[ $,;/|&+()*]*+(?:(?:or|and)\b)?+(?![^:=]*\b(?:no|not|wrong|wait|actually|correct\w*|final\w*|answer)\b)"
     r"[^\n.:={}\\]{1,80}+[:=][\s$(*]*+",  # each box behind a name of its own, as in "fig: ... or blue: ..."
     re.IGNORECASE,

@@ -18,8 +18,11 @@ from functools import lru_cache
 
 LAYERS = 6  # of brackets, markdown and commands around an answer
 
-_COMMAND = re.compile(r"\\(?:boxed|fbox|emph|[mh]box|(?:text|math)[a-z]*+)\s*+\{([^{}]*+)\}")
-_STYLE = re.compile(r"\\(?:(?:bf|rm|it|sf|tt|em|displaystyle|small|normalsize|[Ll]arge|[Hh]uge)(?![A-Za-z])|(?=[{}]))")
+_COMMAND = re.compile(r"\\(?:boxed|fbox|emph|underline|operatorname|[mh]box|(?:text|math)[a-z]*+)\s*+\{([^{}]*+)\}")
+_STYLE = re.compile(
+    r"\\(?:(?:bf|rm|it|sf|tt|em|displaystyle|small|normalsize|[Ll]arge|[Hh]uge|checkmark)(?![A-Za-z])"
+    r"|(?:text)?color\s*+\{[^{}]*+\}|(?=[{}]))"
+)
 _BRACKETS = {
     "(": ")",
     "[": "]",
@@ -32,7 +35,7 @@ _BRACKETS = {
     "\uff08": "\uff09",
     "\u3010": "\u3011",
 }
-_SPACING = re.compile(r"\\[ ,;:!]|~|\\q?quad(?![A-Za-z])")
+_SPACING = re.compile(r"\\[ ,;:!()\[\]]|~|\\q?quad(?![A-Za-z])")
 _AROUND = " \t\r\n$*_`.,:;!?\u3002\uff0c\uff0e\uff1a\uff1b\uff01\uff1f"
 _SCRIPTS = str.maketrans("أبجدঅবডঢＡＢＣＤ", "ABCD" * 3)  # the letters of Gym's Arabic, Bengali and full-width prompts
 _CALLED = re.compile(
@@ -66,7 +69,7 @@ _OTHERWISE = re.compile(r"\b(?i:otherwise|else|then)\W++([A-Z])(?=\W*+\Z)")
 _OTHER_LABEL = re.compile(r"(?:[.,;/|&+\n][ \t]*+(?:(?:or|and)[ \t]++)?+|\bor[ \t]++)[(\[{*_]*+([A-Z])[*_\s]*+[:)\]]")
 _NEW_SENTENCE = re.compile(r"[)\]*_]*+[.!]\s++[A-Z]\b[^.]*?\b(?!and\b)[a-z]{3,}")  # "B. C and D are wrong"
 _ASIDE = re.compile(r"\([^()]{2,}+\)")
-_LETTER_FIRST = re.compile(r"[(\[{<*_]*+([A-Za-z])(?!\w)[)\]}>*_\s.,:;\u2013\u2014-]*+")
+_LETTER_FIRST = re.compile(r"[(\[{<*_]*+([A-Za-z])(?!\w)[)\]}>*_\s.,:;=\u2013\u2014-]*+")
 
 
 def folded(text: str) -> str:
@@ -164,6 +167,7 @@ def options_after(text: str, letter: tuple[int, int], options: Mapping[str, str]
         return set()
     first = _LETTER_FIRST.match(text, letter[0])
     beside = option_texts(text[first.end() :], options) if first else set()
+    beside |= option_texts(text[: letter[0]].rstrip("([{<*_ "), options)
     hedges = (*_OR_MAYBE.finditer(rest), *_OTHERWISE.finditer(rest), *_OTHER_LABEL.finditer(_ASIDE.sub("", rest)))
     others = {hedge[1] for hedge in hedges}
     return (

@@ -16,6 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from types import MethodType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
@@ -57,19 +58,16 @@ class PythonProgram:
         self._end_with(lambda: self._judge(test))
 
     def _end_with(self, work: Callable[[], None]) -> NoReturn:
-        code = 0
         try:
-            work()
+            code = _exit_code_of(work)
             threading._shutdown()  # type: ignore[attr-defined]  # joins the threads, as at the end of any program
             atexit._run_exitfuncs()
-            sys.stdout.flush()
-        except SystemExit as end:
-            code = _exit_code(end)
             _flush()
         except BaseException as error:
             traceback.print_exception(error.with_traceback(_of_the_program(error.__traceback__)), limit=-4)
             code = 1
-            _flush()
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                _flush()
         os._exit(code & 255)
 
     def _run_stdin(self, _: bytes) -> None:
@@ -179,15 +177,19 @@ def _of_the_program(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _exit_code(end: SystemExit) -> int:
-    if end.code is None or isinstance(end.code, int):
-        return end.code or 0
-    print(end.code, file=sys.stderr)
-    return 1
+def _exit_code_of(work: Callable[[], None]) -> int:
+    try:
+        work()
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    return 0
 
 
 def _flush() -> None:
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError):  # the program closed it, or nobody reads it any more
-        return
+    """Writes what is left in the standard output, and in what the program has put in its place, unless it is closed."""
+    for stream in (sys.stdout, sys.__stdout__):
+        if stream is not None and not getattr(stream, "closed", False):
+            stream.flush()

@@ -4,12 +4,12 @@ import re
 
 MOST_CHARACTERS_BETWEEN = 70  # between two boxes of one sentence: math-verify's bound
 
-_START = re.compile(r"\\f?box(?:ed)?(?![A-Za-z])[ \t]*")
+_START = re.compile(r"\\f?box(?:ed)?(?![A-Za-z])[ \t]*(?:\n[ \t]*(?=\{))?")
 _SIMPLE = re.compile(r"\\boxed\{([^{}\\]*)\}")  # most boxes
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_BARE = re.compile(r"\\[A-Za-z]+|-?[\d.,]*\d|[A-Za-z]")
+_BARE = re.compile(r"\\[A-Za-z]+|-?[\d.,]*\d|[A-Za-z](?![A-Za-z])")
 _JOINS = re.compile(r"[,;]|\b(?:and|or)\b")
-_NO_WORDS = re.compile(r"(?:[\s$.,;()\[\]]|\\[()\[\],;!]|\\q?quad(?![A-Za-z])|(?<=\n)[ \t]*(?:[-*•]|\d[.)])[ \t])*")
+_NO_WORDS = re.compile(r"(?:[\s$.,;()\[\]/|&+=*~<>\\-]|\\[!]|\\q?quad(?![A-Za-z])|(?<=\n)[ \t]*(?:•|\d[.)])[ \t])*")
 _PARTS = re.compile(
     r"[.!?:]\s|\n\s*\n|\b(?:no|not|wait|hmm|but|actually|sorry|rather|instead|correct\w*|mistake\w*|wrong|so|thus|hence|then"
     r"|therefore|because|since|final\w*|check\w*|answer)\b",
@@ -20,7 +20,10 @@ Span = tuple[int, int, str]  # where a box starts and ends, and its content
 
 
 def last_box(text: str) -> str | None:
-    r"""The content of the last `\boxed{...}`; None without one, or when its braces do not balance."""
+    r"""The content of the last `\boxed{...}`; None without one, or when its braces do not balance.
+
+    A `\boxed` with nothing behind it, as in "in \boxed format", is no box.
+    """
     found = _last_box(text, len(text))
     return found and found[2]
 
@@ -40,20 +43,33 @@ def answer_boxes(text: str) -> list[str]:
 
 
 def _last_box(text: str, end: int) -> Span | None:
-    if (start := text.rfind("\\boxed", 0, end)) < 0 and (start := text.rfind("\\fbox", 0, end)) < 0:
-        return None
-    if simple := _SIMPLE.match(text, start, end):
-        return start, simple.end(), simple[1].strip()
-    if not (opening := _START.match(text, start, end)):
-        return None
-    if not text.startswith("{", opening.end()):
-        bare = _BARE.match(text, opening.end(), end)
-        return bare and (start, bare.end(), bare[0])
+    while (start := _last_command(text, end)) >= 0:
+        if simple := _SIMPLE.match(text, start, end):
+            return start, simple.end(), simple[1].strip()
+        opening = _START.match(text, start, end)
+        if opening and text.startswith("{", opening.end()):
+            return _balanced(text, start, opening.end(), end)
+        if opening and (bare := _BARE.match(text, opening.end(), end)):
+            return start, bare.end(), bare[0]
+        end = start
+    return None
+
+
+def _last_command(text: str, end: int) -> int:
+    r"""Where the last `\boxed` or `\fbox` starts, or -1."""
+    while (end := text.rfind("box", 0, end)) >= 0:
+        for before in ("\\", "\\f"):
+            if text.endswith(before, 0, end):
+                return end - len(before)
+    return -1
+
+
+def _balanced(text: str, start: int, opening: int, end: int) -> Span | None:
     depth = 0
-    for brace in _BRACE.finditer(text, opening.end(), end):
+    for brace in _BRACE.finditer(text, opening, end):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
         if depth == 0:
-            return start, brace.end(), text[opening.end() + 1 : brace.start()].strip()
+            return start, brace.end(), text[opening + 1 : brace.start()].strip()
     return None
 
 

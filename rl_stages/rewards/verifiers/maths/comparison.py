@@ -20,7 +20,7 @@ from cascade_rl.rl_stages.rewards.verifiers.maths.names import (
 )
 from cascade_rl.rl_stages.rewards.verifiers.maths.notation import one_notation
 from cascade_rl.rl_stages.rewards.verifiers.maths.numerals import same_decimal, with_decimal_point, without_thousands
-from cascade_rl.rl_stages.rewards.verifiers.maths.parts import set_of, tuple_elements, values
+from cascade_rl.rl_stages.rewards.verifiers.maths.parts import as_tuple, listed_elements, set_of, tuple_elements, values
 from cascade_rl.rl_stages.rewards.verifiers.maths.quantities import (
     other_unit,
     read_quantity,
@@ -79,11 +79,11 @@ def _in_order(golds: Sequence[str], given: Sequence[str]) -> tuple[Sequence[str]
     names = [name_of(gold) for gold in golds]
     if len(golds) > 1 and all(names) and len(set(names)) == len(names):
         return [sides(gold)[-1] for gold in golds], _ordered(given, names)
-    if len(golds) == 1 and len(given) > 1 and (pair := tuple_elements(sides(golds[0])[-1])):
-        return pair[1], _ordered(given, sorted(filter(None, map(name_of, given))))
+    if len(golds) == 1 and len(given) > 1 and (elements := listed_elements(sides(golds[0])[-1])):
+        return elements, _ordered(given, sorted(filter(None, map(name_of, given))))
     if len(golds) > 1 and len(given) == 1 and not any(map(tuple_elements, golds)):
-        pair = tuple_elements(sides(given[0])[-1])
-        return pair and (golds, pair[1])
+        elements = listed_elements(sides(given[0])[-1])
+        return elements and (golds, elements)
     return None
 
 
@@ -142,6 +142,9 @@ def _equal(gold: str, claim: str, symbolic: Symbolic) -> bool:
 def _same_value(gold: str, given: str, symbolic: Symbolic) -> bool:
     if _SPACE.sub("", gold) == _SPACE.sub("", given):
         return True
+    if "\\emptyset" in (gold.strip(), given.strip()):
+        return False
+    gold, given = as_tuple(gold, given), as_tuple(given, gold)
     gold, given = _in_radians(gold, given), _in_radians(given, gold)
     for compare in (same_time, same_in_base, same_words):
         if (same := compare(gold, given)) is not None:
@@ -169,7 +172,7 @@ def _in_radians(text: str, other: str) -> str:
 
 def _same_expression(gold: str, given: str, symbolic: Symbolic) -> bool:
     pair, other = tuple_elements(gold), tuple_elements(given)
-    if not pair or not other or pair[0] != other[0]:
+    if not pair or not other:
         return symbolic.equal(gold, given)
-    same_length = len(pair[1]) == len(other[1])
-    return same_length and all(_same_value(*both, symbolic) for both in zip(pair[1], other[1], strict=True))
+    same_form = pair[0] == other[0] and len(pair[1]) == len(other[1])
+    return same_form and all(_same_value(*both, symbolic) for both in zip(pair[1], other[1], strict=True))

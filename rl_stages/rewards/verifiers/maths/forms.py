@@ -36,7 +36,7 @@ _RELATIONS = {
     "arrow": r"\\(?:to|rightarrow|mapsto|implies|Rightarrow|iff|Leftrightarrow)(?![A-Za-z])",
     "proportion": r"\\propto",
     "bound": r"(?<![A-Za-z])(?:less|more|greater|fewer|least|most|between|exceeds|up to)(?![A-Za-z])",
-    "base": r"(?<=\d)\s*_\s*\{?\s*(?:\d|\\text)|(?<![A-Za-z])base(?![A-Za-z])",
+    "base": r"(?<=[\d)])\s*_\s*\{?\s*(?:\d|\\text)|(?<![A-Za-z])base(?![A-Za-z])",
 }
 _RELATION = {name: re.compile(pattern) for name, pattern in _RELATIONS.items()}
 _APPROACHED = re.compile(r"\\lim\s*_\s*\{[^{}]*\}")

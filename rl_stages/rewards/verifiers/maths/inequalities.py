@@ -9,13 +9,18 @@ _VARIABLE = re.compile(r"[A-Za-z]|\\(?:theta|alpha|beta|lambda|mu)")
 _BUILDER = re.compile(
     r"\\\{\s*([a-z])\s*(?:\\in\s*\\mathbb\s*\{R\}\s*)?(?:\||\\mid|:)\s*((?=.*\1).*?)\s*\\\}", re.DOTALL
 )
+_CONDITION = re.compile(r"\\\{((?:(?!\\mid)[^|:])+)(?:\||\\mid|:)((?:(?!\\mid)[^|:])+)\\\}")
 LEAST, GREATEST = "(-\\infty", "\\infty)"
 
 
 def condition(text: str) -> str:
-    r"""`x > 0` of \{x \mid x > 0\}; `text` alone if it is no such set."""
-    builder = _BUILDER.fullmatch(text)
-    return builder[2] if builder else text
+    r"""`x > 0` of \{x \mid x > 0\}, `1 < x < 2` of 2 > x > 1; `text` alone if it is neither."""
+    if builder := _BUILDER.fullmatch(text):
+        text = builder[2]
+    parts = _RELATION.split(text)
+    if len(parts) == 5 and all(relation.lstrip("\\")[0] in ">g" for relation in parts[1::2]):
+        return "".join(part.replace(">", "<").replace("\\g", "\\l") for part in reversed(parts))
+    return _CONDITION.sub(r"\{\1\\mid \2\}", text)
 
 
 def same_sets(text: str, other: str) -> str:

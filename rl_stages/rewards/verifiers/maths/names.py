@@ -22,6 +22,8 @@ _EVERYWHERE = re.compile(
     r"\s*[a-z]?\s*(?:\\in\s*\\mathbb\s*\{R\})?",
     re.DOTALL,
 )
+_REAL = re.compile(r",\s*[a-z]\s*\\in\s*\\mathbb\s*\{?R\}?\s*$")
+_WHOLE = re.compile(r"\s*[,;]?\s*\(?\s*(?:\\text\s*\{[^{}]*\}\s*)?([a-z])\s*\\in\s*\\mathbb\s*\{?Z\}?\s*\)?\s*$")
 _TEXT_OR_COMMAND = re.compile(r"\\text\s*\{[^{}]*\}|\\[A-Za-z]+")
 
 
@@ -34,7 +36,10 @@ def sides(text: str) -> list[str]:
 
 
 def without_domain(text: str) -> str:
-    """`f(x) = 2x` of "f(x) = 2x for all real x"; `text` alone if it is no equation that holds for every number."""
+    r"""`f(x) = 2x` of "f(x) = 2x for all real x", and `k\pi` of "n\pi, n \in \mathbb{Z}", whatever its name."""
+    text = _REAL.sub("", text)
+    if (whole := _WHOLE.search(text)) and (left := text[: whole.start()]):
+        text = re.sub(rf"(?<![\\A-Za-z]){whole[1]}(?![A-Za-z])", "k", left)
     name, equals, value = text.partition("=")
     formula = _EVERYWHERE.fullmatch(value)
     return f"{name}={formula[1]}" if equals and formula else text

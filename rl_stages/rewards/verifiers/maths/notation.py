@@ -15,9 +15,10 @@ _SIGNS = {
     "∫": r"\int ", "∏": r"\prod ", "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}",
     "¾": r"\frac{3}{4}", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "⟨": "(", "⟩": ")",
     "€": "$", "£": "$", "¥": "$", "₹": "$", "₫": "$", "₩": "$", "₽": "$", "¢": r"\text{cents}",
-    "％": "%", "，": ",", "；": ";", "。": ".",
+    "。": ".", "…": r"\ldots ",
 }  # fmt: skip
-_UNICODE = str.maketrans(_SIGNS)
+_FULL_WIDTH = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
+_UNICODE = _FULL_WIDTH | str.maketrans(_SIGNS)
 _RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ", "₀₁₂₃₄₅₆₇₈₉₋ₙ"
 _FULL_SIZE = str.maketrans(_RAISED + _LOWERED, "0123456789-n" * 2)
 _SMALL = re.compile(f"([{_RAISED}]+)|([{_LOWERED}]+)")
@@ -26,7 +27,7 @@ _DROPPED = re.compile(
     r"\\(?:left|right|[bB]ig+[lrm]?|middle)(?![A-Za-z])\.?|\\(?:display|text|script)style(?![A-Za-z])"
     r"|\\(?:mathbf|mathit|mathsf|mathtt|mathnormal|bm|boldsymbol|pmb|bf|rm|it|tt|sf|sl|em|tiny|scriptsize|footnotesize"
     r"|small|normalsize|large|Large|LARGE|huge|Huge|underline|underbrace|ensuremath|limits|boxed|fbox|smash|[rl]lap"
-    r"|math(?:open|close|rel|bin|ord|op|strut)|strut|hfill|noindent|centering|newline|therefore|checkmark|blacksquare|qed)"
+    r"|math(?:open|close|rel|bin|ord|op|strut)|strut|hfill|noindent|centering|newline|therefore|checkmark|(?:black)?square|qed)"
     r"(?![A-Za-z])|\\(?:[vh]?phantom|[hv]space\*?|tag\*?|label|(?:text)?color|colorbox)\s*\{[^{}]*\}"
     r"|^\s*\\(?:implies|Rightarrow|Longrightarrow|rightarrow|to)(?![A-Za-z])|[✓✔∎■]|(?<!\\)\\(?:!\s*|[()\[\]])"
 )
@@ -49,6 +50,7 @@ _SAME = (
     (re.compile(r"\\(?:[dtcs]|nice)frac(?![A-Za-z])"), r"\\frac"),
     (re.compile(r"\{\s*([^{}]+)\\over(?![A-Za-z])\s*([^{}]+)\}"), r"\\frac{\1}{\2}"),
     (re.compile(r"\\frac\s+([A-Za-z\d])\s*([A-Za-z\d])(?![A-Za-z\d])"), r"\\frac{\1}{\2}"),
+    (re.compile(r"\\c?dots(?:[bc])?(?![A-Za-z])|\.{3,}"), r"\\ldots "),
     (re.compile(r":=|\\(?:coloneqq|triangleq)(?![A-Za-z])"), "="),
     (re.compile(r"(?<=[\w)}])\s*\*\*\s*(?=[\w({-])"), "^"),
     (re.compile(r"^(\d+)\s*_\s*\{?\s*10\s*\}?$"), r"\1"),

@@ -1,6 +1,7 @@
 r"""Numerals: the ways to write a rational number, each with its exact value.
 
-An integer, a decimal, a repeating decimal (`0.\overline{3}`), a ratio, a mixed number, and scientific notation.
+An integer, a decimal, a repeating decimal (`0.\overline{3}`, `0.(3)`, `0.333\ldots`), a ratio, a mixed number, and
+scientific notation.
 `2^{10}`, `\sqrt{4}` and `2 + 3` have rational values but are no numerals.
 """
 
@@ -22,20 +23,21 @@ _PART = rf"(?:-?{_PLAIN}|\{{\s*-?{_PLAIN}\s*\}})"
 _NUMERAL = re.compile(
     rf"(?P<sign>[+-]?)\s*(?:"
     rf"(?P<ten>10\s*\^\s*(?P<power>\{{\s*[+-]?\d+\s*\}}|\d))"
-    rf"|(?P<start>\d*\.\d*)\\(?:overline|bar|dot)\s*\{{?(?P<repeated>\d+)\}}?"
+    rf"|(?P<start>\d*\.\d*)(?:\\(?:overline|bar|dot)\s*\{{?(?P<marked>\d+)\}}?|\((?P<bracketed>\d+)\))"
+    rf"|(?P<begin>\d*\.\d*?)(?:(?P<digit>\d)(?P=digit){{2,}}|(?P<digits>\d{{2,6}}?)(?P=digits)+)\s*\\ldots"
     rf"|(?P<whole>\d+ +|\d+(?=\s*\\frac))?\s*(?:\\frac\s*(?P<over>\d|{_PART})\s*(?P<under>\d|{_PART})"
     rf"|(?P<top>{_PART})\s*(?:/|:(?!\d\d))\s*(?P<bottom>{_PART}))"
     rf"|(?P<plain>{_PLAIN})(?:\s*(?:\\times|\\cdot|\*|x)\s*10\s*\^\s*(?P<exponent>\{{\s*[+-]?\d+\s*\}}|\d)|[eE](?P<e>[+-]?\d+))?"
     rf")"
 )
-_THOUSANDS_PART = re.compile(r"(?<![\d.,])[1-9]\d{0,2}([ ,])\d{3}(?:\1\d{3})*(?!\d|,\d|/| \d)")
-_DECIMAL_COMMA = re.compile(r"[+-]?(?:0|[1-9]\d*),\d+")
+_THOUSANDS_PART = re.compile(r"(?<![\d.,])[1-9]\d{0,2}([ ,'])\d{3}(?:\1\d{3})*(?!\d|,\d|/| \d)")
+_DECIMAL_COMMA = re.compile(r"[+-]?(?:0|[1-9]\d*|[1-9]\d{0,2}(?:\.\d{3})+),\d+")
 _DECIMAL_PART = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?!\d*\\(?:overline|bar|dot))")
 
 
 def as_fraction(text: str) -> Fraction | None:
     """The exact value of a plain number, a ratio or a mixed number; None for anything else. Takes microseconds."""
-    plain = text.strip().strip("$").replace("{,}", ",").replace("\\,", "").replace("\\!", "").strip()
+    plain = text.strip().strip("$").replace("{,}", ",").replace("\\!", "").strip()
     if match := _MIXED.fullmatch(plain):
         sign, whole, numerator, denominator = match.groups()
         return _ratio(sign, int(whole), int(numerator), int(denominator))
@@ -58,8 +60,8 @@ def _value(parts: dict[str, str | None]) -> Fraction | None:
     sign = -1 if parts["sign"] == "-" else 1
     if power := parts["ten"] and parts["power"]:
         return _scaled(Fraction(sign), power)
-    if repeated := parts["repeated"]:
-        start = parts["start"] or ""
+    if repeated := parts["marked"] or parts["bracketed"] or parts["digit"] or parts["digits"]:
+        start = parts["start"] or parts["begin"] or ""
         places = len(start.partition(".")[2])
         return sign * (_decimal(start) + Fraction(int(repeated), (10 ** len(repeated) - 1) * 10**places))
     if plain := parts["plain"]:
@@ -95,8 +97,8 @@ def _joined(text: str, found: re.Match[str]) -> str:
 
 
 def with_decimal_point(text: str) -> str:
-    """`2,74` as 2.74. A comma may also separate, so this is one of two readings."""
-    return text.replace(",", ".") if _DECIMAL_COMMA.fullmatch(text.strip()) else text
+    """`2,74` as 2.74 and `1.234,5` as 1234.5. A comma may also separate, so this is one of two readings."""
+    return text.replace(".", "").replace(",", ".") if _DECIMAL_COMMA.fullmatch(text.strip()) else text
 
 
 def same_decimal(expected: str, given: str) -> bool:

@@ -14,6 +14,8 @@ _LIST_WORD = re.compile(r"^\s*(?:\\text\s*\{\s*)?(?:either|both)\b\s*\}?")
 _MEMBER = re.compile(r"^(?:[^=<>(\[{]{1,20}|\([\w\s,]{1,20}\)\s*)\\in(?![A-Za-z])\s*(?=\\\{|\(|\[|\{)")
 _NAMED_SET = re.compile(r"^\s*[A-Za-z]\w?\s*=\s*(?=\\\{)")
 _CONDITION = re.compile(r"\||\\mid|:")
+_COLUMN = re.compile(r"\\begin\s*\{([pb])matrix\}([^&]*)\\end\s*\{\1matrix\}")
+_POINT = re.compile(r"^[A-Z]'?\s*(?=\()")
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 
 
@@ -72,3 +74,17 @@ def tuple_elements(text: str) -> tuple[str, list[str]] | None:
         return None
     elements = split_outside(whole[1], _SEPARATOR)
     return (whole[0] + whole[2], elements) if len(elements) > 1 else None
+
+
+def listed_elements(text: str) -> list[str] | None:
+    """The elements of `(a, b)` or `[a, b, c]` as a list; None of an interval such as `[a, b]`."""
+    pair = tuple_elements(text)
+    return pair[1] if pair and (pair[0] == "()" or len(pair[1]) > 2) else None
+
+
+def as_tuple(text: str, other: str) -> str:
+    """`(1, 2)` of a column vector or of the point A(1, 2), if `other` is a tuple; otherwise `text`."""
+    if tuple_elements(other) is None:
+        return text
+    column = _COLUMN.fullmatch(text.strip())
+    return f"({column[2].replace('\\\\', ', ')})" if column else _POINT.sub("", text)

@@ -22,7 +22,7 @@ _PERCENT = re.compile(r"\s*(?:\\?%|(?:percent|per cent|percentage|pct)\b)")
 _CURRENCY = re.compile(r"\s*(?:(?:US|[ACS]|HK)?\$|(?:USD|EUR|GBP|INR|CNY|JPY)\b|Rs\b\.?)\s*")
 _MINUS = re.compile(r"-\s*(?=[$(])|(?:minus|negative)\s+", re.IGNORECASE)
 _LEAD = re.compile(
-    r"\s*(?:(?:[A-Za-z]+ ){0,4}[A-Za-z]+:\s|(?:the )?(?:final )?answer(?: is)?\b"
+    r"\s*(?:(?:[A-Za-z]+ ){0,6}(?:[A-Za-z]+:|is)\s|(?:the )?(?:final )?answer(?: is)?\b"
     r"|approximately|about|roughly|exactly|only)?\s*",
     re.IGNORECASE,
 )
@@ -57,6 +57,8 @@ def read_quantity(text: str) -> Quantity | None:
     """The number that `text` says, in the form of `one_notation`; None if it says something else or more."""
     words = _unit_words(re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text)).strip()
     start = _LEAD.match(words).end()  # type: ignore[union-attr]
+    if _CHANGES.search(words, 0, start):
+        return None
     if minus := _MINUS.match(words, start):
         start = minus.end()
     currency = _CURRENCY.match(words, start)

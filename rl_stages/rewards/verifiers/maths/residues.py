@@ -8,18 +8,23 @@ from fractions import Fraction
 
 from cascade_rl.rl_stages.rewards.verifiers.maths.numerals import as_fraction
 
-_BASE = re.compile(r"([0-9A-Z]+)\s*_\s*\{?\s*\(?\s*(?:\\text\s*\{\s*)?(\w+)[\s})]*")
+_BASE = re.compile(r"\(?\s*([0-9A-Z]+)\s*\)?\s*(?:_|,?\s*\(?\s*(?:in\s+)?base\b)[\s{(]*([^\W_]+)[\s})]*")
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _MODULUS = re.compile(r"\(?\s*\\?(?:\\[pb]?mod|mod)(?![A-Za-z])\s*\{?\s*(\w+)\s*\}?\s*\)?$")
 _WORDS = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
 
 
 def same_in_base(expected: str, given: str) -> bool | None:
     """Whether the digits and the base are those that are expected; None if no base is. The base may be left out."""
-    if (gold := _BASE.fullmatch(expected.strip())) is None:
+    if (gold := _in_base(expected)) is None:
         return None
-    if (number := _BASE.fullmatch(given.strip())) is None:
+    if (number := _in_base(given)) is None:
         return "".join(given.split()) == gold[1]
     return number[1] == gold[1] and _base(number) == _base(gold)
+
+
+def _in_base(text: str) -> re.Match[str] | None:
+    return _BASE.fullmatch(_TEXT.sub(r" \1 ", text).strip())
 
 
 def _base(number: re.Match[str]) -> str:

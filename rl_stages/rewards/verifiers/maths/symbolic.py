@@ -41,7 +41,17 @@ def _parsed(text: str) -> list[Any]:
     from math_verify import LatexExtractionConfig, parse
 
     whole = LatexExtractionConfig(try_extract_without_anchor=False, boxed_match_priority=0)
-    return parse(f"\\boxed{{{without_decimals(text)}}}", [whole], "no_fallback", parsing_timeout=None)
+    read = parse(f"\\boxed{{{without_decimals(text)}}}", [whole], "no_fallback", parsing_timeout=None)
+    return [_with_imaginary_unit(reading) for reading in read]
+
+
+def _with_imaginary_unit(value: Any) -> Any:
+    """`value` with sympy's I for a free `i`, so that e^{i\\pi/3} is what it is."""
+    from sympy import Expr, FiniteSet, I, MatrixBase
+
+    if not isinstance(value, Expr | FiniteSet | MatrixBase):
+        return value
+    return value.subs({symbol: I for symbol in value.free_symbols if getattr(symbol, "name", "") == "i"})
 
 
 def same_constant(one: Any, other: Any) -> bool | None:

@@ -20,6 +20,7 @@ _TABLE = {
     "frequency": "Hz 1 hertz",
     "pressure": "Pa 1 pascal",
     "angle": "deg 1 degree",
+    "angle in radians": "rad 1 radian",
 }
 _IRREGULAR = {"feet": "foot", "inches": "inch", "metre": "meter", "litre": "liter"}
 _FACTOR = re.compile(r"(?P<name>[A-Za-z$]+)\s*(?:\^?\s*\{?\s*(?P<power>-?\d)\s*\}?)?")

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 _WORDS = re.compile(r"\(?\s*((?:\\text\s*\{[^{}\d\\$]*\}|[A-Za-z' -])+)\s*\)?")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+_ARTICLE = re.compile(r"(?:an?|the)\s+(?=\S)", re.IGNORECASE)
 _LETTER = re.compile("[A-Za-z]")
 _BETWEEN = re.compile(r"\s*(?:,\s*(?:(?:and|or)\b)?|\b(?:and|or)\b)\s*")
 LONGEST_PRODUCT = 3  # letters that may be a product of variables, such as abc
@@ -50,8 +51,10 @@ def same_words(expected: str, given: str) -> bool | None:
 
 
 def _plain(text: str) -> str | None:
-    found = _WORDS.fullmatch(text.strip())
-    return found and re.sub(r"\\text|[^A-Za-z]", "", found[1]).casefold()
+    if (found := _WORDS.fullmatch(text.strip())) is None:
+        return None
+    words = _TEXT.sub(r" \1 ", found[1]).strip()
+    return re.sub(r"[^A-Za-z]", "", _ARTICLE.sub("", words, 1)).casefold()
 
 
 def read_number_words(text: str) -> tuple[Fraction, str] | None:

@@ -8,6 +8,7 @@ Rows are those of NeMo-Gym's `single_step_tool_use_with_argument_comparison` ser
   words, so that `x < y` is `x > y`; its later servers name arguments, as these rows do:
   `"argument_comparison_overrides": {TOOL: {ARGUMENT: {"word_count_similarity_threshold": 0.3}}}`
 - An argument whose schema says which texts it accepts (`enum`, `pattern`, `format`) has exactly the expected one.
+- An argument that is left out has the `default` of its schema, if it has one (aisa-group/PostTrainBench#63).
 """
 
 from __future__ import annotations
@@ -36,12 +37,20 @@ TextRules = Mapping[str, Mapping[str, SameText]]
 
 
 def same_call(given: ToolCall, expected: ToolCall, rules: TextRules) -> bool:
-    rule, wanted = rules.get(expected.name, {}), expected.arguments
+    rule = rules.get(expected.name, {})
     return (
         given.name == expected.name
-        and given.arguments.keys() == wanted.keys()
-        and all(same_value(given.arguments[name], wanted[name], rule.get(name, same_text)) for name in wanted)
+        and given.arguments.keys() == expected.arguments.keys()
+        and all(
+            same_value(given.arguments[name], value, rule.get(name, same_text))
+            for name, value in expected.arguments.items()
+        )
     )
+
+
+def with_defaults(call: ToolCall, defaults: Mapping[str, Mapping[str, Any]]) -> ToolCall:
+    """`call` with the arguments that it leaves to their defaults."""
+    return ToolCall(call.name, {**defaults.get(call.name, {}), **call.arguments})
 
 
 def matched(given: Sequence[ToolCall], expected: Sequence[ToolCall], rules: TextRules) -> int:
@@ -61,7 +70,8 @@ def matched(given: Sequence[ToolCall], expected: Sequence[ToolCall], rules: Text
 
 
 def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """`tools`, the expected `calls` (none: a message) and how texts are compared, `rules`; checked (UserError)."""
+    """`tools`, their `defaults`, the expected `calls` (none: a message) and how texts are compared, `rules`; checked
+    (UserError)."""
     try:
         tools = parameters_by_tool(row.get("responses_create_params", {}).get("tools"))
     except ValueError as error:
@@ -70,12 +80,19 @@ def parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(action, dict) or action.get("type") not in ACTIONS:
         raise UserError(f"expected 'expected_action' to have a 'type' among {', '.join(ACTIONS)}; found {action!r}")
     if action["type"] == "message":
-        return {"tools": tools, "calls": [], "rules": {}}
+        return {"tools": tools, "defaults": {}, "calls": [], "rules": {}}
     calls = action.get("calls") if action["type"] == "function_call_batch" else [action]
     if not isinstance(calls, list) or not calls:
         raise UserError(f"expected 'expected_action.calls' to be a non-empty list; found {calls!r}")
-    expected = [_expected(call, tools) for call in calls]
-    return {"tools": tools | _as_expected(expected), "calls": expected, "rules": _rules(row, tools)}
+    defaults = {tool: _defaults(schema) for tool, schema in tools.items()}
+    expected = [with_defaults(_expected(call, tools), defaults) for call in calls]
+    fields = {"tools": tools | _as_expected(expected), "defaults": defaults}
+    return fields | {"calls": expected, "rules": _rules(row, tools)}
+
+
+def _defaults(schema: Mapping[str, Any]) -> dict[str, Any]:
+    properties = (schema.get("properties") or {}).items()
+    return {name: each["default"] for name, each in properties if isinstance(each, dict) and "default" in each}
 
 
 def _as_expected(calls: Sequence[ToolCall]) -> dict[str, Any]:
@@ -154,7 +171,8 @@ class ToolCallVerifier:
             return Verdict.wrong_format(str(error))
         if len(given) != len(expected):
             return Verdict.scored(0.0, detail=f"{len(given)} calls where {len(expected)} are expected")
-        count = matched(given, expected, task.metadata["rules"])
+        whole = [with_defaults(call, task.metadata["defaults"]) for call in given]
+        count = matched(whole, expected, task.metadata["rules"])
         parts = {"matched": count / len(expected)} if expected else {}
         return Verdict.scored(float(count == len(expected)), parts, f"{count} of {len(expected)} calls match")
 

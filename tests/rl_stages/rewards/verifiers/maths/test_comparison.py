@@ -95,7 +95,42 @@ RIGHT = {
         ("5", r"\text{5}"), ("5", "{5}"), ("5", "5."), ("5", "$5$"), ("5", r"\(5\)"), ("-5", "\u22125"),
         (r"2\pi", "2π"), ("x^2", "x²"),
         (r"\left(\frac12, 1\right)", r"\\left(\\frac12, 1\\right)"), (r"1-\frac{1}{\mathrm{e}}", r"1-\frac1e"),
-        (r"\frac{1}{3}", r"0.\overline{3}"),
+        (r"\frac{1}{3}", r"0.\overline{3}"), ("5", r"5 \square"), ("-3", "\uff0d\uff13"),
+        ("(1,2)", "\uff081\uff0c2\uff09"),
+        (r"\{1,2,\ldots,10\}", r"\{1, 2, ..., 10\}"), (r"1+\cdots+n", r"1+\dots+n"), ("1000000", "1'000'000"),
+    ],
+    "repeating decimals": [
+        (r"\frac{1}{3}", "0.(3)"), (r"\frac{1}{3}", "0.333..."), (r"\frac{1}{6}", r"0.1666\ldots"),
+        (r"\frac{1}{7}", "0.(142857)"), (r"\frac{1}{7}", r"0.142857142857\dots"), ("1", r"0.\overline{9}"),
+        (r"\frac{7}{6}", "1.1(6)"),
+    ],
+    "the imaginary unit": [
+        (r"e^{i\pi/3}", r"\frac12+\frac{\sqrt3}{2}i"), ("2i", r"\sqrt{-4}"), ("(1+i)^2", "2i"),
+        (r"\frac{1}{1+i}", r"\frac{1-i}{2}"), (r"\{i, -i\}", r"\pm i"), ("a_i", "a_{i}"),
+        (r"\sum_{i=1}^n x_i", r"\sum_{i=1}^{n} x_i"),
+        (r"\begin{pmatrix}i\\1\end{pmatrix}", r"\begin{bmatrix}i\\1\end{bmatrix}"),
+    ],
+    "points and columns": [
+        (r"(1,2)", r"\begin{pmatrix}1\\2\end{pmatrix}"), (r"\begin{pmatrix}1\\2\end{pmatrix}", "(1,2)"),
+        ("(1,-2)", "A(1,-2)"),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"v = \begin{bmatrix}1\\2\end{bmatrix}"), ("1,2,3", "[1,2,3]"),
+        (r"\begin{pmatrix}2\\4\end{pmatrix}", r"2\begin{pmatrix}1\\2\end{pmatrix}"),
+    ],
+    "bases": [
+        ("1010_2", "(1010)_2"), ("1010_2", r"1010 \text{ base } 2"), ("1010_2", r"1010 \text{ (base two)}"),
+        ("(1010)_2", "1010_2"),
+        (r"\text{A3}_{16}", "A3_{16}"),
+    ],
+    "words around": [
+        ("5", r"\text{The number of apples is } 5"), ("5", r"\text{it is } 5"),
+        (r"\text{hyperbola}", r"\text{a hyperbola}"),
+        (r"\text{The Hague}", r"\text{Hague}"),
+    ],
+    "chains, parameters and domains": [
+        ("1<x<2", "2>x>1"), (r"1 \le x < 2", r"2 > x \geq 1"), ("[0,2]", r"0\leq x\leq 2, x\in\mathbb{R}"),
+        (r"x=\frac{\pi}{4}+k\pi", r"\frac{\pi}{4}+n\pi, n\in\mathbb{Z}"),
+        (r"2k\pi, k \in \mathbb{Z}", r"2\pi n \text{ where } n \in \mathbb{Z}"),
+        (r"\{2k: k\in\mathbb{Z}\}", r"\{2k \mid k\in\mathbb{Z}\}"),
     ],
     "closed forms": [
         (r"2\sqrt{3}", r"\sqrt{12}"), (r"\ln 6", r"\ln 2 + \ln 3"), ("e^2", "e^{2}"), (r"\log 2", r"\log 2"),
@@ -123,7 +158,8 @@ RIGHT = {
         (r"[0,1)\cup(2,\infty)", r"0 \le x < 1 \text{ or } x > 2"), ("x<-1 or x>1", "x>1 or x<-1"),
     ],
     "decimal commas": [
-        ("1,22", "1.22"), ("0,111", "0.111"), ("-0,5", r"-\frac{1}{2}"), ("1,22", "22, 1"), ("1,234", "1234"),
+        ("1234.5", "1.234,5"), ("1234567.5", "1.234.567,5"), ("1,22", "1.22"), ("0,111", "0.111"),
+        ("-0,5", r"-\frac{1}{2}"), ("1,22", "22, 1"), ("1,234", "1234"),
     ],
 }  # fmt: skip
 WRONG = {
@@ -170,6 +206,9 @@ WRONG = {
     ],
     "order": [
         ("1,2", "(2,1)"), ("(1,2)", "2,1"), ("x=2,y=3", "x=3,y=2"), ("x=2,y=3", "(3,2)"), ("(3,1)", r"\{1,3\}"),
+        (r"\{0,1\}", "[0,1]"), ("0, 1", "[0,1]"), ("[0,1]", "0, 1"), ("(1,-2)", "[1,-2]"), ("[5,2]", "(9,3)"),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", "(2,1)"), (r"\begin{pmatrix}1&2\end{pmatrix}", "(1,2)"),
+        ("C(5,2)", "P(5,2)"),
         ("[1,2)", "(1,2]"), ("(1,2)", r"\{1,2\}"), ("[2,3]", r"x \in \{2,3\}"),
     ],
     "what typography must not hide": [
@@ -197,7 +236,23 @@ WRONG = {
         (r"(-\infty,-1)\cup(1,\infty)", "x<-1"), (r"(-\infty,-1)\cup(1,\infty)", "x<-1 or y>1"),
         (r"(-\infty,-1)\cup(1,\infty)", "x<-1 and x>1"), (r"(-\infty,-1)\cup(1,\infty)", "x>-1 or x<1"),
     ],
-    "decimal commas": [("0,111", "111"), ("1,22", "1.23"), ("1, 2", "1.2"), ("1,234", "1.234"), ("1,22", "122")],
+    "dots, bases, radians": [
+        ("5", "5..."), ("5", "...,5,..."), ("0.33", "0.33..."), (r"\frac13", "0.33..."), ("0.3", "0.(3)"),
+        (r"\frac19", "0.(3)"),
+        (r"1, 2, \ldots, n", r"1, 3, 5, \ldots, 2n-1"), ("42", r"4\,2"), ("1010_2", "(1010)_3"), ("10", "(1010)_2"),
+        (r"30^\circ", r"30\text{ rad}"), ("2i", "2"), ("1+i", "1-i"), ("-1", "i^2"),
+        (r"k\pi, k \in \mathbb{Z}", r"2n\pi, n \in \mathbb{Z}"), (r"k\pi, k \in \mathbb{Z}", r"n\pi, n \in \mathbb{N}"),
+    ],
+    "nothing": [
+        (r"\emptyset", "5<6"), (r"\emptyset", "6<5"), (r"\emptyset", "(3,2)"), ("(3,2)", r"\emptyset"),
+        ("[5,2]", r"\emptyset"),
+    ],
+    "words around": [
+        ("5", r"\text{half of it is } 5"), ("5", r"\text{not it is } 5"), ("5", r"\text{twelve minus it is } 5"),
+        (r"\text{hyperbola}", r"\text{no hyperbola}"),
+    ],
+    "decimal commas": [("1234.5", "1.234,6"), ("1234", "1.234,5"), ("0,111", "111"), ("1,22", "1.23"),
+        ("1, 2", "1.2"), ("1,234", "1.234"), ("1,22", "122")],
 }  # fmt: skip
 
 

@@ -162,6 +162,12 @@ RIGHT = {
     "os._exit(0)": "import os\nprint(int(input()) + int(input()), flush=True)\nos._exit(0)",
     "exit()": "print(int(input()) + int(input()))\nexit()",
     "sys.exit()": "import sys\nprint(int(input()) + int(input()))\nsys.exit()",
+    "a standard output of its own, written at exit": (
+        "import atexit, io, sys\nsys.stdout = io.StringIO()\n"
+        "atexit.register(lambda: sys.__stdout__.write(sys.stdout.getvalue()))\n"
+        "print(int(input()) + int(input()))\nexit()"
+    ),
+    "a standard output that it closes": "import sys\nprint(int(input()) + int(input()))\nsys.stdout.close()",
 }
 
 

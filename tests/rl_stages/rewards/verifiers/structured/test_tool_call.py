@@ -23,6 +23,8 @@ PARAMETERS = {
         "unit": {"$ref": "#/$defs/unit"},
         "ref": {"type": ["string", "integer"]},
         "more": {},
+        "days": {"type": "integer", "default": 7},
+        "note": {"type": ["string", "null"], "default": None},
     },
 }
 TOOLS = {"tools": [{"type": "function", "name": name, "parameters": PARAMETERS} for name in ("pay", "note")]}
@@ -90,6 +92,12 @@ Ann
         (call("note", more=None), shown("note", more="None")),
         (call("note", more={"a": "5"}), shown("note", more='{"a": "5"}')),
         (call("note"), said("note")),
+        (call("note"), said("note", days=7)),
+        (call("note", days=7, note=None), said("note")),
+        (call("note", note="a"), said("note", note="a", days=7.0)),
+        (call("note", to="a"), shown("note", to="a", days="7", note="None")),
+        (call("note", to="caf\u00e9 \U0001f600"), said("note", to="caf\u00e9 \U0001f600")),
+        (call("note", more={"a": {"b": [1, {"c": None}]}}), said("note", more={"a": {"b": [1.0, {"c": None}]}})),
     ],
 )
 def test_the_expected_action_scores_one(expected, text):
@@ -110,6 +118,10 @@ def test_the_expected_action_scores_one(expected, text):
         (call("note", more={"a": {"b": "rm x"}}), said("note", more={"a": {"b": "rm y"}})),
         (call("note", to="Ann", more=None), said("note", to="Ann")),
         (call("pay", unit="EUR"), said("pay", unit="eur")),  # no value of the enumeration
+        (call("note"), said("note", days=8)),
+        (call("note", days=3), said("note")),
+        (call("note", note="a"), said("note")),
+        (call("note", more={"a": None}), said("note", more={})),
         (call("note", ref="5"), said("note", ref=5)),
         (call("note", ref=5), said("note", ref="5")),
         (call("note", ref="5"), shown("note", ref="6")),
