@@ -31,6 +31,7 @@ MEMORY_BYTES = 3 << 30
 START_SECONDS = 120.0  # importing sympy on a loaded machine
 STARTS = 3
 STARVED = 0.25  # a check that could run but had a CPU for less than this share of its deadline is not to blame
+PATIENCE = 4  # deadlines that such a check gets: one that never ends should not profit from a busy machine
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 Reply = dict[str, Any]
@@ -92,8 +93,15 @@ class Worker:
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> Reply | None:
         """The reply, or None if there is none in time. The worker cannot be used after that."""
+        self.send(request)
+        return self.reply(seconds)
+
+    def send(self, request: Mapping[str, Any]) -> None:
         self._requests.write(json.dumps(request).encode() + b"\n")
         self._requests.flush()
+
+    def reply(self, seconds: float) -> Reply | None:
+        """The reply to what was sent; None if there is none yet."""
         line = self._read_line(seconds)
         return None if line is None else json.loads(line)
 
@@ -115,8 +123,8 @@ class Worker:
 class DeadlineCheck:
     """Verdicts from a worker. A check that is undecided at the deadline scores 0.
 
-    It is an infrastructure failure if the worker died twice, or waited for a CPU most of the time. Safe to call from
-    several threads. The worker starts with the first request.
+    It is an infrastructure failure if the worker died twice, or waited for a CPU most of the time, in PATIENCE
+    deadlines. Safe to call from several threads. The worker starts with the first request.
     """
 
     def __init__(self, module: str, deadline_seconds: float) -> None:
@@ -139,22 +147,25 @@ class DeadlineCheck:
             self.worker = None
 
     def _ask(self, request: Mapping[str, Any]) -> Verdict:
-        self.worker = self.worker or Worker.started([sys.executable, "-m", self._module])
-        before = self.worker.state()[1]
-        reply = self.worker.ask(request, self._deadline)
-        if reply is None:
-            state, cpu_seconds = self.worker.state()
-            return self._undecided(state, cpu_seconds - before)
-        if reply["score"] is None:
-            return Verdict.wrong_format(reply["detail"])
-        return Verdict.scored(reply["score"], detail=reply["detail"])
-
-    def _undecided(self, state: str, cpu_seconds: float) -> Verdict:
+        worker = self.worker = self.worker or Worker.started([sys.executable, "-m", self._module])
+        before = worker.state()[1]
+        worker.send(request)
+        for deadlines in range(1, PATIENCE + 1):
+            if (reply := worker.reply(self._deadline)) is not None:
+                return _verdict(reply)
+            state, total = worker.state()
+            if state not in "RD" or total - before >= STARVED * self._deadline:
+                self.close()
+                return Verdict.scored(0.0, detail=f"undecided after {deadlines * self._deadline:g} s")
         self.close()
-        why = f"undecided after {self._deadline:g} s"
-        if state in "RD" and cpu_seconds < STARVED * self._deadline:
-            return Verdict.infrastructure_failure(f"{why}, of which {cpu_seconds:.2f} s on a CPU")
-        return Verdict.scored(0.0, detail=why)
+        why = f"undecided after {PATIENCE * self._deadline:g} s, of which {total - before:.2f} s on a CPU"
+        return Verdict.infrastructure_failure(why)
+
+
+def _verdict(reply: Reply) -> Verdict:
+    if reply["score"] is None:
+        return Verdict.wrong_format(reply["detail"])
+    return Verdict.scored(reply["score"], detail=reply["detail"])
 
 
 def serve(reply: Callable[[Mapping[str, Any]], Reply], package: str | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from cascade_rl.rl_stages.sandbox.process_tree import as_owner_of
 
 _MAX_DEPTH = 100
+_DELETED = re.compile(rb":[0-9a-f]+ (\d+) [^\n]* \(deleted\)\n")
 _ENTER = 0o500  # of the owner: read and search
 _REMOVE = 'rm -rf -- "$0" || { chmod -R u+rwX -- "$0"; rm -rf -- "$0"; }'
 
@@ -91,8 +93,7 @@ def _opened(thread: str) -> dict[int, int]:
 
 def _mapped(thread: str) -> set[int]:
     """Inodes."""
-    lines = Path(f"{thread}/maps").read_bytes().splitlines()
-    return {int(line.split(None, 5)[4]) for line in lines if line.endswith(b" (deleted)")}
+    return {int(inode) for inode in _DELETED.findall(Path(f"{thread}/maps").read_bytes())}
 
 
 class _Count:

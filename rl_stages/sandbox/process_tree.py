@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -14,11 +14,14 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Usage:
-    """What one process uses: resident memory, address space, its own processor time, that of its children that it has
-    waited for, and time in which it was ready to run but had no processor."""
+    """What one process uses: resident memory with its page tables, address space, room for descriptors, its own
+    processor time, that of its children that it has waited for, and time in which it was ready to run but had no
+    processor. `folder` of /proc is that of a thread which shows its memory."""
 
+    folder: str
     memory_bytes: int
     address_bytes: int
+    descriptors: int
     cpu_seconds: float
     children_seconds: float
     queued_seconds: float
@@ -79,19 +82,45 @@ def _children(pid: int) -> list[int]:
 
 def _usage_of(pid: int) -> Usage | None:
     try:
-        pages = _read(f"/proc/{pid}/statm").split()
+        folder = _living(pid)
+        pages = _read(f"{folder}/statm").split()
+        status = _read(f"{folder}/status")
         fields = _read(f"/proc/{pid}/stat").rpartition(b") ")[2].split()
         queued = int(_read(f"/proc/{pid}/schedstat").split()[1])
     except (FileNotFoundError, ProcessLookupError):
         return None
     user, system, users_of_children, systems_of_children = (int(field) / _TICKS for field in fields[11:15])
     return Usage(
-        int(pages[1]) * _PAGE,
+        folder,
+        int(pages[1]) * _PAGE + (_stated(status, b"VmPTE:") << 10),
         int(pages[0]) * _PAGE,
+        _stated(status, b"FDSize:"),
         user + system,
         users_of_children + systems_of_children,
         queued / 1e9,
     )
+
+
+def _living(pid: int) -> str:
+    """The folder of a thread that shows the memory and the files of its process: the first one, which has none of them
+    any more if it has ended before the others."""
+    first = f"/proc/{pid}"
+    if _has_memory(first):
+        return first
+    threads = (f"{first}/task/{thread}" for thread in os.listdir(f"{first}/task"))
+    return next(filter(_has_memory, threads), first)
+
+
+def _has_memory(folder: str) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return not _read(f"{folder}/statm").startswith(b"0 ")
+    return False
+
+
+def _stated(status: bytes, name: bytes) -> int:
+    """A number of /proc/PID/status; 0 of a process that has ended, which states less."""
+    value = status.partition(name)[2].split(None, 1)
+    return int(value[0]) if value else 0
 
 
 def _read(path: str) -> bytes:

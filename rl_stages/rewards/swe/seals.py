@@ -1,8 +1,9 @@
 """Finds what a test expects, and hides it (sealed_value.py).
 
-What a test compares with a literal is a value, also where the literal comes from a row of `parametrize`. What it
-asserts without such a value is a truth: the box sees it, or its opposite, by a coin that is thrown for each paper. What
-it expects to be raised is an error, if it is one of Python's own.
+What a test compares with a literal is a value, also where the literal comes from a row of `parametrize`, and where it
+is given to a helper of the same module which compares it. What it asserts without such a value is a truth: the box sees
+it, or its opposite, by a coin that is thrown for each paper. What it expects to be raised is an error, if it is one of
+Python's own.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from secrets import randbits
 from typing import Any
 
 from cascade_rl.rl_stages.rewards.swe.sealed_value import ERROR_NAME, NAME, form, shown
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Helpers = Mapping[str, Function]
 Span = tuple[int, int]
 """Bytes [first, last) of a module."""
 
@@ -88,7 +91,10 @@ class Expected:
 def expected(source: str, functions: Iterable[str]) -> list[Expected]:
     """What the functions, as `name` or `Class::name`, expect. Raises SyntaxError, ValueError, RecursionError."""
     module, text = ast.parse(source), _Text(source)
-    return [each for name in sorted(functions) if (node := _find(module, name)) for each in _of(name, node, text)]
+    helpers = _helpers(module)
+    return [
+        each for name in sorted(functions) if (node := _find(module, name)) for each in _of(name, node, helpers, text)
+    ]
 
 
 def sealed(source: str, seals: Mapping[int, Expected]) -> str:
@@ -129,10 +135,12 @@ def _find(module: ast.Module, name: str) -> Function | None:
     return found[-1] if found else None
 
 
-def _of(name: str, function: Function, text: _Text) -> Iterator[Expected]:
+def _of(name: str, function: Function, helpers: Helpers, text: _Text) -> Iterator[Expected]:
     """Those of one function."""
     named = _parameters(function) | _assigned(function)
-    compared: set[str] = set()
+    given = list(_given(function, helpers))
+    compared = {each.id for each in given if isinstance(each, ast.Name) and each.id in named}
+    yield from (_literal(name, each, text) for each in given if _is_literal(each))
     for claim in _claims(function):
         sides = [both for part in ast.walk(claim) if (both := _sides(part))]
         literals = [side for both in sides for side in _one_literal(both)]
@@ -144,6 +152,35 @@ def _of(name: str, function: Function, text: _Text) -> Iterator[Expected]:
     for each in sorted(compared):
         yield from (_literal(name, value, text) for value in named[each])
     yield from _errors(name, function, text)
+
+
+def _helpers(module: ast.Module) -> Helpers:
+    """The functions and methods of a module, by name, whose name is theirs alone."""
+    found = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    count = Counter(node.name for node in found)
+    return {node.name: node for node in found if count[node.name] == 1}
+
+
+def _given(function: Function, helpers: Helpers) -> Iterator[ast.expr]:
+    """What a function's calls of helpers give to parameters that these compare with something."""
+    for call in ast.walk(function):
+        if isinstance(call, ast.Call) and (helper := helpers.get(_called(call))):
+            compared = _compared(helper)
+            yield from (value for name, value in _bound(call, helper) if name in compared)
+
+
+def _bound(call: ast.Call, helper: Function) -> Iterator[tuple[str | None, ast.expr]]:
+    names = [each.arg for each in (*helper.args.posonlyargs, *helper.args.args)]
+    of_method = names[:1] == ["self"]
+    plain = takewhile(lambda each: not isinstance(each, ast.Starred), call.args)
+    yield from zip(names[of_method:], plain, strict=False)
+    yield from ((each.arg, each.value) for each in call.keywords)
+
+
+def _compared(function: Function) -> set[str]:
+    """Names that are a side of a comparison in what a function asserts."""
+    sides = (side for claim in _claims(function) for part in ast.walk(claim) for side in _sides(part))
+    return {side.id for side in sides if isinstance(side, ast.Name)}
 
 
 def _claims(function: Function) -> Iterator[ast.expr]:

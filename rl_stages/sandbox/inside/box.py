@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -18,6 +19,10 @@ from cascade_rl.rl_stages.sandbox.inside.watch import TICK_SECONDS, Watch
 
 class BoxLost(Exception):
     """The infrastructure failed, so this box says nothing about its program."""
+
+
+class NotExecutable(Exception):
+    """No process can be started with the words of a command: they are too long, or are no text."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ def open_box(
     folder: str = "/",
     pass_fds: Sequence[int] = (),
 ) -> Iterator[Box]:
-    """Starts a box. On exit all its processes are killed and its descriptors closed.
+    """Starts a box. On exit all its processes are killed and its descriptors closed. Raises NotExecutable.
 
     Without `stdin` the box talks in frames: its stdin and stdout are a socket, which no process can open again through
     /proc, as it can a pipe. With it, its stderr is in its stdout.
@@ -93,8 +98,14 @@ def open_box(
 
 
 def _started(theirs: int, **arguments: object) -> subprocess.Popen[bytes]:
-    """The process, which alone then has its end of the channel."""
+    """The process, which alone then has its end of the channel. Raises NotExecutable."""
     try:
         return subprocess.Popen(**arguments)  # type: ignore[call-overload]
+    except ValueError as error:
+        raise NotExecutable(str(error)) from None
+    except OSError as error:
+        if error.errno == errno.E2BIG:
+            raise NotExecutable(error.strerror) from None
+        raise
     finally:
         os.close(theirs)

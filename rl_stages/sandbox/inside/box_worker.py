@@ -21,8 +21,8 @@ from cascade_rl.engine.core.parent_death import die_with_parent
 from cascade_rl.rl_stages.sandbox import process_tree
 from cascade_rl.rl_stages.sandbox.disk import Held
 from cascade_rl.rl_stages.sandbox.inside import precompiled, program_job
-from cascade_rl.rl_stages.sandbox.inside.box import BoxLost, open_box
-from cascade_rl.rl_stages.sandbox.inside.command_job import Command, Disk, refusal
+from cascade_rl.rl_stages.sandbox.inside.box import BoxLost, NotExecutable, open_box
+from cascade_rl.rl_stages.sandbox.inside.command_job import Command, Disk, not_executable, refusal
 from cascade_rl.rl_stages.sandbox.inside.frames import Frame, read_frame, write_frame
 from cascade_rl.rl_stages.sandbox.inside.watch import ClientGone, Watch, client_gone
 from cascade_rl.rl_stages.sandbox.limits import Limits
@@ -126,6 +126,8 @@ class Worker:
         try:
             with self._command_box(head, limits, workspace, scratch, files) as box:
                 return Command(box, limits, disk, Watch(self._client, limits)).run()
+        except NotExecutable as why:
+            return not_executable(str(why))
         finally:
             for descriptor in files:
                 os.close(descriptor)

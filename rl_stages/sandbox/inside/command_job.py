@@ -7,6 +7,7 @@ import resource
 import select
 import signal
 import time
+from collections.abc import Iterable, Iterator
 
 from cascade_rl.rl_stages.sandbox import process_tree
 from cascade_rl.rl_stages.sandbox.disk import Held, Overfull, held, nameless
@@ -32,10 +33,10 @@ class Disk:
             first.entries + WORKSPACE_ENTRIES,
         )
 
-    def overfull(self) -> str | None:
+    def overfull(self, processes: Iterable[int] = ()) -> str | None:
+        """Why no more fits; None if there is room. `processes` may have files without a name."""
         try:
-            without_name = nameless(process_tree.descendants(os.getpid()), self._file_bytes)
-            held(self._folders, self._most, without_name)
+            held(self._folders, self._most, nameless(processes, self._file_bytes))
         except Overfull as overfull:
             return str(overfull)
         return None
@@ -43,8 +44,16 @@ class Disk:
 
 def refusal(why: str) -> Frame:
     """The answer to a command in a workspace that already is overfull. Otherwise each could add to it."""
-    head = {"status": "output limit", "exit_code": -9, "cpu_seconds": 0.0, "wall_seconds": 0.0}
-    return head, f"the workspace has {why}: no further command runs in it\n".encode()
+    return _not_run("output limit", -9, f"the workspace has {why}: no further command runs in it")
+
+
+def not_executable(why: str) -> Frame:
+    """The answer to a command that is none. Its agent chose its words, so it is no failure of the machine."""
+    return _not_run("runtime error", 127, f"this command cannot be executed: {why}")
+
+
+def _not_run(status: str, exit_code: int, why: str) -> Frame:
+    return {"status": status, "exit_code": exit_code, "cpu_seconds": 0.0, "wall_seconds": 0.0}, f"{why}\n".encode()
 
 
 class Command:
@@ -107,9 +116,15 @@ class Command:
             raise self._box.lost("the machine is too busy: no processor for most of the wall time")
         if time.monotonic() < self._next_size:
             return None
-        overfull = self._disk.overfull()
+        overfull = self._disk.overfull(self._watched())
         self._next_size = time.monotonic() + SIZE_SECONDS
         return "output limit" if overfull else None
+
+    def _watched(self) -> Iterator[int]:
+        """The box's processes. To read the files of all may take long; meanwhile they are watched."""
+        for process in process_tree.descendants(os.getpid()):
+            self._watch.look()
+            yield process
 
     def _drain(self) -> bool:
         """Reads what is available. True at the end of the pipe."""

@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterable
 
 from cascade_rl.rl_stages.sandbox import process_tree
-from cascade_rl.rl_stages.sandbox.inside.kernel_memory import kernel_memory, most_of_mappings, of_mappings
+from cascade_rl.rl_stages.sandbox.inside.kernel_memory import kernel_memory, locks, most_of_mappings, of_mappings
 from cascade_rl.rl_stages.sandbox.limits import MIB, Limits
 
 TICK_SECONDS = 0.05
 EXCUSED_PROCESSES = 64
+MAPPINGS_MIB = 128  # of the kernel's memory for them: while more are counted, nobody watches the rest
+MOST_LOCKS = 4096  # on parts of files; the kernel keeps 200 bytes of each, and bounds them by nothing
 
 
 class ClientGone(Exception):
@@ -39,7 +41,7 @@ class Watch:
         self._now = process_tree.usages(os.getpid())
         self._seen = dict(self._now)
         self._summed_before, self._own_before = _summed(self._now.values()), _own(self._now.values())
-        self._queued_before = _queued(self._now.values())
+        self._waited_seconds = 0.0
 
     @property
     def wall_seconds(self) -> float:
@@ -57,27 +59,38 @@ class Watch:
         if client_gone(self._client):
             raise ClientGone
         self._now = process_tree.usages(os.getpid())
+        self._waited_seconds += max(map(self._newly_queued, self._now), default=0.0)
         self._seen |= self._now
         if self._too_much_memory():
             raise BeyondLimit("memory limit", f"more than {self._limits.memory_mib} MiB")
+        if locks(self._now) > MOST_LOCKS:
+            raise BeyondLimit("memory limit", f"more than {MOST_LOCKS} locks on parts of files")
         if self.cpu_seconds > self._limits.cpu_seconds + self._spare_seconds:
             raise BeyondLimit("time limit", f"more than {self._limits.cpu_seconds:g} s of processor time")
         if self.wall_seconds > self._limits.wall_seconds and not self._excusable():
             raise BeyondLimit("time limit", f"{len(self._seen)} of them, {self.wall_seconds:.0f} s")
 
     def _too_much_memory(self) -> bool:
-        """Mappings take long to count. Where there can be only few they are not."""
-        resident = sum(usage.memory_bytes for usage in self._now.values())
-        left = self._limits.memory_mib * MIB - resident - kernel_memory(self._now, self._limits.file_mib * MIB)
-        return sum(map(most_of_mappings, self._now.values())) > left and of_mappings(self._now, left) > left
+        """Mappings take long to count. Where there can be only few they are not, and more than MAPPINGS_MIB are too
+        many."""
+        now = self._now.values()
+        resident = sum(usage.memory_bytes for usage in now)
+        left = self._limits.memory_mib * MIB - resident - kernel_memory(now, self._limits.file_mib * MIB)
+        few = min(left, MAPPINGS_MIB * MIB)
+        return sum(map(most_of_mappings, now)) > few and of_mappings(now, few) > few
+
+    def _newly_queued(self, pid: int) -> float:
+        """How long a process has waited for a processor since the last look."""
+        return self._now[pid].queued_seconds - (self._seen[pid].queued_seconds if pid in self._seen else 0.0)
 
     def starved(self) -> bool:
         """Whether the box ran, or waited for a processor, for more than half of the wall time.
 
-        Then the machine was too busy, since a box that runs as much on a free one exceeds its processor time.
+        Then the machine was too busy, since a box that runs as much on a free one exceeds its processor time. Of
+        processes that wait at once only one counts. So on a free machine, whose processors are all busy with the box
+        while one of its processes waits, it cannot wait for longer than it runs.
         """
-        queued = _queued(self._seen.values()) - self._queued_before
-        return self._excusable() and self.cpu_seconds + queued > self.wall_seconds / 2
+        return self._excusable() and self.cpu_seconds + self._waited_seconds > self.wall_seconds / 2
 
     def _excusable(self) -> bool:
         """Whether its processes cannot be what kept the box from a processor: they had no more processor time than they
@@ -100,7 +113,3 @@ def _summed(usages: Iterable[process_tree.Usage]) -> float:
 
 def _own(usages: Iterable[process_tree.Usage]) -> float:
     return sum(usage.cpu_seconds for usage in usages)
-
-
-def _queued(usages: Iterable[process_tree.Usage]) -> float:
-    return sum(usage.queued_seconds for usage in usages)

@@ -1,74 +1,18 @@
-"""Programs and commands that attack their box. One that succeeds prints BREACH, or harms a victim.
-
-`statuses` are the acceptable outcomes.
-"""
+"""Programs and commands that attack their box."""
 
 from __future__ import annotations
 
-import sys
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from cascade_rl.rl_stages.sandbox.errors import SandboxFailure
-from cascade_rl.rl_stages.sandbox.limits import Limits
-from cascade_rl.rl_stages.sandbox.outside.pool import Sandbox
-from cascade_rl.rl_stages.sandbox.outside.program import Program, Status
-from cascade_rl.rl_stages.sandbox.outside.victims import victims
+from cascade_rl.rl_stages.sandbox.outside.attack import ENDED, ERROR, LIMITS, MEMORY, OK, OUTPUT, TIME, Attack, attack
+from cascade_rl.rl_stages.sandbox.outside.attacks_on_memory import ATTACKS_ON_MEMORY
 
-LIMITS = Limits(cpu_seconds=0.3, memory_mib=1024, file_mib=4)
 STRAY = "sandbox-stray"  # argv[0] of the processes that an attack leaves running
 SECRET = "sandbox-secret"  # an attack looks for it in its environment
 
-OK, ERROR, TIME, MEMORY, OUTPUT = Status
-ENDED = frozenset({OK, ERROR})
-
-
-@dataclass(frozen=True)
-class Attack:
-    source: str
-    statuses: frozenset[Status]
-    stdin: bytes = b"1 2\n"
-    on_victims: bool = False
-    is_command: bool = False
-    turns: int = 1  # of a command, in one folder
-    limits: Limits = LIMITS
-
-    def tried(self, sandbox: Sandbox) -> str | None:
-        """What is wrong with the outcome; None if the attack was contained."""
-        with victims() if self.on_victims else nullcontext() as harmed:
-            try:
-                failure = self._failure(*self._outcome(sandbox, harmed.names if harmed else self.stdin))
-            except SandboxFailure as lost:
-                return f"it has no score: {lost}"
-            return failure or (harmed.harm() if harmed else None)
-
-    def _outcome(self, sandbox: Sandbox, stdin: bytes) -> tuple[Status, str]:
-        """The status, and all output."""
-        if self.is_command:
-            return self._outcome_of_commands(sandbox, stdin)
-        test = sandbox.run_program(Program(language="python", source=self.source, limits=self.limits), [stdin]).tests[0]
-        return test.status, test.output.decode(errors="replace") + test.errors
-
-    def _outcome_of_commands(self, sandbox: Sandbox, stdin: bytes) -> tuple[Status, str]:
-        with sandbox.folder({}) as folder:
-            for _ in range(self.turns):
-                run = sandbox.run_command([sys.executable, "-c", self.source], folder, self.limits, stdin)
-        left = "\nBREACH its folder is still there" if folder.path.exists() else ""
-        return run.status, run.output + left
-
-    def _failure(self, status: Status, output: str) -> str | None:
-        breaches = [line for line in output.splitlines() if line.startswith("BREACH")]
-        if breaches:
-            return breaches[0]
-        return None if status in self.statuses else f"{status}: {output[-200:]}"
-
-
-def _attack(source: str, *statuses: Status, stdin: bytes = b"1 2\n") -> Attack:
-    return Attack(source, frozenset(statuses or ENDED), stdin)
-
 
 def _fill(folder: str) -> Attack:
-    return _attack(f"""
+    return attack(f"""
 import os
 written = 0
 try:
@@ -141,36 +85,6 @@ _MANY = """
 import os
 for number in range(100_000): os.close(os.open(f"f{number}", os.O_CREAT | os.O_WRONLY))
 """
-_HIDE = """
-import ctypes, mmap, os
-held, block = 0, b"x" * (1 << 20)
-libc = ctypes.CDLL(None, use_errno=True); libc.shmat.restype = ctypes.c_void_p
-
-def memfd():
-    descriptor = os.memfd_create("m")
-    return sum(os.write(descriptor, block) for _ in range(3))
-
-def mapped(descriptor):
-    space = mmap.mmap(descriptor, 64 << 20, mmap.MAP_SHARED)
-    for _ in range(64): space.write(block)
-    space.madvise(mmap.MADV_DONTNEED); spaces.append(space)
-    return 64 << 20
-
-def segment():
-    number = libc.shmget(0, 64 << 20, 0o1600)
-    address = libc.shmat(number, None, 0)
-    if address in (None, 2**64 - 1): raise OSError(ctypes.get_errno(), "shmat")
-    ctypes.memset(address, 1, 64 << 20); libc.shmdt(ctypes.c_void_p(address)); libc.shmctl(number, 0, None)
-    return 64 << 20
-
-spaces = []
-def zero(): return mapped(os.open("/dev/zero", os.O_RDWR))
-for hide in (memfd, lambda: os.write(0, block), lambda: mapped(-1), zero, segment):
-    try:
-        print("BREACH", hide())
-    except (OSError, ValueError) as error:
-        print(error)
-"""
 _ANOTHERS = """
 import ctypes, os, stat
 os.umask(0)
@@ -187,100 +101,6 @@ for name, act in acts.items():
     except OSError as error:
         print(name, error)
     if os.path.exists(name) and os.stat(name).st_mode & 0o6000: print("BREACH", name)
-"""
-_SMALL = replace(LIMITS, cpu_seconds=2.0, memory_mib=96)
-_SOCKETS = """
-import socket, time
-held = 0
-try:
-    server = socket.socket(socket.AF_UNIX); server.bind("\\0x"); server.listen(4096)
-    while held < 512 << 20:
-        client = socket.socket(socket.AF_UNIX); client.setblocking(False); client.connect("\\0x")
-        try:
-            while True: held += client.send(b"x" * 65536)
-        except BlockingIOError: pass
-        client.close()
-    print("BREACH", held, flush=True)
-except OSError as error:
-    print(error)
-"""
-_MAPPINGS = """
-import ctypes, os, time
-libc = ctypes.CDLL(None)
-libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
-libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-told, tell = os.pipe()
-try:
-    for _ in range(8):
-        if os.fork() == 0:
-            first = libc.mmap(None, 160 << 20, 1, 0x22, -1, 0)
-            for at in range(0, 160 << 20, 8192): libc.mprotect(first + at, 4096, 0)
-            os.write(tell, b"x"); time.sleep(60)
-    for _ in range(8): os.read(told, 1)
-    time.sleep(0.2); print("BREACH")
-except OSError as error:
-    print(error)
-"""
-_EMPTY = """
-import os
-try:
-    for number in range(200_000): os.close(os.open(f"/tmp/{number}", os.O_CREAT | os.O_WRONLY))
-    print("BREACH")
-except OSError as error:
-    print(error)
-"""
-_BUFFERS = """
-import ctypes, fcntl, mmap, os, socket, struct
-libc = ctypes.CDLL(None, use_errno=True)
-x86 = os.uname().machine == "x86_64"
-
-def large_buffer():
-    one, _ = socket.socketpair(); one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-
-def call(*arguments):
-    if libc.syscall(*arguments) < 0: raise OSError(ctypes.get_errno(), "call")
-
-def attribute(folder):
-    open(folder + "/f", "w").close(); os.setxattr(folder + "/f", "user.x", b"x" * 65536)
-
-def of_a_file(move):
-    file = os.open("f", os.O_CREAT | os.O_RDWR); os.write(file, b"x" * 4096); move(file)
-
-def filter_calls():
-    filters = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000))
-    call(157 if x86 else 167, 22, 2, struct.pack("@HP", 1, ctypes.addressof(filters)), 0, 0)
-
-tell = os.pipe()[1]
-page = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-vector = (ctypes.c_void_p * 2)(ctypes.addressof(ctypes.c_char.from_buffer(page)), 4096)
-private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-acts = {
-    "buffer": large_buffer,
-    "huge pages": lambda: mmap.mmap(-1, 2 << 20, private | 0x40000),
-    "swap": lambda: mmap.mmap(-1, 4096, private).madvise(21),
-    "gift": lambda: call(278 if x86 else 75, tell, vector, 1, 0),
-    "disk at once": lambda: call(285 if x86 else 47, os.open("f", os.O_CREAT | os.O_RDWR), 0, 0, 1 << 20),
-    "requests": lambda: call(206 if x86 else 0, 1000, ctypes.byref(ctypes.c_ulong(0))),
-    "watches": lambda: call(294 if x86 else 26, 0),
-    "other watches": lambda: call(300 if x86 else 262, 0x200, 0),
-    "a watched folder": lambda: fcntl.fcntl(os.open(".", os.O_RDONLY), 1026, 1),
-    "a lease": lambda: of_a_file(lambda file: fcntl.fcntl(file, 1024, fcntl.F_RDLCK)),
-    "a terminal": lambda: os.open("/dev/ptmx", os.O_RDWR),
-    "rules": lambda: call(444, ctypes.c_ulong(1), 8, 0),
-    "filters": filter_calls,
-    "pages of files": lambda: of_a_file(lambda file: os.splice(file, tell, 4096, offset_src=0)),
-    "sent pages of files": lambda: of_a_file(lambda file: os.sendfile(tell, file, 0, 4096)),
-    "huge pages of the kernel's": lambda: mmap.mmap(-1, 4 << 20, private).madvise(14),
-    "huge pages again": lambda: call(157 if x86 else 167, 41, 0, 0, 0, 0),
-    "hide": lambda: call(157 if x86 else 167, 4, 0, 0, 0, 0),
-    **{f"attributes in {folder}": lambda folder=folder: attribute(folder) for folder in (".", "/tmp", "/dev/shm")},
-}
-for name, act in acts.items():
-    try:
-        act(); print("BREACH", name)
-    except OSError as error:
-        print(name, error)
 """
 _NAMELESS = """
 import ctypes, mmap, os, time
@@ -299,29 +119,24 @@ def _nameless(*, mapped: bool = False, hidden: bool = False) -> Attack:
 
 
 ATTACKS = {
-    "take what nobody counts": Attack(_BUFFERS, frozenset([OK])),
-    "take what nobody counts, as a command": Attack(_BUFFERS, frozenset([OK]), is_command=True),
-    "hide memory in sockets": Attack(_SOCKETS, frozenset([OK, MEMORY]), limits=_SMALL),
-    "hide memory in sockets, as a command": Attack(_SOCKETS, frozenset([OK, MEMORY]), is_command=True, limits=_SMALL),
-    "hide memory in mappings": Attack(_MAPPINGS, frozenset([OK, MEMORY, TIME]), limits=replace(_SMALL, memory_mib=192)),
-    "hide memory in names": Attack(_EMPTY, frozenset([OK, MEMORY]), limits=_SMALL),
+    **ATTACKS_ON_MEMORY,
     "fill the disk without a name": _nameless(),
     "fill the disk without a name, only mapped": _nameless(mapped=True),
     "fill the disk without a name, and hide it": _nameless(hidden=True),
-    "hide memory": Attack(_HIDE, frozenset([OK])),
-    "hide memory, as a command": Attack(_HIDE, frozenset([OK]), is_command=True),
     "leave files that run as another": Attack(_ANOTHERS, frozenset([OK]), is_command=True),
+    "say what is no command": Attack("print(1)\0", frozenset([ERROR]), is_command=True),
+    "say more than a command": Attack("#" * 140_000, frozenset([ERROR]), is_command=True),
     "nest folders": Attack(_DEEP, frozenset([OUTPUT]), is_command=True, turns=2),
     "close folders": Attack(_CLOSED, ENDED, is_command=True, turns=2),
     "fill the disk over an episode": Attack(_FILL, frozenset([OUTPUT]), is_command=True, turns=4),
     "make a hundred thousand files": Attack(_MANY, frozenset([OUTPUT, TIME]), is_command=True),
     "harm what is outside": _HARM,
     "harm what is outside, as a command": replace(_HARM, is_command=True),
-    "honest": _attack("print(sum(map(int, input().split())))", OK),
-    "loop": _attack("while True: pass", TIME),
-    "sleep": _attack("import time; time.sleep(100)", TIME),
-    "allocate": _attack("b = bytearray(2 << 30); print('BREACH')", MEMORY),
-    "allocate in children": _attack(
+    "honest": attack("print(sum(map(int, input().split())))", OK),
+    "loop": attack("while True: pass", TIME),
+    "sleep": attack("import time; time.sleep(100)", TIME),
+    "allocate": attack("b = bytearray(2 << 30); print('BREACH')", MEMORY),
+    "allocate in children": attack(
         """
 import os, time
 told, tell = os.pipe()
@@ -341,7 +156,7 @@ else:
         ERROR,
         TIME,
     ),
-    "fork bomb": _attack(
+    "fork bomb": attack(
         """
 import os, time
 count = 0
@@ -362,7 +177,7 @@ except OSError as error:
     "fill /dev/shm": _fill("/dev/shm"),
     "fill /dev": _fill("/dev"),
     "fill /": _fill("/"),
-    "truncate to 1 TiB": _attack(
+    "truncate to 1 TiB": attack(
         """
 import signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -373,7 +188,7 @@ for path in ("/tmp/big", "big", "/dev/shm/big"):
         print(path, error)
 """
     ),
-    "sockets": _attack("""
+    "sockets": attack("""
 import socket
 for family in (2, 10, 16, 17, 30, 38, 40):  # IPv4, IPv6, netlink, packet, TIPC, crypto, vsock
     for kind in (1, 2, 3, 5):
@@ -383,7 +198,7 @@ for family in (2, 10, 16, 17, 30, 38, 40):  # IPv4, IPv6, netlink, packet, TIPC,
             except OSError as error:
                 print(family, kind, error, "" if error.errno == 13 else "\\nBREACH the kernel looked for a module")
 """),
-    "read secrets": _attack(f"""
+    "read secrets": attack(f"""
 import os
 for path in ("/root/.bashrc", "/home", "/etc/shadow", "/etc/passwd", "/srv", "/var", "/sys", "/run",
              "/proc/1/environ", f"/proc/{{os.getppid()}}/environ", f"/proc/{{os.getppid()}}/mem", "/proc/1/root/home"):
@@ -394,7 +209,7 @@ for path in ("/root/.bashrc", "/home", "/etc/shadow", "/etc/passwd", "/srv", "/v
         print(path, error)
 if {SECRET!r} in str(os.environ): print("BREACH environment")
 """),
-    "daemon": _attack(f"""
+    "daemon": attack(f"""
 import os, signal, time
 if os.fork() == 0:
     os.setsid()
@@ -405,18 +220,18 @@ if os.fork() == 0:
     os._exit(0)
 time.sleep(0.1); print("done")
 """),
-    "daemon that holds stdout": _attack(f"""
+    "daemon that holds stdout": attack(f"""
 import os, time
 if os.fork() == 0:
     os.setsid(); os.execv("/bin/sleep", ["{STRAY}", "300"])
 time.sleep(0.1); print("done", flush=True)
 """),
-    "flood stdout": _attack("import sys\nwhile True: sys.stdout.write('A' * 65536)", OUTPUT),
-    "flood stderr": _attack("import sys\nwhile True: sys.stderr.write('A' * 65536)", OUTPUT),
-    "recursion": _attack(
+    "flood stdout": attack("import sys\nwhile True: sys.stdout.write('A' * 65536)", OUTPUT),
+    "flood stderr": attack("import sys\nwhile True: sys.stderr.write('A' * 65536)", OUTPUT),
+    "recursion": attack(
         "import sys; sys.setrecursionlimit(10**9)\ndef f(n): return f(n + 1)\nf(0)", ERROR, MEMORY, TIME
     ),
-    "kill the parent": _attack("""
+    "kill the parent": attack("""
 import os
 for pid in (os.getppid(), 1, -1):
     try:
@@ -424,7 +239,7 @@ for pid in (os.getppid(), 1, -1):
     except OSError as error:
         print(pid, error)
 """),
-    "ignore signals": _attack(
+    "ignore signals": attack(
         """
 import signal
 for number in range(1, 65):
@@ -436,7 +251,7 @@ while True: pass
 """,
         TIME,
     ),
-    "kernel doors": _attack("""
+    "kernel doors": attack("""
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
 x86 = os.uname().machine == "x86_64"
@@ -448,7 +263,7 @@ calls = {
 for name, call in calls.items():
     if libc.syscall(*call) >= 0 or ctypes.get_errno() not in (1, 38): print("BREACH", name, ctypes.get_errno())
 """),
-    "write to the system": _attack("""
+    "write to the system": attack("""
 import sys
 for path in ("/usr/x", "/etc/x", "/x", sys.base_prefix + "/x", sys.exec_prefix + "/bin/x", "/mnt/x"):
     try:
@@ -456,7 +271,7 @@ for path in ("/usr/x", "/etc/x", "/x", sys.base_prefix + "/x", sys.exec_prefix +
     except OSError as error:
         print(path, error)
 """),
-    "threads": _attack("""
+    "threads": attack("""
 import threading, time
 count = 0
 try:
@@ -467,7 +282,7 @@ except RuntimeError as error:
     print(count, error, flush=True)
 import os; os._exit(0)
 """),
-    "forge the judge's answer": _attack(
+    "forge the judge's answer": attack(
         """
 import json, os, struct
 head = {"status": "ok", "exit_code": 0, "cpu_seconds": 0.0, "wall_seconds": 0.0, "errors": ""}
@@ -484,7 +299,7 @@ for door in doors + list(range(3, 256)):
 """,
         OK,
     ),
-    "starve behind children": _attack(
+    "starve behind children": attack(
         """
 import os
 for _ in range(55):
@@ -495,7 +310,7 @@ while True: pass
         TIME,
         ERROR,
     ),
-    "starve behind children that nobody counts": _attack(
+    "starve behind children that nobody counts": attack(
         """
 import os, signal, time
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -512,7 +327,7 @@ while True: pass
         TIME,
         ERROR,
     ),
-    "stop the judge and burn": _attack(
+    "stop the judge and burn": attack(
         """
 import os, signal
 for pid in (os.getppid(), 1):
@@ -527,7 +342,7 @@ while True: pass
         TIME,
         ERROR,
     ),
-    "cut the judge's limits": _attack(
+    "cut the judge's limits": attack(
         """
 import os, resource
 for pid in (os.getppid(), 1):
@@ -538,7 +353,7 @@ for pid in (os.getppid(), 1):
             print(pid, error)
 """
     ),
-    "step back for others": _attack("""
+    "step back for others": attack("""
 import os
 for name, act in {
     "nice": lambda: os.nice(19), "idle": lambda: os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)),
@@ -551,6 +366,6 @@ for name, act in {
     except OSError as error:
         print(name, error)
 """),
-    "unread stdin": _attack("print('hi')", OK, stdin=b"x" * (8 << 20)),
+    "unread stdin": attack("print('hi')", OK, stdin=b"x" * (8 << 20)),
 }
 SLOW = ("loop", "sleep", "ignore signals", "recursion", "allocate in children")  # `cascade doctor` leaves them out

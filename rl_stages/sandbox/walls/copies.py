@@ -14,16 +14,12 @@ from functools import cache, lru_cache
 from pathlib import Path
 from threading import Lock
 
-from cascade_rl.rl_stages.sandbox.walls import interpreter
+from cascade_rl.rl_stages.sandbox.walls import archives, interpreter
 
 Modules = Mapping[str, Sequence[str]]
 """Python packages and top-level modules by path in their repository, such as `src/pkg` or `six.py`. A package has the
 names of the modules that lie directly in it."""
 
-ARCHIVES = (
-    *(".whl", ".egg", ".zip", ".pyz", ".pex", ".conda", ".deb", ".rpm"),
-    *(".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst"),
-)
 METADATA = (".dist-info", ".egg-info")
 PROJECT = frozenset((".git", "pyproject.toml", "setup.py", "setup.cfg"))
 DOWNLOADS = ("pip/http", "pip/http-v2")  # their files have names that tell nothing
@@ -37,7 +33,8 @@ def copies(modules: Modules) -> tuple[str, ...]:
     """Real paths of all copies of `modules` below what every box may read, none below another.
 
     Python's own modules are not looked for. A package is found by its name where Python, pip or a checkout keeps
-    packages, and elsewhere by the names of at least half of its modules. The first call of a process walks all folders.
+    packages and in archives, and elsewhere by the names of at least half of its modules. Archives that cannot be listed
+    may hold any. The first call of a process walks all folders.
     """
     return _copies(tuple((path, frozenset(names)) for path, names in sorted(modules.items())))
 
@@ -46,16 +43,16 @@ def copies(modules: Modules) -> tuple[str, ...]:
 def _copies(modules: Sequence[tuple[str, frozenset[str]]]) -> tuple[str, ...]:
     with _walking:  # threads that come at once would each walk
         machine = _machine()
-    found = set(machine.downloads)
+    found = set(machine.opaque)
     for path, names in modules:
         if os.path.basename(path).removesuffix(".py") not in sys.stdlib_module_names:
             found.update(machine.copies(path, names))
-    real = {os.path.realpath(path) for path in found}
+    real = {os.path.realpath(path) for path in found if os.path.exists(path)}
     return tuple(sorted(path for path in real if real.isdisjoint(map(str, Path(path).parents))))
 
 
 class Machine:
-    """All folders below `roots`, those that hold packages, and archives."""
+    """All folders below `roots`, those that hold packages, and archives. `opaque`: what may hold any package."""
 
     def __init__(self, roots: Sequence[str]) -> None:
         self._folders: dict[str, list[str]] = defaultdict(list)
@@ -63,7 +60,7 @@ class Machine:
         self._modules: dict[str, list[str]] = defaultdict(list)
         self._archives: dict[str, list[str]] = defaultdict(list)
         self._metadata: dict[str, list[str]] = defaultdict(list)
-        self.downloads: list[str] = []
+        self.opaque: list[str] = []
         for folder, folders, files in _walk(roots):
             self._add(folder, folders, files)
 
@@ -75,23 +72,28 @@ class Machine:
         for folder in self._folders[name]:
             if self._is_home(Path(folder), parts) or _alike(folder, names):
                 yield _checkout(folder)
-        for metadata in self._metadata[name]:
-            yield metadata
-            yield from self._archives[_distribution(metadata)]
-        yield from self._archives[_normal(name)]
+        yield from self._metadata[name]
+        yield from self._archives[name]
 
     def _add(self, folder: str, folders: Sequence[str], files: Sequence[str]) -> None:
         for name in folders:
             self._folders[name].append(f"{folder}/{name}")
         for name in files:
-            if name.endswith(ARCHIVES):
-                self._archives[_distribution(name)].append(f"{folder}/{name}")
+            if name.endswith((*archives.ZIPS, *archives.OTHERS)):
+                self._add_archive(f"{folder}/{name}")
         if folder.endswith(DOWNLOADS):
-            self.downloads.append(folder)
+            self.opaque.append(folder)
         metadata = [name for name in (*folders, *files) if name.endswith(METADATA)]
         if metadata or PROJECT & {*folders, *files} or _holds_packages(os.path.basename(folder)):
             self._homes.add(folder)
             self._add_home(folder, files, metadata)
+
+    def _add_archive(self, path: str) -> None:
+        parts = archives.parts(path)
+        if parts is None:
+            self.opaque.append(path)
+        for name in {_SUFFIX.sub("", part) for part in parts or ()}:
+            self._archives[name].append(path)
 
     def _add_home(self, folder: str, files: Sequence[str], metadata: Sequence[str]) -> None:
         cached = f"{folder}/__pycache__"
@@ -166,12 +168,6 @@ def _modules_of(metadata: Path) -> set[str]:
     return set()
 
 
-def _distribution(path: str) -> str:
-    """`catalogue-2.0.10-py3-none-any.whl` and `catalogue.zip` as `catalogue`."""
-    name = os.path.basename(path)
-    name = next((name.removesuffix(end) for end in ARCHIVES if name.endswith(end)), name)
-    return _normal(re.split(r"-\d|\.(?:dist|egg)-info$|-py3", name)[0])
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "_", name).lower()
+def _distribution(name: str) -> str:
+    """`Catalogue-2.0.10.dist-info` as `catalogue`."""
+    return re.sub(r"[-_.]+", "_", re.split(r"-\d|\.(?:dist|egg)-info$|-py3", name)[0]).lower()

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 from functools import cache
 
-CLONE_THREAD = 0x10000
+CLONE_THREAD, _CLONE_FILES = 0x10000, 0x400
 CLONE_NEW_NAMESPACE = 0x7E020000  # cgroup, uts, ipc, user, pid, net, mount
 AF_UNIX = 1
 
@@ -202,6 +202,7 @@ _MADV_HUGEPAGE, _MADV_PAGEOUT, _MADV_COLLAPSE = 14, 21, 25
 _PR_SET_DUMPABLE, _PR_SET_THP_DISABLE = 4, 41
 _SO_SNDBUF, _SO_SNDBUFFORCE = 7, 32
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY = 8, 10, 15, 1024, 1026
+_F_OFD_SETLK, _F_OFD_SETLKW = 37, 38
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -332,12 +333,18 @@ def _common(code: Assembler, pid: int = 0) -> None:
     # A filter cannot read the flags of clone3, which are passed by pointer. On ENOSYS libc falls back to clone.
     code.refuse("clone3", errno.ENOSYS)
     code.refuse_if("clone", _ANY_BIT, [CLONE_NEW_NAMESPACE], errno.EPERM)
+    # A thread with descriptors of its own.
+    code.refuse_if("clone", _EQUAL, [CLONE_THREAD], errno.EPERM, mask=CLONE_THREAD | _CLONE_FILES)
     code.refuse_unless("prlimit64", _EQUAL, [0, pid], errno.EPERM)
     for name, argument in MODES.items():
         code.refuse_if(name, _ANY_BIT, [_SET_USER_OR_GROUP], errno.EPERM, argument)
     code.refuse("openat2", errno.ENOSYS)  # its flags and mode are passed by pointer
+    # Others change attributes of a file, or take disk at once, beyond the size that a file may have.
+    code.refuse_unless("ioctl", _EQUAL, [_TERMINAL], errno.ENOTTY, argument=1, mask=_GROUP)
     # Whoever opens a file waits for a lease on it, also outside of the box.
     code.refuse_if("fcntl", _EQUAL, (_F_SETLEASE, _F_NOTIFY), errno.EPERM, argument=1)
+    # Locks that the machine's list gives no process.
+    code.refuse_if("fcntl", _EQUAL, (_F_OFD_SETLK, _F_OFD_SETLKW), errno.EINVAL, argument=1)
 
 
 def _without_hidden_memory(code: Assembler) -> None:
@@ -362,7 +369,6 @@ def _without_namespaces(code: Assembler, pid: int = 0) -> None:
         code.refuse(name, errno.EACCES)
     code.refuse_truncating_a_file_that_is_not_writable("open", 1)
     code.refuse_truncating_a_file_that_is_not_writable("openat", 2)
-    code.refuse_unless("ioctl", _EQUAL, [_TERMINAL], errno.ENOTTY, argument=1, mask=_GROUP)
     # Whom a file signals.
     code.refuse_if("fcntl", _EQUAL, (_F_SETOWN, _F_SETSIG, _F_SETOWN_EX), errno.EPERM, argument=1)
 

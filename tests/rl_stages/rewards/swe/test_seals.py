@@ -52,6 +52,42 @@ def test_what_a_row_expects_is_sealed_where_pytest_names_the_test_by_it():
     assert "('y', (S, S))" in one
 
 
+HELPERS = """
+def check(given, wanted, *, note=None): assert f(given) == wanted, note
+def same(a, b): assert a == b
+class Base:
+    def check_both(self, given, wanted):
+        self.assertEqual(f(given), wanted)
+def twice(a): assert f() == a
+class Other:
+    def twice(self, a): return a
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "changed", "forms"),
+    [
+        ("check(3, 'x', note=1)", "check(3, S, note=1)", ["'x'"]),
+        ("check(wanted=[4], given=2)", "check(wanted=S, given=2)", ["[4]"]),
+        ("check(3, *x, 4)", "check(3, *x, 4)", []),
+        ("same(f(2), 5)", "same(f(2), S)", ["5"]),
+        ("self.check_both(1, 2)", "self.check_both(1, S)", ["2"]),
+        ("want = {'a': 1}\n    check(3, want)", "want = S\n    check(3, want)", ["{'a': 1}"]),
+        ("twice(3)", "twice(3)", []),
+        ("unknown(3)", "unknown(3)", []),
+    ],
+    ids=["by place", "by name", "of unknown place", "either side", "a method", "a variable", "of two", "elsewhere"],
+)
+def test_what_a_helper_compares_is_sealed_where_a_test_gives_it(body, changed, forms):
+    text, found = seal(f"{HELPERS}\ndef test_a(self):\n    {body}\n")
+    assert text == f"{HELPERS}\ndef test_a(self):\n    {changed}\n" and found == forms
+
+
+def test_a_row_that_goes_to_a_helper():
+    text, forms = seal(f"{HELPERS}\n{HEAD}def test_a(x, y): check(x, y)\n")
+    assert "[(1, S), pytest.param(2, S" in text and forms == ["10", "'é'"]
+
+
 def test_a_test_gets_its_own_name_back():
     found = dict(enumerate(expected(f"{HEAD}def test_a(x, y):\n    assert f(x) == y\n", ["test_a"])))
     parameters = {number: each.parameter for number, each in found.items()}

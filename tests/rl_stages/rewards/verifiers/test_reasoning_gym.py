@@ -50,7 +50,7 @@ def test_only_full_marks_count_and_a_scorer_that_raises_or_hangs_is_a_wrong_answ
     assert empty.outcome is Outcome.WRONG_FORMAT
     hung, after = scores(ROW, "hang", "2", deadline_seconds=4.0)
     assert hung.score in (0.0, None)  # None where others kept it from its processor
-    assert hung.detail.startswith("undecided after 4 s")
+    assert hung.detail.startswith("undecided after")
     assert after.score == 1.0
 
 

@@ -1,3 +1,5 @@
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -23,12 +25,19 @@ FILES = [
     "project/src/pack/old.py",
     *(f"anywhere/pack/{name}.py" for name in ("one", "two", "three")),
     *(f"elsewhere/pack/{name}.py" for name in ("a", "b")),
-    *(f"wheels/{name}" for name in ("pack_age-2.0-py3-none-any.whl", "single-1.0.tar.gz", "kept-1.0.zip")),
-    *(f"wheels/{name}" for name in ("pack.zip", "pack-2.0.tar.zst", "package.zip")),
+    *(f"wheels/{name}" for name in ("pack-2.0.tar.zst", "kept-1.0.zip")),  # which are no archives
     "cache/pip/http-v2/0/1",
     "cache/uv/archive-v0/x/pack/__init__.py",
     "cache/uv/archive-v0/x/pack-3.0.dist-info/METADATA",
 ]
+ARCHIVES = {
+    "pack_age-2.0-py3-none-any.whl": "pack/__init__.py",
+    "pip-24.0-py3-none-any.whl": "pip/_vendor/pack/one.py",
+    "single-1.0.tar.gz": "single-1.0/src/single.py",
+    "package.zip": "package/kept.py",
+    "of_archives.zip": "inner/any.whl",
+}
+OPAQUE = {"wheels/pack-2.0.tar.zst", "wheels/kept-1.0.zip", "wheels/of_archives.zip", "cache/pip/http-v2"}
 PACKAGE = frozenset(("__init__.py", "one.py", "two.py"))
 
 
@@ -38,12 +47,21 @@ def root(tmp_path_factory) -> Path:
     for path in FILES:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text("pack/__init__.py,,\n" if path.endswith("RECORD") else "x = 1\n")
+    for name, member in ARCHIVES.items():
+        kept = root / "kept.txt"
+        kept.touch()
+        if name.endswith(".tar.gz"):
+            with tarfile.open(root / "wheels" / name, "w:gz") as tar:
+                tar.add(kept, member)
+        else:
+            with zipfile.ZipFile(root / "wheels" / name, "w") as zipped:
+                zipped.write(kept, member)
     return root
 
 
 def found(root: Path, path: str, names: frozenset[str] = frozenset()) -> set[str]:
     machine = Machine([str(root)])
-    return {str(Path(each).relative_to(root)) for each in (*machine.copies(path, names), *machine.downloads)}
+    return {str(Path(each).relative_to(root)) for each in (*machine.copies(path, names), *machine.opaque)}
 
 
 @pytest.mark.parametrize("path", ["pack", "src/pack"])
@@ -52,15 +70,15 @@ def test_every_copy_of_a_package_is_found_and_nothing_else(root, path):
         *(f"{SITE}/pack", f"{SITE}/Pack_Age-2.0.dist-info", f"{SITE}/pip/_vendor/pack"),
         *(f"{OTHER}/pack", f"{OTHER}/pack-1.0.egg-info"),
         *("work", "project/src/pack", "anywhere/pack", "wheels/pack_age-2.0-py3-none-any.whl"),
-        *("wheels/pack.zip", "wheels/pack-2.0.tar.zst"),
-        *("cache/pip/http-v2", "cache/uv/archive-v0/x/pack", "cache/uv/archive-v0/x/pack-3.0.dist-info"),
+        *("wheels/pip-24.0-py3-none-any.whl", "cache/uv/archive-v0/x/pack", "cache/uv/archive-v0/x/pack-3.0.dist-info"),
+        *OPAQUE,
     }
 
 
 def test_every_copy_of_a_module(root):
     assert found(root, "single.py") == {
         *(f"{SITE}/single.py", f"{SITE}/__pycache__/single.cpython-312.pyc", f"{SITE}/pip/_vendor/single.py"),
-        *(f"{OTHER}/single-1.0.egg-info", "wheels/single-1.0.tar.gz", "cache/pip/http-v2"),
+        *(f"{OTHER}/single-1.0.egg-info", "wheels/single-1.0.tar.gz", *OPAQUE),
     }
 
 
