@@ -3,7 +3,7 @@
 So the forward pass is that of full training, on any backend and in any layout, and the engine samples from the very
 weights that the trainer computes with: an adapter beside its layer, y = W0 x + scale B (A x), would round otherwise
 than the sum that is refitted. After each optimizer step the weights are made again from W0, which is kept, so rounding
-does not add up.
+does not add up (merge.py).
 
 Backward gives the gradient of a weight, and at once its factors' part of it, then forgets it:
 
@@ -28,6 +28,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from cascade_rl.engine.backend.kept_tensors import KeptTensors
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import LoraConfig, ParallelConfig
+from cascade_rl.engine.lora.merge import merged
 from cascade_rl.engine.lora.rules import AdapterShard, adapter_shards, check_lora
 from cascade_rl.engine.models.build import RankModel, chunks_of, place_of_this_rank
 from cascade_rl.engine.models.conversion import ADAPTERS
@@ -68,10 +69,9 @@ class Adapter(torch.nn.Module):
     @torch.no_grad()
     def merge(self, base: Tensor) -> None:
         """Sets the weight, given W0. Rounded once."""
-        merged = base.to(self.weight.device, torch.float32, copy=True)
+        base = base.to(self.weight.device)
         for rows, a in self._by_tensor():
-            merged[rows] += self.scale * (self.b[rows] @ self.a[a])
-        self.weight.copy_(merged)
+            self.weight[rows] = merged(base[rows], self.b[rows], self.a[a], self.scale)
 
     @torch.no_grad()
     def take_gradient(self, weight: torch.nn.Parameter) -> None:
