@@ -131,16 +131,20 @@ def test_the_engine_computes_with_what_the_trainer_sent(
     finally:
         engine.kill()
     assert sum(wire for wire, _ in sent) == 0  # one host: through shared memory
-    for sizes in (sizes for _, sizes in sent):
-        assert 10 * sizes[ADAPTERS] < sizes[WEIGHTS] == sizes[MERGED]
-    scores, digests = pickle.loads((tmp_path / "scores").read_bytes())
+    sizes = {meeting: sum(sizes[meeting] for _, sizes in sent) for meeting in MEETINGS}
+    assert 10 * sizes[ADAPTERS] < sizes[WEIGHTS] == sizes[MERGED]
+    scores, packed = pickle.loads((tmp_path / "scores").read_bytes())
     for model, found in zip(models, scores[:3], strict=True):
         reference = Reference(model)
         for ids, scored in zip(SEQUENCES, found, strict=True):
             expected = reference(np.array(ids), routes=scored.routes)[np.arange(len(ids) - 1), ids[1:]]
             assert np.abs(expected - scored.logprobs).max() < tolerance
-    assert len({str(each) for each in digests}) == len(models) + len(factors) - 1  # the third model is the first
-    assert digests[3:5] == digests[5:]
+    first, second = packed[3:5]
+    assert [first, second] == packed[5:]  # to the byte, on every worker
+    for one, base, other in zip(first, packed[2], second, strict=True):
+        assert one.keys() == base.keys() == other.keys()
+        assert {name for name in one if one[name] != base[name]} == {name for name in one if one[name] != other[name]}
+        assert sum(one[name] != base[name] for name in one) >= 4
     for one, other in zip(scores[3:5], scores[5:], strict=True):
         for ours, theirs in zip(one, other, strict=True):
             assert np.array_equal(ours.logprobs, theirs.logprobs)

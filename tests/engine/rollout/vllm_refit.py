@@ -3,7 +3,7 @@
     python vllm_refit.py JOB
 
 JOB is a JSON file: {"model": folder, "tensor": n, "port": of the store, "first_rank": n, "meetings": {name: checks},
-"sequences": [...], "out": file}. What it scored is pickled to `out`, and digests of all that its workers hold.
+"sequences": [...], "out": file}. What it scored is pickled to `out`, and hashes of what its workers hold.
 """
 
 import hashlib
@@ -23,13 +23,24 @@ vllm_cpu_patches.set_environment()
 
 import torch  # noqa: E402
 
+from cascade_rl.engine.rollout.vllm_worker import weight_transfer  # noqa: E402
 
-def digest(worker: Any) -> str:
-    """Of the tensors that the kernels of a worker read."""
-    model, found = worker.model_runner.get_model(), hashlib.sha256()
-    for name, tensor in sorted({**dict(model.named_parameters()), **dict(model.named_buffers())}.items()):
-        found.update(name.encode() + tensor.detach().flatten().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+
+def watch(worker: Any) -> None:
+    """Keeps a hash of what each layer of a worker is packed of: kernels hide what they have packed."""
+    names = {layer: name for name, layer in worker.model_runner.get_model().named_modules()}
+    process, worker.packed = weight_transfer._layerwise_process, {}
+
+    def record(layer: torch.nn.Module, info: Any) -> None:
+        tensors = (tensor.detach().flatten().view(torch.uint8) for tensor in layer.parameters(recurse=False))
+        worker.packed[names[layer]] = [hashlib.sha256(tensor.numpy()).hexdigest() for tensor in tensors]
+        process(layer, info)
+
+    weight_transfer._layerwise_process = record
+
+
+def packed(worker: Any) -> dict[str, list[str]]:
+    return dict(worker.packed)
 
 
 def main() -> None:
@@ -37,6 +48,7 @@ def main() -> None:
     config = RolloutConfig(max_model_len=64, max_num_seqs=4, tensor=job["tensor"])
     served = server.Server(None, Settings(job["model"], config, 0))
     engine = served._engine
+    engine.collective_rpc(watch)
     scores, digests, version = [], [], 0
     for name, checks in job["meetings"].items():
         meeting = {"address": "127.0.0.1", "port": job["port"], "meeting": name, "first_rank": job["first_rank"]}
@@ -47,7 +59,7 @@ def main() -> None:
             engine.collective_rpc("finish_weight_update")
             assert engine.reset_prefix_cache(reset_running_requests=True)
             scores.append(served._score(job["sequences"]))
-            digests.append(engine.collective_rpc(digest))
+            digests.append(engine.collective_rpc(packed))
             version += 1
     Path(job["out"]).write_bytes(pickle.dumps((scores, digests)))
     sys.stdout.flush()
