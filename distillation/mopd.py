@@ -125,12 +125,12 @@ def _teachers(session: Session[MopdStage]) -> Teachers:
     folders = {domain: session.run.teacher(session.folder, domain) for domain in session.stage.teachers}
     for domain, folder in folders.items():
         where = f"{session.stage.name}.teachers.{domain}"
-        check_tokenizer(where, whole_model(folder), session.tokenizer, foreign=is_folder(session.stage.teachers[domain]))
+        check_tokenizer(
+            where, whole_model(folder), session.tokenizer, foreign=is_folder(session.stage.teachers[domain])
+        )
     budget = int(HOST_MEMORY_SHARE * available_bytes())
     keep_heads = session.stage.objective == "exact"
-    teachers = Teachers(
-        session.trainer, folders, base=session.parent, keep_heads=keep_heads, memory_bytes=budget
-    )
+    teachers = Teachers(session.trainer, folders, base=session.parent, keep_heads=keep_heads, memory_bytes=budget)
     if session.log:
         where = "stay in host memory" if teachers.stay else "are read from their checkpoints in every step"
         session.log.progress.say(

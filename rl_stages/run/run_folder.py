@@ -383,8 +383,8 @@ class RunFolder:
         return Path(name) if is_folder(name) else self.stage(name).export
 
     def teacher(self, stage: StageFolder, domain: str) -> Path:
-        """Folder of the domain's teacher, of a whole model or of an adapter. "best" is the earlier stage with the highest held-out score in
-        that domain; of several with the same score, the first."""
+        """Folder of the domain's teacher, of a whole model or of an adapter. "best" is the earlier stage with the
+        highest held-out score in that domain; of several with the same score, the first."""
         assert isinstance(stage.config, MopdStage)
         teacher = stage.config.teachers[domain]
         if is_folder(teacher):
