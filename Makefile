@@ -1,5 +1,5 @@
 # make setup | demo | demo-short | rehearse | check | test | test-long | chaos | test-haswell | test-landlock | test-triton36 | published |
-#   published-answers | test-published | test-transformer-engine | test-trackers | docs | dist | lint | floors | lock |
+#   published-answers | test-published | test-transformer-engine | test-trackers | test-peft | docs | dist | lint | floors | lock |
 #   smollm2 | clean.
 # One environment, .venv, built once; .venv-triton36 for test-triton36 alone, .venv-verifiers for test-published alone,
 # .venv-docs for docs alone.
@@ -31,6 +31,7 @@ WITH_TESTS = $(shell grep -hE '^(math-verify|jsonschema|yamlcore)==' requirement
 VERIFIERS := .venv-verifiers
 TRANSFORMER_ENGINE := build/transformer-engine
 TRACKERS := build/trackers
+PEFT := build/peft
 # NumPy, and with it the interpreter of kernels, as on a processor without AVX-512.
 HASWELL := OPENBLAS_CORETYPE=Haswell \
 	NPY_DISABLE_CPU_FEATURES="AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR"
@@ -62,7 +63,7 @@ PYTHON = $(shell for python in $(CANDIDATES); do "$$python" -c \
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo demo-short rehearse check test test-long chaos test-haswell test-landlock test-triton36 published \
-	published-answers test-published test-transformer-engine test-trackers \
+	published-answers test-published test-transformer-engine test-trackers test-peft \
 	docs dist lint floors lock smollm2 clean
 
 setup: $(READY)
@@ -141,6 +142,10 @@ test-transformer-engine: $(READY) $(TRANSFORMER_ENGINE)/.ready
 # Weights & Biases offline, and MLflow with a folder as its store: no server, no account.
 test-trackers: $(READY) $(TRACKERS)/.ready
 	PYTHONPATH=$(CURDIR)/$(TRACKERS) $(BIN)/pytest tests/rl_stages/run/trackers
+
+# Adapters that Cascade exports, by peft, and those that peft makes, as teachers.
+test-peft: $(READY) $(PEFT)/.ready
+	PYTHONPATH=$(CURDIR)/$(PEFT) $(BIN)/pytest tests/engine/lora/test_peft.py
 
 # The site, in build/site. It needs no network: `python -m http.server -d build/site` serves it, search included. A broken
 # link or anchor, a page that the menu lacks, and anything that is loaded from another host are errors.
@@ -235,6 +240,11 @@ $(TRANSFORMER_ENGINE)/.ready: requirements/cuda.txt | $(READY)
 $(TRACKERS)/.ready: requirements/trackers.txt | $(READY)
 	@rm -rf $(TRACKERS)
 	$(UV) pip install --quiet --no-deps --target $(TRACKERS) -r $<
+	@touch $@
+
+$(PEFT)/.ready: requirements/peft.txt | $(READY)
+	@rm -rf $(PEFT)
+	$(UV) pip install --quiet --no-deps --target $(PEFT) -r $<
 	@touch $@
 
 # The newest NeMo-Gym needs another Python: it is read, and its tests run without it.

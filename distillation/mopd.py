@@ -28,6 +28,7 @@ from cascade_rl.distillation.teachers import Teachers
 from cascade_rl.engine.cluster.host_memory import available_bytes
 from cascade_rl.engine.core.rollouts import Rollout
 from cascade_rl.engine.core.train_sequence import TrainSequence
+from cascade_rl.engine.lora.peft_config import whole_model
 from cascade_rl.rl_stages.agreement import require_agreement, require_replay
 from cascade_rl.rl_stages.config.base import is_folder
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
@@ -124,10 +125,12 @@ def _teachers(session: Session[MopdStage]) -> Teachers:
     folders = {domain: session.run.teacher(session.folder, domain) for domain in session.stage.teachers}
     for domain, folder in folders.items():
         where = f"{session.stage.name}.teachers.{domain}"
-        check_tokenizer(where, folder, session.tokenizer, foreign=is_folder(session.stage.teachers[domain]))
+        check_tokenizer(
+            where, whole_model(folder), session.tokenizer, foreign=is_folder(session.stage.teachers[domain])
+        )
     budget = int(HOST_MEMORY_SHARE * available_bytes())
     keep_heads = session.stage.objective == "exact"
-    teachers = Teachers(session.trainer, folders, keep_heads=keep_heads, memory_bytes=budget)
+    teachers = Teachers(session.trainer, folders, base=session.parent, keep_heads=keep_heads, memory_bytes=budget)
     if session.log:
         where = "stay in host memory" if teachers.stay else "are read from their checkpoints in every step"
         session.log.progress.say(

@@ -1,4 +1,7 @@
-"""Where teachers compute: in the student's place if they are its model, otherwise in a model of their own."""
+"""Where teachers compute: in the student's place if they are its model, otherwise in a model of their own.
+
+Teachers that are adapters on the base of the student's adapters change places with these alone.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +40,23 @@ class StudentsSeat(Seat):
     def taken(self) -> Iterator[None]:
         with self.weights.in_place():
             yield
+
+
+class AdaptersSeat(Seat):
+    """The trainer, whose adapters make way for those of teachers. Nothing is copied: its weights are made again from
+    its own base and factors, with the same bits."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.model, self.present = trainer, None
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self.present = None
+            assert self.model.lora
+            self.model.lora.merge()
 
 
 class OwnSeat(Seat):

@@ -9,7 +9,7 @@ from typing import Any
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models import HfConfig, check_layout, family_of
-from cascade_rl.engine.models.hf_config import read, rotary_scaling
+from cascade_rl.engine.models.hf_config import read, rotary_kind, rotary_settings
 
 
 def same_model(one: HfConfig, other: HfConfig) -> bool:
@@ -68,5 +68,6 @@ def check_teacher(
 
 def _of(hf: HfConfig) -> Any:
     family = family_of(hf)
-    shape = family.pattern(hf), family.transformer_config(hf), family.model_kwargs(hf), rotary_scaling(hf)
+    rope = {name: value for name, value in rotary_settings(hf).items() if name not in ("type", "rope_type")}
+    shape = family.pattern(hf), family.transformer_config(hf), family.model_kwargs(hf), rotary_kind(hf), rope
     return family.architecture, *shape, read(hf, "vocab_size")

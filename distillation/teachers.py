@@ -1,9 +1,8 @@
 """The teachers of a stage: frozen models of the student's tokens, one at a time on the trainer's ranks."""
 
-import hashlib
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -11,12 +10,11 @@ import numpy as np
 from torch import Tensor
 
 from cascade_rl.distillation.read_ahead import ReadAhead
-from cascade_rl.distillation.seats import OwnSeat, Seat, StudentsSeat
-from cascade_rl.distillation.teacher_model import same_model, teacher_config
-from cascade_rl.engine.backend.ranks import any_rank, from_rank0
+from cascade_rl.distillation.seating import Seating, Teacher
+from cascade_rl.engine.backend.ranks import any_rank
 from cascade_rl.engine.core.train_sequence import TrainSequence
-from cascade_rl.engine.models import load_hf, read_config
-from cascade_rl.engine.train.reference import HostCopy, live_tensors
+from cascade_rl.engine.models import load_hf
+from cascade_rl.engine.train.reference import HostCopy
 from cascade_rl.engine.train.trainer import Reader, Trainer
 
 PROBE_TOKENS = 17
@@ -26,17 +24,6 @@ class TeacherChanged(RuntimeError):
     """A teacher no longer computes what it computed when it was first loaded."""
 
 
-@dataclass
-class Teacher:
-    """One checkpoint, for any number of domains, and where it computes. `probe` holds its log-probs of a fixed
-    text, once computed, and `kept` this rank's shard of it, if it stays in memory."""
-
-    folder: Path
-    seat: Seat
-    probe: np.ndarray | None = None
-    kept: HostCopy | None = None
-
-
 class Teachers:
     """Any number of teachers, each in the seat of its model when its turn comes (seats.py). The student's weights come
     back bit for bit. Folders with the same weights are one teacher. A teacher is probed every time before it scores
@@ -44,26 +31,29 @@ class Teachers:
 
     Each rank keeps its shards of all teachers in host memory after their first load, if that takes at most
     `memory_bytes` on every node. Otherwise a teacher is read from its checkpoint at most once in a `read`, and the
-    next one is read into the page cache meanwhile.
+    next one is read into the page cache meanwhile. Of teachers that are adapters on one base, the base is kept once,
+    or not at all if the student's adapters are on it too.
 
-    folders  domain -> Hugging Face folder
+    folders  domain -> Hugging Face folder, or folder of an adapter in PEFT's form
+    base     Hugging Face folder of the weights that the student started from
     heads    number of a teacher -> its head on the ranks of the last pipeline stage; kept where `keep_heads`
     node_bytes   what the shards of all teachers take on this node, if its ranks have equal shards
     """
 
     def __init__(
-        self, trainer: Trainer, folders: Mapping[str, Path], *, keep_heads: bool = False, memory_bytes: int = 0
+        self,
+        trainer: Trainer,
+        folders: Mapping[str, Path],
+        *,
+        base: Path | None = None,
+        keep_heads: bool = False,
+        memory_bytes: int = 0,
     ) -> None:
         self.keep_heads = keep_heads
-        contents = from_rank0(lambda: {folder: _content(folder) for folder in set(folders.values())})
-        first_of = {contents[folder]: folder for _, folder in sorted(folders.items(), reverse=True)}
-        numbers = {content: number for number, content in enumerate(sorted(first_of))}
-        self.seats: list[Seat] = []
-        self.teachers = [Teacher(folder, self._seat(trainer, folder)) for _, folder in sorted(first_of.items())]
-        self.number_of = {domain: numbers[contents[folder]] for domain, folder in folders.items()}
+        seating = Seating(trainer, folders, base)
+        self.teachers, self.seats, self.number_of = seating.teachers, seating.seats, seating.number_of
         self.heads: dict[int, Tensor] = {}
-        shards = sum(tensor.nbytes for each in self.teachers for tensor in live_tensors(each.seat.model))
-        self.node_bytes = shards * int(os.environ["LOCAL_WORLD_SIZE"])
+        self.node_bytes = seating.bytes() * int(os.environ["LOCAL_WORLD_SIZE"])
         self.stay = not any_rank(self.node_bytes > memory_bytes)
         self._ahead = ReadAhead()
 
@@ -100,16 +90,6 @@ class Teachers:
         """Begins to read, in the background, the checkpoint that the next `read` of all domains loads first, if any."""
         self._read_ahead(self._order(range(len(self.teachers))))
 
-    def _seat(self, trainer: Trainer, folder: Path) -> Seat:
-        """That of the teacher's model; a new one for its first teacher."""
-        config = teacher_config(f"teacher {folder}", read_config(folder), trainer.hf_config)
-        for seat in self.seats:
-            if same_model(seat.model.hf_config, config):
-                return seat
-        own = not same_model(trainer.hf_config, config)
-        self.seats.append(OwnSeat(trainer, config) if own else StudentsSeat(trainer))
-        return self.seats[-1]
-
     def _order(self, numbers: Collection[int]) -> list[int]:
         """One seat after the other; in each, the one that is there goes first."""
 
@@ -133,8 +113,17 @@ class Teachers:
             teacher.kept.restore(model)
         else:
             load_hf(model.module, teacher.folder, vocab_size=model.hf_config["vocab_size"])
-            teacher.kept = HostCopy(model) if self.stay else None
+            self._keep(teacher)
+        if teacher.adapter:
+            teacher.adapter.merge()
         seat.present = number
+
+    def _keep(self, loaded: Teacher) -> None:
+        """For all teachers of the folder that has just been loaded."""
+        copy = HostCopy(loaded.seat.model) if self.stay else None
+        for teacher in self.teachers:
+            if (teacher.folder, teacher.seat) == (loaded.folder, loaded.seat):
+                teacher.kept = copy
 
     def _require_unchanged(self, number: int) -> None:
         teacher = self.teachers[number]
@@ -167,13 +156,3 @@ def _widen(found: Collection[dict[str, np.ndarray]]) -> None:
         widest = max(values[name].shape[1] for values in found)
         for values in found:
             values[name] = np.pad(values[name], ((0, 0), (0, widest - values[name].shape[1])))
-
-
-def _content(folder: Path) -> str:
-    """Hash of all weights of a checkpoint, the names of its files included."""
-    digest = hashlib.sha256()
-    for file in sorted(folder.glob("*.safetensors")):
-        digest.update(file.name.encode())
-        with file.open("rb") as weights:
-            digest.update(hashlib.file_digest(weights, "sha256").digest())
-    return digest.hexdigest()

@@ -23,6 +23,12 @@ class KeptTensors:
         for live, kept in zip(self.live, self.tensors, strict=True):
             kept.copy_(live)
 
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """The live tensors become what the copies are."""
+        for live, kept in zip(self.live, self.tensors, strict=True):
+            live.copy_(kept)
+
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """In the block, the live tensors have the kept values."""

@@ -39,6 +39,11 @@ def settle(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def at_rest(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory of the host, from which `device` copies fastest."""
+    return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=device.type == "cuda")
+
+
 def shared(device: torch.device, rows: int, count: int) -> tuple[Sequence[Tensor], Any]:
     """Rows of `count` bytes that another process can map, and by what."""
     if device.type == "cuda":

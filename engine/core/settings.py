@@ -182,6 +182,8 @@ class RolloutConfig:
     probe_bound     the largest |log p_train - log p_engine| of any token of a refit's probe, in nats; unless both sides
                     compute in float32, of 99.9 % of its tokens
     probe_mean_bound  the largest mean of it
+    refit           what engines get in a stage with `lora`: merged "weights", or the "adapters" alone, of which workers
+                    make the same weights, to the bit, with a copy of the base in host memory (docs/lora.md)
     checksum        what both sides of a refit compare for each slice: the sum of its words, or a digest (full equality)
     checksum_every  compare at weight versions that are a multiple of this; 0: never
     sleep           engines release their device memory while the trainer works; needs CUDA
@@ -212,6 +214,7 @@ class RolloutConfig:
     replay_routes: bool = True
     probe_bound: float = 1e-4
     probe_mean_bound: float = 0.1
+    refit: Literal["weights", "adapters"] = "weights"
     checksum: Literal["sums", "digests"] = "sums"
     checksum_every: int = 10
     sleep: bool = False

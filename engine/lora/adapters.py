@@ -3,7 +3,7 @@
 So the forward pass is that of full training, on any backend and in any layout, and the engine samples from the very
 weights that the trainer computes with: an adapter beside its layer, y = W0 x + scale B (A x), would round otherwise
 than the sum that is refitted. After each optimizer step the weights are made again from W0, which is kept, so rounding
-does not add up.
+does not add up (merge.py).
 
 Backward gives the gradient of a weight, and at once its factors' part of it, then forgets it:
 
@@ -28,6 +28,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from cascade_rl.engine.backend.kept_tensors import KeptTensors
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import LoraConfig, ParallelConfig
+from cascade_rl.engine.lora.merge import merged
 from cascade_rl.engine.lora.rules import AdapterShard, adapter_shards, check_lora
 from cascade_rl.engine.models.build import RankModel, chunks_of, place_of_this_rank
 from cascade_rl.engine.models.conversion import ADAPTERS
@@ -45,7 +46,7 @@ class Adapter(torch.nn.Module):
 
     def __init__(self, weight: torch.nn.Parameter, shard: AdapterShard, config: LoraConfig, place: Place, seed: int):
         super().__init__()
-        self.shard, self.place, self.scale, self.rank = shard, place, config.scale, config.rank
+        self.shard, self.place, self.scale = shard, place, config.scale
         self._weight = (weight,)  # in a tuple it is no parameter of this module
         self.a = torch.nn.Parameter(_initial(shard.a, seed))
         self.b = torch.nn.Parameter(torch.zeros(shard.b.shape))
@@ -65,32 +66,19 @@ class Adapter(torch.nn.Module):
         """The one that every rank that shares the weight has, with its own part of the gradient."""
         return self.b if self.shard.a.parameter.rule.over else self.a
 
-    @torch.no_grad()
     def merge(self, base: Tensor) -> None:
         """Sets the weight, given W0. Rounded once."""
-        merged = base.to(self.weight.device, torch.float32, copy=True)
-        for rows, a in self._by_tensor():
-            merged[rows] += self.scale * (self.b[rows] @ self.a[a])
-        self.weight.copy_(merged)
+        merge_shard(self.weight, base, self.shard, self.a, self.b, self.scale)
 
     @torch.no_grad()
     def take_gradient(self, weight: torch.nn.Parameter) -> None:
         """Adds what the weight's gradient is for the factors, and drops it."""
         assert weight.grad is not None
         gradient, weight.grad = weight.grad.float(), None
-        for rows, a in self._by_tensor():
+        for rows, a in _by_tensor(self.shard, self.a):
             own = gradient[rows]
             _sum_of_gradients(self.b)[rows] += self.scale * (own @ self.a[a].T)
             _sum_of_gradients(self.a)[a] += self.scale * (self.b[rows].T @ own)
-
-    def _by_tensor(self) -> Iterator[tuple[Tensor | slice, slice]]:
-        """For each HF tensor of the weight, its rows in B and in the stack of A."""
-        for number, runs in enumerate(self.shard.rows()):
-            a = slice(number * self.rank, (number + 1) * self.rank)
-            if len(runs) == 1:
-                yield runs[0], a
-            elif runs:
-                yield torch.cat([torch.arange(run.start, run.stop, device=self.b.device) for run in runs]), a
 
     def _mark(self, parameter: torch.nn.Parameter, own: Shard) -> None:
         """By these attributes Megatron knows over which ranks to reduce a gradient, and which ranks count its norm."""
@@ -180,6 +168,25 @@ class Lora:
     def factors(self) -> Iterator[tuple[Shard, Tensor]]:
         """Each factor's part on this rank."""
         return chain.from_iterable(((one.shard.a, one.a), (one.shard.b, one.b)) for one in self.adapters)
+
+
+@torch.no_grad()
+def merge_shard(weight: Tensor, base: Tensor, shard: AdapterShard, a: Tensor, b: Tensor, scale: float) -> None:
+    """Sets this rank's part of a weight from W0, which may be the weight itself, and its factors, wherever they are."""
+    base, a, b = (tensor.to(weight.device) for tensor in (base, a, b))
+    for rows, own in _by_tensor(shard, a):
+        weight[rows] = merged(base[rows], b[rows], a[own], scale)
+
+
+def _by_tensor(shard: AdapterShard, a: Tensor) -> Iterator[tuple[Tensor | slice, slice]]:
+    """For each HF tensor of a weight, its rows in B and in the stack of A."""
+    rank = len(a) // len(shard.tensors)
+    for number, runs in enumerate(shard.rows()):
+        own = slice(number * rank, (number + 1) * rank)
+        if len(runs) == 1:
+            yield runs[0], own
+        elif runs:
+            yield torch.cat([torch.arange(run.start, run.stop, device=a.device) for run in runs]), own
 
 
 _GROUPS = {

@@ -6,21 +6,22 @@ has one parameter for all experts of a layer, where PEFT finds no modules of tho
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from cascade_rl.engine.core.settings import LoraConfig
 from cascade_rl.engine.lora.adapters import Lora
-from cascade_rl.engine.lora.rules import factor_map, module_of
-from cascade_rl.engine.models.conversion import whole_folder, write_image
+from cascade_rl.engine.lora.peft_config import CONFIG, WEIGHTS, peft_config, read_peft
+from cascade_rl.engine.lora.rules import AdapterShard, adapter_shards, factor_map, module_of
+from cascade_rl.engine.models.build import place_of_this_rank
+from cascade_rl.engine.models.conversion import check_tensors, whole_folder, write_image
 from cascade_rl.engine.models.families.family import family_of
 from cascade_rl.engine.models.hf_config import HfConfig
 from cascade_rl.engine.models.hf_image import HfImage
-
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+from cascade_rl.engine.models.name_map import Shard, without_experts
 
 
 def export_adapters(lora: Lora, hf: HfConfig, folder: Path, base: str) -> None:
@@ -28,25 +29,28 @@ def export_adapters(lora: Lora, hf: HfConfig, folder: Path, base: str) -> None:
     appears complete or not at all."""
     tensors = factor_map(family_of(hf).name_map(hf), lora.config).hf_tensors()
     specs = {name: (torch.float32, tensor.shape) for name, tensor in tensors.items()}
+    modules = {module_of(name.removesuffix(".weight")) for name in tensors}
     with whole_folder(folder) as partial:
         write_image(partial / WEIGHTS, specs, lora.factors())
         if dist.get_rank() == 0:
             HfImage.read(partial / WEIGHTS).sync()
-            (partial / CONFIG).write_text(json.dumps(_config(lora.config, tensors, base), indent=2))
+            (partial / CONFIG).write_text(json.dumps(peft_config(lora.config, modules, base), indent=2))
 
 
-def _config(lora: LoraConfig, tensors: Any, base: str) -> dict[str, Any]:
-    return {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base,
-        "r": lora.rank,
-        "lora_alpha": lora.alpha,
-        "lora_dropout": 0.0,
-        "target_modules": sorted({module_of(name.removesuffix(".weight")) for name in tensors}),
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "use_rslora": False,
-        "use_dora": False,
-        "inference_mode": True,
-    }
+def read_factors(folder: Path, hf: HfConfig) -> Iterator[tuple[AdapterShard, Tensor, Tensor]]:
+    """Of an adapter on the model `hf`: each weight that it has on this rank, A and B, float32 in host memory.
+
+    Raises UserError as `read_peft` and `factor_map` do, or if tensors are missing, extra or misshapen.
+    """
+    lora, name_map, image = read_peft(folder), family_of(hf).name_map(hf), HfImage.read(folder / WEIGHTS)
+    check_tensors({name: image.shape(name) for name in image}, factor_map(name_map, lora), folder)
+    place = place_of_this_rank()
+    for shard in adapter_shards(name_map, lora, place if name_map.experts else without_experts(place)):
+        yield shard, _read(shard.a, image), _read(shard.b, image)
+
+
+def _read(shard: Shard, image: HfImage) -> Tensor:
+    factor = torch.zeros(shard.shape)
+    for block in shard.blocks:
+        factor[block.shard_index] = image.view(block.hf_name)[block.hf_index].float()
+    return factor

@@ -81,6 +81,11 @@ def module_of(tensor: str) -> str:
     return tensor.split(".")[-2]
 
 
+def factor_name(tensor: str, factor: str) -> str:
+    """PEFT's name of factor "A" or "B" of an HF tensor."""
+    return f"{PEFT_PREFIX}{tensor.removesuffix('.weight')}.lora_{factor}.weight"
+
+
 def _adapted(name_map: NameMap, lora: LoraConfig) -> list[Parameter]:
     able = [parameter for parameter in name_map.parameters if _is_matrix(parameter.rule)]
     known = {module_of(tensor): None for parameter in able for tensor in _tensors(parameter.rule)}
@@ -109,19 +114,15 @@ def _tensors(rule: Rule) -> tuple[str, ...]:
 def _factors(weight: Parameter, rank: int) -> tuple[Parameter, Parameter]:
     rule, (others,) = weight.rule, weight.rule.others
     if rule.axis == 0:
-        a = Rule(tuple(Part(_named(tensor, "A"), rank) for tensor in _tensors(rule)), (others,))
-        parts = tuple(replace(part, hf_name=_named(part.hf_name, "B")) for part in rule.parts)
+        a = Rule(tuple(Part(factor_name(tensor, "A"), rank) for tensor in _tensors(rule)), (others,))
+        parts = tuple(replace(part, hf_name=factor_name(part.hf_name, "B")) for part in rule.parts)
         b = replace(rule, parts=parts, others=(rank,))
     else:
         (part,) = rule.parts
-        a = replace(rule, parts=(replace(part, hf_name=_named(part.hf_name, "A")),), others=(rank,))
-        b = replicated(_named(part.hf_name, "B"), others, rank)
+        a = replace(rule, parts=(replace(part, hf_name=factor_name(part.hf_name, "A")),), others=(rank,))
+        b = replicated(factor_name(part.hf_name, "B"), others, rank)
     return _factor(weight, "a", a), _factor(weight, "b", b)
 
 
 def _factor(weight: Parameter, name: str, rule: Rule) -> Parameter:
     return replace(weight, name=f"{weight.name}.{name}", rule=rule)
-
-
-def _named(tensor: str, factor: str) -> str:
-    return f"{PEFT_PREFIX}{tensor.removesuffix('.weight')}.lora_{factor}.weight"

@@ -5,7 +5,6 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -18,7 +17,7 @@ from cascade_rl.engine.models.families.family import family_of
 from cascade_rl.engine.models.head import SCALAR_HEAD
 from cascade_rl.engine.models.hf_config import HfConfig, export_dtype, read_config
 from cascade_rl.engine.models.hf_image import HfImage, TensorSpec, read_checkpoint
-from cascade_rl.engine.models.name_map import Cut, NameMap, Shard
+from cascade_rl.engine.models.name_map import NameMap, Shard, without_experts
 
 CHAT_TEMPLATE = "chat_template.jinja"  # transformers and vLLM prefer it to the one in tokenizer_config.json
 TOKENIZER_FILES = (
@@ -169,8 +168,8 @@ def _bound_shards(model: RankModel, name_map: NameMap) -> Iterator[tuple[Shard, 
     """
     tensors = {name: tensor for name, tensor in model.state_dict().items() if torch.is_tensor(tensor)}
     place = place_of_this_rank()
-    if not name_map.experts:  # a teacher without experts, on ranks that are cut for a student with some
-        place = replace(place, expert=Cut())
+    if not name_map.experts:
+        place = without_experts(place)
     shards = {shard.name: shard for shard in name_map.shards(place)}
     expected = {name: shard.shape for name, shard in shards.items()}
     beside = ("_extra_state", SCALAR_HEAD)

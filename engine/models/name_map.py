@@ -9,7 +9,7 @@ knows how a tensor is split.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Literal
@@ -179,6 +179,11 @@ class Place:
     expert_tensor: Cut = Cut()
     data: Cut = Cut()
     expert_data: Cut = Cut()
+
+
+def without_experts(place: Place) -> Place:
+    """For a teacher that has none, on ranks that are cut for a student with some."""
+    return replace(place, expert=Cut())
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,18 @@ from torch import Tensor
 from torch.distributed import PrefixStore, Store
 
 from cascade_rl.engine.backend.wire import whereabouts
-from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.engine.core.settings import LoraConfig, ParallelConfig
 from cascade_rl.engine.models.hf_config import HfConfig
 from cascade_rl.engine.models.name_map import Place
 from cascade_rl.engine.models.places import place_of
+from cascade_rl.engine.refit.factors import moved_shards
 from cascade_rl.engine.refit.neighbourhoods import neighbourhoods
 from cascade_rl.engine.refit.plan import BUCKET_BYTES, Concerns, Member, Plan, RefitError, make_plan
 from cascade_rl.engine.refit.transport import Group, Receiver, Sender, get, put
 from cascade_rl.engine.refit.verdicts import Verdicts
-from cascade_rl.engine.refit.vllm_map import WorkerPlace, worker_shards
+from cascade_rl.engine.refit.vllm_map import WorkerPlace
+
+BASE = "base"
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Terms:
     hf, parallel  the model, and how the trainer splits it
     trainers      number of trainer ranks, which come first; the `workers` come after them, engine by engine
     seconds       timeout for a silent rank
+    lora          the adapters whose factors are sent. Members then meet a second time, at `BASE` of the same store, for
+                  the weights under them. None: the weights are sent
     """
 
     hf: HfConfig
@@ -41,6 +46,7 @@ class Terms:
     workers: int
     bucket_bytes: int = BUCKET_BYTES
     seconds: float = 600.0
+    lora: LoraConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -78,13 +84,13 @@ def join_as_trainer(
 def join_as_worker(
     store: Store, rank: int, place: WorkerPlace, found: Mapping[str, Tensor], device: torch.device
 ) -> Receiver:
-    """`found` are the worker's parameters by name, in the shapes in which vLLM loads them.
+    """`found` are the worker's parameters by name, in the shapes in which vLLM loads them, or factors of adapters.
 
     Raises RefitError if a parameter is not in the map or has another shape there; it names up to eight.
     """
     terms = get(store, "terms")
     try:
-        _check(terms.hf, place, found)
+        _check(terms, place, found)
     except RefitError as objection:
         put(store, f"entry/{rank}", objection)
         raise
@@ -144,7 +150,15 @@ def _neighbours(terms: Terms, entries: Sequence[Any]) -> list[_Neighbours]:
 
 def _plan(terms: Terms, near: _Neighbours, concerns: Concerns) -> Plan:
     trainers, workers = list(near.trainers.values()), list(near.workers.values())
-    return make_plan(terms.hf, trainers, workers, lambda name: near.dtypes[name].itemsize, terms.bucket_bytes, concerns)
+    return make_plan(
+        terms.hf,
+        trainers,
+        workers,
+        lambda name: near.dtypes[name].itemsize,
+        terms.bucket_bytes,
+        concerns,
+        terms.lora,
+    )
 
 
 def _group(store: Store, own: int, terms: Terms, near: _Neighbours, device: torch.device) -> Group:
@@ -152,8 +166,8 @@ def _group(store: Store, own: int, terms: Terms, near: _Neighbours, device: torc
     return Group(PrefixStore(near.name, store), own, [*near.trainers], [*near.workers], verdicts, device, terms.seconds)
 
 
-def _check(hf: HfConfig, place: WorkerPlace, found: Mapping[str, Tensor]) -> None:
-    wanted = {shard.name: shard.shape for shard in worker_shards(hf, place)}
+def _check(terms: Terms, place: WorkerPlace, found: Mapping[str, Tensor]) -> None:
+    wanted = {shard.name: shard.shape for shard in moved_shards(terms.hf, terms.lora, place)}
     shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
     if wrong := sorted(dict(wanted.items() ^ shapes.items())):
         told = "; ".join(f"{n} (map {wanted.get(n, 'none')}, vLLM {shapes.get(n, 'none')})" for n in wrong[:8])

@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from cascade_rl.engine.models.families.family import family_of
+from cascade_rl.engine.core.settings import LoraConfig
 from cascade_rl.engine.models.hf_config import HfConfig
-from cascade_rl.engine.models.name_map import Block, Cut, Index, Place
-from cascade_rl.engine.refit.vllm_map import WorkerPlace, WorkerShard, size, worker_shards
+from cascade_rl.engine.models.name_map import Block, Cut, Index, NameMap, Place
+from cascade_rl.engine.refit.factors import moved_map, moved_shards
+from cascade_rl.engine.refit.vllm_map import WorkerPlace, WorkerShard, size
 
 BUCKET_BYTES = 64 << 20
 
@@ -132,16 +133,18 @@ def make_plan(
     itemsize: Callable[[str], int],
     bucket_bytes: int = BUCKET_BYTES,
     concerns: Concerns = everyone,
+    lora: LoraConfig | None = None,
 ) -> Plan:
-    """The plan of every refit between these ranks; of its buckets, those that `concerns` says.
+    """The plan of every refit between these ranks, of weights or of the factors of `lora`; of its buckets, those that
+    `concerns` says.
 
     `itemsize` gives the bytes of one number of a vLLM parameter. Raises UserError if a layout does not divide
     the model, RefitError if no trainer rank holds a part of a tensor, which it names.
     """
     if not workers:
         return Plan((), 0)
-    held, limit = _held(hf, trainers), bucket_bytes // 2
-    shards = {place: worker_shards(hf, place) for place in {worker.place for worker in workers}}
+    held, limit = _held(moved_map(hf, lora), trainers), bucket_bytes // 2
+    shards = {place: moved_shards(hf, lora, place) for place in {worker.place for worker in workers}}
     pieces = {
         place: [list(_pieces(shard, held, itemsize(shard.name), limit)) for shard in found]
         for place, found in shards.items()
@@ -156,9 +159,8 @@ def make_plan(
     return Plan(_rounds(wanted, choice, limit, concerns), choice.remote_bytes)
 
 
-def _held(hf: HfConfig, trainers: Sequence[Member[Place]]) -> dict[str, dict[tuple, list[_Held]]]:
+def _held(name_map: NameMap, trainers: Sequence[Member[Place]]) -> dict[str, dict[tuple, list[_Held]]]:
     """For each HF tensor the rectangles that it is split into, and the ranks that hold each of them."""
-    name_map = family_of(hf).name_map(hf)
     shards = {alike: name_map.shards(alike) for alike in {_any_copy(trainer.place) for trainer in trainers}}
     held: dict[str, dict[tuple, list[_Held]]] = defaultdict(lambda: defaultdict(list))
     for rank, trainer in enumerate(trainers):

@@ -9,6 +9,7 @@ miles#1958).
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import torch.distributed as dist
@@ -17,7 +18,8 @@ from torch.distributed import PrefixStore, TCPStore
 from cascade_rl.engine.backend.machine import backend
 from cascade_rl.engine.backend.ranks import from_rank0
 from cascade_rl.engine.core.settings import Check, RolloutConfig
-from cascade_rl.engine.refit.group import Terms, join_as_trainer
+from cascade_rl.engine.refit.group import BASE, Terms, join_as_trainer
+from cascade_rl.engine.refit.transport import Sender
 from cascade_rl.engine.rollout.engine import Engine
 from cascade_rl.engine.rollout.protocol import JoinRefit, Stall
 from cascade_rl.engine.sync.gap import Gap
@@ -53,6 +55,7 @@ class Refit:
         self._store = TCPStore(self._address, self._port, is_master=False, wait_for_workers=False)
         self._meetings = 0
         self._joined: dict[int, int] = {}
+        self._base: Sender | None = None
 
     def __call__(self, version: int) -> float:
         """Returns the probe's largest gap. Raises StaleWeights as `require_fresh`, RefitError as `send`."""
@@ -101,11 +104,19 @@ class Refit:
             if self.engine
             else nullcontext(list[Stall]()) as self.stalls
         ):
+            self._send_base(check)
             self._sender.send(self.version, check)
+
+    def _send_base(self, check: Check) -> None:
+        """To engines that have just joined, if adapters alone follow."""
+        if self._base and self.trainer.lora:
+            with self.trainer.lora.base.in_place():
+                self._base.send(self.version, check)
+            self._base = None
 
     def _check(self) -> Check:
         every = self.config.checksum_every
-        return self.config.checksum if every and self.version % every == 0 else "none"
+        return self.config.checksum if every and (self._base or self.version % every == 0) else "none"
 
     def _join(self, engines: dict[int, int]) -> None:
         """All trainer ranks meet the workers of `engines` (index: process id). The previous meeting is over."""
@@ -116,8 +127,13 @@ class Refit:
             for number, index in enumerate(engines)
         }
         terms = Terms(self.trainer.hf_config, self.trainer.parallel, trainers, len(engines) * workers)
-        tensors = self.trainer.module.state_dict()
+        tensors, lora = self.trainer.module.state_dict(), self.trainer.lora
+        store, rank, device = PrefixStore(meeting, self._store), dist.get_rank(), backend().device
         with self.engine.joining(places) if self.engine else nullcontext():
-            store = PrefixStore(meeting, self._store)
-            self._sender = join_as_trainer(store, dist.get_rank(), terms, tensors, backend().device)
+            if lora and self.config.refit == "adapters":
+                factors = {shard.name: factor.data for shard, factor in lora.factors()}
+                self._sender = join_as_trainer(store, rank, replace(terms, lora=lora.config), factors, device)
+                self._base = join_as_trainer(PrefixStore(BASE, store), rank, terms, tensors, device)
+            else:
+                self._sender = join_as_trainer(store, rank, terms, tensors, device)
         self._joined, self._meetings = engines, self._meetings + 1

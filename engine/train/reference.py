@@ -36,6 +36,14 @@ class HostCopy:
             live.copy_(kept)
 
 
+class AdaptersBase:
+    """What is under the adapters of a trainer, which it keeps in any case. As a `HostCopy` of these weights."""
+
+    def restore(self, trainer: Trainer) -> None:
+        assert trainer.lora
+        trainer.lora.base.put_back()
+
+
 def live_tensors(trainer: Trainer) -> list[torch.Tensor]:
     """This rank's weights and buffers."""
     return [*trainer.module.parameters(), *trainer.module.buffers()]

@@ -9,7 +9,8 @@ from cascade_rl.distillation.teacher_model import check_teacher
 from cascade_rl.distillation.teacher_vocabulary import check_vocabulary
 from cascade_rl.engine import models
 from cascade_rl.engine.core.errors import UserError
-from cascade_rl.engine.lora.rules import check_lora
+from cascade_rl.engine.lora.peft_config import is_adapter, read_peft, whole_model
+from cascade_rl.engine.lora.rules import check_lora, factor_map
 from cascade_rl.engine.models import HfConfig, check_layout, family_of, read_config
 from cascade_rl.engine.rollout.engine_layout import check_build, check_cut
 from cascade_rl.launchers.local.prompt_lengths import overlong_prompts
@@ -185,9 +186,12 @@ def _check_teachers(stage: MopdStage, cascade: Cascade) -> None:
         if not is_folder(teacher):
             continue
         where = f"{stage.name}.teachers.{domain}"
-        if not (Path(teacher) / "config.json").is_file():
+        whole = whole_model(Path(teacher))
+        if not (whole / "config.json").is_file():
             raise UserError(f"{where}: expected a Hugging Face folder with a config.json, found none in '{teacher}'.")
         sizes = layout.parallel, layout.nproc, layout.rollout.max_model_len
-        check_teacher(where, read_config(teacher), student, *sizes)
+        check_teacher(where, hf := read_config(whole), student, *sizes)
+        if is_adapter(Path(teacher)):
+            factor_map(family_of(hf).name_map(hf), read_peft(Path(teacher)))
         if own := cascade.base.hf or cascade.base.tokenizer:
-            check_vocabulary(where, Path(teacher), Path(own))
+            check_vocabulary(where, whole, Path(own))

@@ -22,6 +22,7 @@
                                     heldout/after-NAME.parquet those to a benchmark
         checkpoints/step_00012/     complete; an incomplete one is named step_00012.partial
         export/  tensorboard/  logs/
+        adapter/                    of a stage with `lora`: what it has learned, in PEFT's form
         tracked/                    by tracker: its run, and the newest step that it was told (run/trackers/)
         done                        written last: the stage is finished
 
@@ -44,6 +45,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.lora.peft_config import has_base
 from cascade_rl.rl_stages.config.base import BASE, BEST, is_folder
 from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.mopd_stage import MopdStage
@@ -103,6 +105,11 @@ class StageFolder:
     def adapter(self) -> Path:
         """Of a stage with `lora`, beside `export`, which has the merged weights."""
         return self.root / "adapter"
+
+    @property
+    def teaches_from(self) -> Path:
+        """Its model as a teacher: the adapter where its base is at hand, otherwise `export`."""
+        return self.adapter if has_base(self.adapter) else self.export
 
     @property
     def logs(self) -> Path:
@@ -376,13 +383,15 @@ class RunFolder:
         return Path(name) if is_folder(name) else self.stage(name).export
 
     def teacher(self, stage: StageFolder, domain: str) -> Path:
-        """Hugging Face folder of the domain's teacher. "best" is the earlier stage with the highest held-out score in
-        that domain; of several with the same score, the first."""
+        """Folder of the domain's teacher, of a whole model or of an adapter. "best" is the earlier stage with the
+        highest held-out score in that domain; of several with the same score, the first."""
         assert isinstance(stage.config, MopdStage)
         teacher = stage.config.teachers[domain]
+        if is_folder(teacher):
+            return Path(teacher)
         if teacher != BEST:
-            return self.model(teacher)
-        return max(self.dependencies(stage), key=lambda other: other.scores()["after"][domain]).export
+            return self.stage(teacher).teaches_from
+        return max(self.dependencies(stage), key=lambda other: other.scores()["after"][domain]).teaches_from
 
     def record(self) -> list[StageSummary]:
         """Writes lineage.json and summary.json for the stages that are done. Returns their summaries."""

@@ -159,6 +159,9 @@ def test_a_checkpoint_of_the_students_model_is_known_however_its_keys_are_spelt(
     older = {key: value for key, value in LLAMA.items() if key != "rope_parameters"}
     older |= {"rope_theta": 100.0, "rope_scaling": LLAMA["rope_parameters"]}
     assert same_model(LLAMA, older)
+    yarn = json.loads(tiny.deepseek_v3(architectures=["DeepseekV3ForCausalLM"]).to_json_string(use_diff=False))
+    assert yarn["rope_parameters"]["rope_type"] == "yarn" and same_model(yarn, dict(yarn))
+    assert not same_model(yarn, yarn | {"rope_parameters": {**yarn["rope_parameters"], "factor": 2.0}})
 
 
 def test_a_teacher_is_the_export_of_its_stage_or_a_folder(tmp_path: Path) -> None:

@@ -16,9 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from cascade_rl.engine.lora.merge import merged as made_of
+from cascade_rl.engine.lora.rules import factor_name
 from cascade_rl.launchers.bench import asynchronous
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
@@ -351,6 +354,41 @@ def test_a_run_that_draws_ahead_is_killed_and_ends_with_the_same_bits(undisturbe
     launched.kill()
     launched.process.communicate()
     require_same_results(finish(start(killed, launcher, *ahead), killed).stage("if_rl"), expected)
+
+
+@pytest.mark.long
+def test_adapters_are_refitted_alone_and_a_killed_run_of_them_ends_with_the_same_bits(
+    undisturbed: Finished, tmp_path: Path
+) -> None:
+    """With refits of merged weights too: the engine has the same weights either way."""
+    settings = ("if_rl.lora.rank=4", "if_rl.optimizer.lr=1e-2", "if_rl.steps=4")
+    base = undisturbed.stage("sft").export
+    launcher, adapters = some_stages(tmp_path, base, "if_rl"), "rollout.refit=adapters"
+    merged, whole, killed = (tmp_path / name for name in ("merged", "whole", "killed"))
+    for folder in (merged, whole, killed):
+        folder.mkdir()
+    expected = finish(start(merged, launcher, *settings), merged).stage("if_rl")
+    assert all(row["probe_gap"] <= 2e-3 for row in expected.metrics.rows())
+    require_same_results(finish(start(whole, launcher, *settings, adapters), whole).stage("if_rl"), expected)
+
+    launched = start(killed, launcher, *settings, adapters)
+    launched.wait_for((killed / "runs/tiny/stages/01_if_rl/checkpoints/step_00002").exists)
+    launched.kill()
+    launched.process.communicate()
+    found = finish(start(killed, launcher, *settings, adapters), killed).stage("if_rl")
+    require_same_results(found, expected)
+    factors, own = (load_file(stage.adapter / "adapter_model.safetensors") for stage in (found, expected))
+    assert all(torch.equal(own[name], factor) for name, factor in factors.items())
+    weights, before = (load_file(folder / "model.safetensors") for folder in (found.export, base))
+    scale = found.config.lora.scale if found.config.lora else 0
+    for name, weight in weights.items():
+        if factor_name(name, "A") in factors:
+            a, b = (factors.pop(factor_name(name, factor)) for factor in "AB")
+            assert b.abs().max() > 0
+            assert torch.equal(weight, made_of(before[name], b, a, scale))
+        else:
+            assert torch.equal(weight, before[name])
+    assert not factors
 
 
 @pytest.mark.long

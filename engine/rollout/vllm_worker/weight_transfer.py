@@ -2,7 +2,8 @@
 
 With a trainer, this is the worker's end of a planned refit (`engine/refit/transport.py`). Slices arrive from the ranks
 that hold them, and are written into the layer in the layout in which vLLM loads it. vLLM's layerwise reload packs each
-complete layer and copies it in place.
+complete layer and copies it in place. Of adapters only the factors arrive, and the layers are made of them
+(adapted_layers.py).
 
 Without a trainer (`cascade parity`) the weights come from safetensors files with Hugging Face names.
 """
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -32,10 +34,11 @@ from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
 
 from cascade_rl.engine.core.settings import Check
 from cascade_rl.engine.models.name_map import Cut
-from cascade_rl.engine.refit.group import join_as_worker
-from cascade_rl.engine.refit.transport import Receiver
+from cascade_rl.engine.refit.group import BASE, join_as_worker
+from cascade_rl.engine.refit.transport import Receiver, get
 from cascade_rl.engine.refit.vllm_map import WHOLE, WorkerPlace
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
+from cascade_rl.engine.rollout.vllm_worker.adapted_layers import AdaptedLayers, Base
 
 BACKEND = "cascade"
 
@@ -73,28 +76,46 @@ class CascadeTransferEngine(WeightTransferEngine[JoinInfo, UpdateInfo]):
     init_info_cls = JoinInfo
     update_info_cls = UpdateInfo
     _receiver: Receiver
+    _base: Receiver | None = None  # until the weights under adapters have come
+    _adapted: AdaptedLayers | None = None
 
     def init_transfer_engine(self, init_info: JoinInfo) -> None:
         """Called on every worker while every trainer rank joins; again when an engine has been replaced."""
         cut = Cut(get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size())
         place = WorkerPlace(cut, cut if self.parallel_config.enable_expert_parallel else WHOLE)
         store = PrefixStore(init_info.meeting, TCPStore(init_info.address, init_info.port, wait_for_workers=False))
-        rank = init_info.first_rank + cut.rank
-        self._receiver = join_as_worker(store, rank, place, as_loaded(self.model), self.device)
+        rank, loaded, terms = init_info.first_rank + cut.rank, as_loaded(self.model), get(store, "terms")
+        self._adapted = None  # its memory goes before the next one's comes
+        self._adapted = AdaptedLayers(self.model, loaded, terms, place, self.device) if terms.lora else None
+        if self._adapted:
+            self._receiver = join_as_worker(store, rank, place, self._adapted.factors().tensors, self.device)
+            found = loaded | self._adapted.base
+            self._base = join_as_worker(PrefixStore(BASE, store), rank, place, found, self.device)
+        else:
+            self._receiver = join_as_worker(store, rank, place, loaded, self.device)
 
     def start_weight_update(self) -> None:
-        initialize_layerwise_reload(self.model)
+        self._reloaded: Any = self._adapted if self._adapted and not self._base else self.model
+        initialize_layerwise_reload(self._reloaded)
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        if update_info.image_path is None:
-            self._receiver.receive(update_info.version, LayerwiseParameters(self.model), update_info.check)
-            return
-        self.model.load_weights(_tensors(Path(update_info.image_path)))
+        version, check, parameters = update_info.version, update_info.check, LayerwiseParameters(self.model)
+        if update_info.image_path is not None:
+            self.model.load_weights(_tensors(Path(update_info.image_path)))
+        elif self._adapted:
+            if self._base:
+                self._base.receive(version, Base(self._adapted.base, parameters, self.device), check)
+                self._base = None
+            factors = self._adapted.factors()
+            self._receiver.receive(version, factors, check)
+            self._adapted.make(factors.tensors, parameters)
+        else:
+            self._receiver.receive(version, parameters, check)
 
     def finish_weight_update(self) -> None:
         if stale := _stale_layers(self.model, self.model_config.hf_text_config.tie_word_embeddings):
             raise ValueError(f"expected all weights, found too few for: {', '.join(stale)}")
-        finalize_layerwise_reload(self.model, self.model_config)
+        finalize_layerwise_reload(self._reloaded, self.model_config)
         vllm_cpu_patches.refresh_packed(self.model)
 
     def shutdown(self) -> None:

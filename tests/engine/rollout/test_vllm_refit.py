@@ -1,4 +1,7 @@
-"""Planned refits of a real vLLM engine: what it computes afterwards is what transformers makes of the same weights."""
+"""Planned refits of a real vLLM engine: what it computes afterwards is what transformers makes of the same weights.
+
+A refit of adapters alone leaves the engine with the bits that the merged weights would have brought.
+"""
 
 import json
 import os
@@ -6,6 +9,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +17,13 @@ import pytest
 import torch
 from torch.distributed import PrefixStore, TCPStore
 
-from cascade_rl.engine.core.settings import ParallelConfig
+from cascade_rl.engine.core.settings import LoraConfig, ParallelConfig
+from cascade_rl.engine.lora.merge import merged
+from cascade_rl.engine.lora.rules import factor_map, factor_name
 from cascade_rl.engine.models import family_of, read_config
+from cascade_rl.engine.models.name_map import NameMap, Shard
 from cascade_rl.engine.models.places import place_of
-from cascade_rl.engine.refit.group import Terms, join_as_trainer
+from cascade_rl.engine.refit.group import BASE, Terms, join_as_trainer
 from cascade_rl.engine.rollout.server_process import OFFLINE, SAFE_PATH
 from cascade_rl.launchers.local.held_port import held_port
 from tests.engine.refit.refit_layouts import laid_out
@@ -34,25 +41,67 @@ CASES = [
     pytest.param("glm4_moe", ParallelConfig(tensor=2, expert=2, sequence=True), 2, 1e-4, marks=pytest.mark.long),
 ]
 TRAINERS = 2
-CHECKS = ["sums", "digests", "none"]
+WEIGHTS, ADAPTERS, MERGED = "weights", "adapters", "merged"
+MEETINGS = {WEIGHTS: ["sums", "digests", "none"], ADAPTERS: ["digests", "none"], MERGED: ["none", "sums"]}
+LORA = LoraConfig(rank=3)
 KEPT = list[TCPStore]()  # a rank may still ask when rank 0, whose store it is, has returned
 SEQUENCES = [list(range(3, 60)), list(range(100, 130, 2))]
+State = dict[str, np.ndarray]  # a whole model's tensors, or all factors of its adapters
 
 
-def send(folder: Path, parallel: ParallelConfig, workers: int, port: int, states: list[dict[str, np.ndarray]]) -> int:
-    """A trainer rank that has the weights of one model after the other; returns the bytes it put on a wire."""
+class Held:
+    """What a trainer rank holds of `name_map`: nothing yet."""
+
+    def __init__(self, name_map: NameMap, rank: int, parallel: ParallelConfig) -> None:
+        self.shards: list[Shard] = name_map.shards(place_of(rank, TRAINERS, parallel))
+        self.tensors = {shard.name: torch.zeros(shard.shape) for shard in self.shards}
+
+    def become(self, state: State) -> None:
+        for shard in self.shards:
+            self.tensors[shard.name].copy_(torch.from_numpy(laid_out(shard.shape, shard.blocks, state)))
+
+
+def send(
+    folder: Path, parallel: ParallelConfig, workers: int, port: int, states: list[State], factors: list[State]
+) -> tuple[int, dict[str, int]]:
+    """A trainer rank that has the weights of one model after the other, then adapters on the first, then the same
+    merged. Returns the bytes it put on a wire, and those of one refit of each meeting."""
     rank, hf = int(os.environ["RANK"]), read_config(folder)
     store = TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False)
     KEPT.append(store)
-    shards = family_of(hf).name_map(hf).shards(place_of(rank, TRAINERS, parallel))
-    tensors = {shard.name: torch.zeros(shard.shape) for shard in shards}
+    name_map, device, version, sizes, sent = family_of(hf).name_map(hf), torch.device("cpu"), 0, dict[str, int](), 0
+    weights, adapters = Held(name_map, rank, parallel), Held(factor_map(name_map, LORA), rank, parallel)
     terms = Terms(hf, parallel, TRAINERS, workers, bucket_bytes=100_000, seconds=600.0)
-    sender = join_as_trainer(PrefixStore("first", store), rank, terms, tensors, torch.device("cpu"))
-    for version, (state, check) in enumerate(zip(states, CHECKS, strict=True)):
-        for shard in shards:
-            tensors[shard.name].copy_(torch.from_numpy(laid_out(shard.shape, shard.blocks, state)))
-        sender.send(version, check)
-    return sender.group.sent["payload"]
+    contents = {WEIGHTS: states, ADAPTERS: factors, MERGED: [adapted(states[0], own) for own in factors]}
+    for meeting, checks in MEETINGS.items():
+        held, own = (adapters, replace(terms, lora=LORA)) if meeting == ADAPTERS else (weights, terms)
+        place = PrefixStore(meeting, store)
+        sender = join_as_trainer(place, rank, own, held.tensors, device)
+        if meeting == ADAPTERS:
+            weights.become(states[0])
+            join_as_trainer(PrefixStore(BASE, place), rank, terms, weights.tensors, device).send(version, checks[0])
+        for state, check in zip(contents[meeting], checks, strict=True):
+            held.become(state)
+            sender.send(version, check)
+            version += 1
+        sizes[meeting], sent = sender.bytes, sent + sender.group.sent["payload"]
+    return sent, sizes
+
+
+def drawn_factors(folder: Path, seed: int) -> State:
+    hf, generator = read_config(folder), np.random.default_rng(seed)
+    tensors = factor_map(family_of(hf).name_map(hf), LORA).hf_tensors()
+    return {name: generator.normal(size=each.shape).astype(np.float32) / 20 for name, each in tensors.items()}
+
+
+def adapted(state: State, factors: State) -> State:
+    """The whole tensors, merged without any cut."""
+    found = dict(state)
+    for name, base in state.items():
+        if factor_name(name, "A") in factors:
+            a, b = (torch.from_numpy(factors[factor_name(name, factor)]) for factor in "AB")
+            found[name] = merged(torch.from_numpy(base), b, a, LORA.scale).numpy()
+    return found
 
 
 @pytest.fixture
@@ -69,7 +118,8 @@ def test_the_engine_computes_with_what_the_trainer_sent(
     folder = write_config(family, tmp_path / "model")
     models = [build(family, seed) for seed in (1, 2, 1)]
     states = [{name: value.numpy() for name, value in hub_state(model).items()} for model in models]
-    job = {"model": str(folder), "tensor": tensor, "port": port, "first_rank": TRAINERS, "checks": CHECKS}
+    factors = [drawn_factors(folder, seed) for seed in (1, 2)]
+    job = {"model": str(folder), "tensor": tensor, "port": port, "first_rank": TRAINERS, "meetings": MEETINGS}
     (tmp_path / "job.json").write_text(json.dumps(job | {"sequences": SEQUENCES, "out": f"{tmp_path / 'scores'}"}))
     program = Path(__file__).with_name("vllm_refit.py")
     environment = SAFE_PATH | OFFLINE | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "GLOO_SOCKET_IFNAME": "lo"}
@@ -77,13 +127,25 @@ def test_the_engine_computes_with_what_the_trainer_sent(
     with (tmp_path / "log").open("w") as log:
         engine = subprocess.Popen([sys.executable, program, tmp_path / "job.json"], env=environment, stderr=log)
     try:
-        sent = run_ranks(TRAINERS, send, folder, parallel, tensor, port, states)
+        sent = run_ranks(TRAINERS, send, folder, parallel, tensor, port, states, factors)
         assert engine.wait(LIMIT_S) == 0, (tmp_path / "log").read_text()[-3000:]
     finally:
         engine.kill()
-    assert sum(sent) == 0  # one host: through shared memory
-    for model, scores in zip(models, pickle.loads((tmp_path / "scores").read_bytes()), strict=True):
+    assert sum(wire for wire, _ in sent) == 0  # one host: through shared memory
+    sizes = {meeting: sum(sizes[meeting] for _, sizes in sent) for meeting in MEETINGS}
+    assert 10 * sizes[ADAPTERS] < sizes[WEIGHTS] == sizes[MERGED]
+    scores, packed = pickle.loads((tmp_path / "scores").read_bytes())
+    for model, found in zip(models, scores[:3], strict=True):
         reference = Reference(model)
-        for ids, scored in zip(SEQUENCES, scores, strict=True):
+        for ids, scored in zip(SEQUENCES, found, strict=True):
             expected = reference(np.array(ids), routes=scored.routes)[np.arange(len(ids) - 1), ids[1:]]
             assert np.abs(expected - scored.logprobs).max() < tolerance
+    first, second = packed[3:5]
+    assert [first, second] == packed[5:]  # to the byte, on every worker
+    for one, base, other in zip(first, packed[2], second, strict=True):
+        assert one.keys() == base.keys() == other.keys()
+        assert {name for name in one if one[name] != base[name]} == {name for name in one if one[name] != other[name]}
+        assert sum(one[name] != base[name] for name in one) >= 4
+    for one, other in zip(scores[3:5], scores[5:], strict=True):
+        for ours, theirs in zip(one, other, strict=True):
+            assert np.array_equal(ours.logprobs, theirs.logprobs)

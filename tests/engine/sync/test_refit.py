@@ -4,7 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -144,15 +144,16 @@ def with_vllm(folder: Path) -> Found:
 
 
 def adapters_gap(folder: Path, refit: Refit) -> float:
-    """The same engine, refitted by a trainer of adapters after an update."""
+    """The same engine, refitted by a trainer of adapters after an update: it gets the base, then factors alone."""
     hf_config, rate = json.loads((folder / "config.json").read_text()), OptimizerConfig(lr=1e-2)
     adapted = Trainer(hf_config, LAYOUT, rate, total_steps=9, token_budget=256, seed=2, lora=LoraConfig(rank=2))
     sequences = [TrainSequence(np.array(ids), np.ones(len(ids) - 1, bool)) for ids in PROBE]
     before = np.concatenate(adapted.log_probs(sequences))
+    refit.trainer, refit._joined, refit.config = adapted, {}, replace(CONFIG, refit="adapters")
+    first = refit(refit.version + 1)
     adapted.update(sequences, SftLoss(), 0)
     assert np.abs(np.concatenate(adapted.log_probs(sequences)) - before).max() > 10 * BOUND
-    refit.trainer, refit._joined = adapted, {}
-    return refit(refit.version + 1)
+    return max(first, refit(refit.version + 1))
 
 
 def nan_scores(engine: RolloutEngine | None, send: Callable[[], None]) -> None:
