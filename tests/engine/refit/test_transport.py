@@ -13,13 +13,14 @@ import pytest
 import torch
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 
+from cascade_rl.engine.cluster.store import put
 from cascade_rl.engine.core.settings import Check, ParallelConfig
 from cascade_rl.engine.models import family_of
 from cascade_rl.engine.refit import group as refit_group
 from cascade_rl.engine.refit import transport
 from cascade_rl.engine.refit.group import Terms, join_as_trainer, join_as_worker
 from cascade_rl.engine.refit.plan import Bucket, Plan, RefitError, Transfer, make_plan
-from cascade_rl.engine.refit.transport import HEADER_WORDS, Group, Receiver, Sender, put
+from cascade_rl.engine.refit.transport import HEADER_WORDS, Group, Receiver, Sender
 from cascade_rl.engine.refit.verdicts import Verdicts
 from cascade_rl.engine.refit.vllm_map import WHOLE, WorkerPlace, worker_shards
 from tests.engine.refit.refit_layouts import MODELS, NEMOTRON, PAIRS, Pair, fitting, hf_numbers, laid_out
