@@ -144,11 +144,11 @@ def rank_zero(
     log: StepLog,
     tokenizer: PreTrainedTokenizerBase,
     engine: Engine,
-    others: Sequence[Node],
+    nodes: Sequence[Node],
 ) -> Iterator[RankZero]:
-    """Rank 0's parts, closed at the end of the block. `others`: the job's other nodes, which verifiers may use too."""
-    layout = run.cascade.layout(folder.config)
-    makers = reward_makers(folder.config, run.model, layout, folder.logs / "reward_model.log", others)
+    """Rank 0's parts, closed at the end of the block. `nodes`: the job's, this one first, which verifiers use too."""
+    others, layout = nodes[1:], run.cascade.layout(folder.config)
+    makers = reward_makers(folder.config, run.model, layout, folder.logs / "reward_model.log", nodes)
     with ExitStack() as exits:
         ledger = exits.enter_context(Ledger(remembers=layout.rollout.in_flight))
         judge = exits.enter_context(Judge(tokenizer, None, ledger, others, _unjudged(run.cascade, folder.config)))

@@ -183,7 +183,7 @@ class Session[S: Stage](TrainingSession[S]):
         # Verifiers end with the thread that made them, and what samples in it ends with the engine.
         self.ahead = self.exits.enter_context(ThreadPoolExecutor(1, thread_name_prefix="ahead"))
         engine = self.exits.enter_context(self.start_engine(nodes))
-        parts = rank_zero(self.run, self.folder, self.log, self.tokenizer, engine, nodes[1:])
+        parts = rank_zero(self.run, self.folder, self.log, self.tokenizer, engine, nodes)
         zero = self.exits.enter_context(parts)
         prove_graders(self.cascade, self.stage, zero, places)  # while the engine starts
         return zero

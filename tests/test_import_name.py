@@ -42,7 +42,7 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def engine(folder: Path, _: pytest.MonkeyPatch) -> None:
-    server = server_process.launch_server(Pipe()[0], StartServer(0, 1, folder / "log", "stand_in"))
+    server = server_process.launch_server(Pipe()[0], StartServer(range(1), folder / "log", "stand_in"))
     assert server_process.end_server(server, 60) == 0
 
 

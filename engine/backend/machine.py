@@ -62,6 +62,12 @@ class Backend:
         raise NotImplementedError
 
 
+def keep_compiled(folder: Path) -> None:
+    """What this process and its children compile for a card is kept in `folder`, unless the environment says where."""
+    for variable, name in COMPILED.items():
+        os.environ.setdefault(variable, str(folder / name))
+
+
 class CudaBackend(Backend):
     def check_precision(self, precision: Precision) -> None:
         check_gpu_precision(precision)
@@ -80,8 +86,7 @@ class CudaBackend(Backend):
         torch.cuda.empty_cache()
 
     def keep_compiled(self, folder: Path) -> None:
-        for variable, name in COMPILED.items():
-            os.environ.setdefault(variable, str(folder / name))
+        keep_compiled(folder)
 
 
 class CpuBackend(Backend):

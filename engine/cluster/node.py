@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
@@ -20,6 +20,10 @@ class Node(Protocol):
     def host(self) -> str:
         """The name of the host."""
 
+    @property
+    def ranks(self) -> int:
+        """The number of the trainer's ranks there, which have its first cards."""
+
     def open[T](self, start: Callable[..., T], *arguments: Any) -> tuple[Connection, T]:
         """This end of a new connection, and what `start(other end, *arguments)` returned on the host. The other end is
         closed there afterwards, so `start` must hand it to a process."""
@@ -31,6 +35,8 @@ class Node(Protocol):
 @dataclass(frozen=True)
 class ThisNode:
     """The host of this process. A connection is an inherited socket pair: no port and no key."""
+
+    ranks: int = field(default=0, compare=False)
 
     @property
     def host(self) -> str:

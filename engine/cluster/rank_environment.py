@@ -1,5 +1,7 @@
 """The default environment variables of a rank, and those of a rank that runs alone."""
 
+ENGINE_NODES = "CASCADE_ENGINE_NODES"  # tells ranks how many nodes of their job have engines and no rank
+
 # `python -m` does not search the working folder: its `kernels/` is not the package that transformers looks for.
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 

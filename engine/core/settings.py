@@ -168,7 +168,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """The vLLM engines of a stage: all alike, and the same number on each node of its job.
+    """The vLLM engines of a stage: all alike, and the same number on each node that has some.
 
     engines         number of engines on all nodes together; they share the requests
     tensor          tensor parallel workers of each engine: each takes a CUDA device of its node, or is a CPU process
@@ -191,7 +191,8 @@ class RolloutConfig:
                     again with the whole of their batch, turns are sampled together, and no batch finds prefixes that
                     another one cached
     placement       "colocated": engines sample while the trainer waits, in turn on its cards. "disaggregated": they
-                    have their own, and can sample while it learns; built for CPUs alone, where engines are processes
+                    have their own, and can sample while it learns: the cards behind the ranks' where one node holds
+                    both, otherwise whole nodes (docs/async.md)
     max_staleness   weight versions by which the first token of a sample may be older than the weights that learn from
                     it. 0: a step samples, then learns. 1: while it learns, the engines sample for the next one. More:
                     for so many of the next ones, and samples in flight go on under new weights (docs/async.md)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore, Store
 
 from cascade_rl.engine.backend.wire import whereabouts
+from cascade_rl.engine.cluster.store import get, put
 from cascade_rl.engine.core.settings import LoraConfig, ParallelConfig
 from cascade_rl.engine.models.hf_config import HfConfig
 from cascade_rl.engine.models.name_map import Place
@@ -22,7 +23,7 @@ from cascade_rl.engine.models.places import place_of
 from cascade_rl.engine.refit.factors import moved_shards
 from cascade_rl.engine.refit.neighbourhoods import neighbourhoods
 from cascade_rl.engine.refit.plan import BUCKET_BYTES, Concerns, Member, Plan, RefitError, make_plan
-from cascade_rl.engine.refit.transport import Group, Receiver, Sender, get, put
+from cascade_rl.engine.refit.transport import Group, Receiver, Sender
 from cascade_rl.engine.refit.verdicts import Verdicts
 from cascade_rl.engine.refit.vllm_map import WorkerPlace
 

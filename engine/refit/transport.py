@@ -11,7 +11,6 @@ every trainer rank as its verdict.
 """
 
 import hashlib
-import pickle
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -22,6 +21,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroupGloo, Store
 
 from cascade_rl.engine.backend.wire import mapped, payload_group, settle, shared
+from cascade_rl.engine.cluster.store import get, put
 from cascade_rl.engine.core.settings import Check
 from cascade_rl.engine.refit.plan import Bucket, Plan, RefitError, Transfer
 from cascade_rl.engine.refit.verdicts import Verdicts
@@ -142,15 +142,6 @@ class Flight(NamedTuple):
         for work in self.works:
             work.wait()
         self.works.clear()  # a work keeps its connection open
-
-
-def put(store: Store, key: str, value: Any) -> None:
-    store.set(key, pickle.dumps(value))  # type: ignore[arg-type]
-
-
-def get(store: Store, key: str) -> Any:
-    """Waits for what another rank puts there, and returns it."""
-    return pickle.loads(store.get(key))
 
 
 class Shared:

@@ -37,33 +37,12 @@ def check_build(rollout: RolloutConfig) -> None:
     for name, reason in vllm_cpu_patches.refused().items():
         if getattr(rollout, name):
             raise UserError(f"rollout.{name}: expected False, since the CPU build of vLLM {reason}; found True.")
-    if vllm_cpu_patches.takes_cards():
-        check_cards(rollout)
     for name in vllm_cpu_patches.fixed() if rollout.vllm else ():
         if (given := getattr(rollout.vllm, name)) is not None:
             raise UserError(
                 f"rollout.vllm.{name}: expected none, since the CPU build of vLLM works with one value only; found "
                 f"{given}. Leave the field out on this machine."
             )
-
-
-def check_cards(rollout: RolloutConfig) -> None:
-    """Raises UserError if the engines, on a machine with cards, would need some of their own."""
-    if rollout.placement == "disaggregated":
-        raise UserError(
-            "rollout.placement: expected colocated, since engines on cards or nodes of their own are not built; found "
-            "disaggregated, which works with the CPU build of vLLM only (docs/async.md)."
-        )
-
-
-def engines_per_node(engines: int, nodes: int) -> int:
-    """Raises UserError if the engines cannot be spread evenly."""
-    if engines % nodes:
-        raise UserError(
-            f"rollout.engines: expected a multiple of {nodes}, since the job's {nodes} nodes run equally many; "
-            f"found {engines}."
-        )
-    return engines // nodes
 
 
 def _is_repeated(key: str, count: int, workers: int) -> bool:

@@ -26,11 +26,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class StartServer:
-    """What a node needs to start a server, a `module` that is called with a connection and the id of its parent: its
-    `place` among the node's servers of that module, from 0, and the devices of each."""
+    """What a node needs to start a server, a `module` that is called with a connection and the id of its parent: the
+    numbers of its `cards` among those that the parent sees."""
 
-    place: int
-    devices: int
+    cards: range
     log_path: Path
     module: str
 

@@ -17,11 +17,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cascade_rl.engine.cluster.link import send_within
-from cascade_rl.engine.cluster.node import Node, NodeLost
+from cascade_rl.engine.cluster.node import NodeLost
 from cascade_rl.engine.cluster.rank_environment import SAFE_PATH
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import PART, Request, Rollout
 from cascade_rl.engine.rollout.protocol import Reply, Settings, StartServer, Submit
+from cascade_rl.engine.rollout.seats import Seat
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 
 SERVER = "cascade_rl.engine.rollout.server"
@@ -75,7 +76,7 @@ def launch_server(theirs: Connection, order: StartServer) -> int:
     Raises UserError for devices that the host does not have, OSError for a log that cannot be written.
     """
     with order.log_path.open("ab") as log:
-        environment = _environment(order.place, order.devices)
+        environment = _environment(order.cards)
         scratch = TemporaryDirectory(prefix="rollout-")
         server = subprocess.Popen(
             [sys.executable, "-m", order.module, str(theirs.fileno()), str(os.getpid())],
@@ -116,10 +117,10 @@ def end_servers() -> None:
 
 
 class EngineProcess:
-    """The trainer's handle of one running server: a process in its own session on `node` that logs to a file.
+    """The trainer's handle of one running server: a process in its own session on its node that logs to a file.
 
     index     of this engine among those of the trainer
-    place     of it among those of its node
+    seat      its node, and its cards there
     arrivals  where samples and parts of them go, each with this object; then, once, None: the server is gone. What the
               client expects comes there too, without a server
     version   of the weights that it was given; None before the first
@@ -128,10 +129,10 @@ class EngineProcess:
     server never waits for a busy trainer. A server that hangs, for instance a stopped process, is known by its silence.
     """
 
-    def __init__(self, settings: Settings, index: int, log_path: Path, arrivals: "Arrivals", node: Node, place: int):
+    def __init__(self, settings: Settings, index: int, log_path: Path, arrivals: "Arrivals", seat: Seat):
         self.index, self.log_path = index, log_path
         self.version: int | None = None
-        self._node = node
+        self._node = seat.node
         self._limits = settings.config
         self._answered = False
         self._given = self._returned = 0  # requests, samples
@@ -139,8 +140,8 @@ class EngineProcess:
         self._deadline = time.monotonic() + self._limits.start_limit_s
         self._arrivals = arrivals
         self._replies: SimpleQueue[Reply | None] = SimpleQueue()
-        order = StartServer(place, settings.config.tensor, log_path, SERVER)
-        self._connection, self.pid = node.open(launch_server, order)
+        order = StartServer(seat.cards, log_path, SERVER)
+        self._connection, self.pid = self._node.open(launch_server, order)
         send_within(self._connection, self._limits.silence_limit_s)
         self._reader = threading.Thread(target=self._read, name="rollouts", daemon=True)
         self._reader.start()
@@ -259,23 +260,24 @@ def environment_of_no_rank() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES} | SAFE_PATH
 
 
-def _environment(place: int, devices: int) -> dict[str, str]:
+def _environment(own: range) -> dict[str, str]:
     # Engine and scheduler run in the server's own process: one loop, and no other process to wake.
-    own = OFFLINE | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    return environment_of_no_rank() | own | _own_devices(place, devices)
+    offline = OFFLINE | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    return environment_of_no_rank() | offline | _own_devices(own)
 
 
-def _own_devices(place: int, count: int) -> dict[str, str]:
-    """The `count` CUDA devices from number `count * place` on, of those that this process sees."""
+def _own_devices(wanted: range) -> dict[str, str]:
+    """The CUDA devices of these numbers among those that this process sees."""
     if not vllm_cpu_patches.takes_cards():
         return {}
-    wanted = range(count * place, count * (place + 1))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    if visible == [""]:
-        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, wanted))}
+    from cascade_rl.engine.backend import cards  # a launcher imports this file, and has no use for torch
+
+    told = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = told.split(",") if told else [str(number) for number in range(cards.count())]
     if wanted[-1] >= len(visible):
         raise UserError(
-            f"engine {place} of a node, with {count} CUDA devices: expected at least {wanted[-1] + 1} devices, found "
-            f"CUDA_VISIBLE_DEVICES={','.join(visible)}: change rollout.engines or rollout.tensor"
+            f"a process with the CUDA devices {wanted[0]} to {wanted[-1]} of its node: expected at least "
+            f"{wanted[-1] + 1}, found {len(visible)} (CUDA_VISIBLE_DEVICES={told or 'not set'}): change nproc, "
+            "rollout.engines or rollout.tensor"
         )
-    return {"CUDA_VISIBLE_DEVICES": ",".join(visible[device] for device in wanted)}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(visible[number] for number in wanted)}

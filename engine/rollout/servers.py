@@ -6,22 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from cascade_rl.engine.cluster.node import Node
-from cascade_rl.engine.rollout.engine_layout import engines_per_node
 from cascade_rl.engine.rollout.pending import Pending
 from cascade_rl.engine.rollout.protocol import Settings
+from cascade_rl.engine.rollout.seats import seats
 from cascade_rl.engine.rollout.server_process import Arrivals, EngineDied, EngineProcess
 
 
 class Servers:
     """One process for each engine, in the order of the engines.
 
-    Engine 0 logs to `log_path`, engine i to the same name with `-i` before its suffix. Each node runs as many engines.
+    Engine 0 logs to `log_path`, engine i to the same name with `-i` before its suffix. `seats` says where each runs.
     """
 
     def __init__(
         self, settings: Settings, log_path: Path, nodes: Sequence[Node], pending: Pending, arrivals: Arrivals
     ) -> None:
-        self._settings, self._log_path, self._nodes = settings, log_path, nodes
+        self._settings, self._log_path, self._seats = settings, log_path, seats(settings.config, nodes)
         self._pending, self._arrivals = pending, arrivals
         self._processes = [self._start(index) for index in range(settings.config.engines)]
 
@@ -94,5 +94,4 @@ class Servers:
     def _start(self, index: int) -> EngineProcess:
         path = self._log_path
         log_path = path.with_stem(f"{path.stem}-{index}") if index else path
-        node, place = divmod(index, engines_per_node(self._settings.config.engines, len(self._nodes)))
-        return EngineProcess(self._settings, index, log_path, self._arrivals, self._nodes[node], place)
+        return EngineProcess(self._settings, index, log_path, self._arrivals, self._seats[index])

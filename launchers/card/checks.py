@@ -19,7 +19,7 @@ KERNEL_BOUND = 1e-4  # nats, of bfloat16 inputs whose products are summed in flo
 def node() -> str:
     """Driver, memory and clocks, as a job's node is looked at before its ranks start."""
     state = node_probe.observe(Path.cwd(), socket.gethostname(), gpus=True)
-    if problems := list(state.problems(ranks=1, nodes=1)):
+    if problems := list(state.problems(cards=1, nodes=1)):
         raise Unfit("; ".join(problems))
     return "; ".join(f"{gpu['name']}, {gpu['free_mib']} of {gpu['total_mib']} MiB free" for gpu in state.gpus or ())
 

@@ -1,7 +1,7 @@
 """What the judge of a stage holds on the fullest GPU, beside the trainer and an engine.
 
-Its size is taken to be the policy's. A Bradley-Terry model has a process on each GPU, which holds all of it while it
-scores; a judge engine is like the others.
+Its size is taken to be the policy's. A Bradley-Terry model has a process on each GPU that samples, which holds all
+of it while it scores; a judge engine is like the others.
 """
 
 from cascade_rl.engine.core.settings import ParallelConfig

@@ -10,7 +10,8 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.precisions import check_gpu_precision
 from cascade_rl.engine.models import check_layout
 from cascade_rl.engine.models.layout import divides, token_multiple
-from cascade_rl.engine.rollout.engine_layout import check_cards, check_cut
+from cascade_rl.engine.rollout.engine_layout import check_cut
+from cascade_rl.engine.rollout.seats import divide
 from cascade_rl.launchers.plan.engine_memory import EngineWorker
 from cascade_rl.launchers.plan.hardware import Assumed, Gpu
 from cascade_rl.launchers.plan.judge_memory import judge_host_bytes, judge_memory
@@ -176,13 +177,6 @@ def plan_stage(setting: Setting) -> StagePlan:
 
 def problems(setting: Setting) -> Iterator[str]:
     """What the engine would refuse, in its own words, and what would make it fail in the middle of a step."""
-    if setting.has_engines:
-        yield from _refusals([partial(check_cards, setting.layout.rollout)])
-    yield from misfits(setting)
-
-
-def misfits(setting: Setting) -> Iterator[str]:
-    """The `problems` that would stay if all placements were built."""
     layout, rollout = setting.layout, setting.layout.rollout
     checks: list[Callable[[], object]] = [partial(check_gpu_precision, layout.parallel.precision)]
     if not divides(setting.model.hf, setting.model.name_map, layout.parallel, layout.nproc):
@@ -223,18 +217,18 @@ def _refusals(checks: Iterable[Callable[[], object]]) -> Iterator[str]:
 
 
 def _places(setting: Setting) -> Iterator[str]:
-    """Engines share the trainer's nodes, or have whole nodes unless all GPUs are on one."""
-    nproc, rollout, per_node = setting.layout.nproc, setting.layout.rollout, setting.gpu.gpus_per_node
-    gpus = setting.engine_gpus or nproc
-    nodes, room = math.ceil(gpus / per_node), min(gpus, per_node)
-    if setting.engine_gpus and setting.nodes > 1 and nproc % per_node:
-        yield f"nproc: expected whole nodes of {per_node} beside those of the engines, found {nproc}"
-    if rollout.engines % nodes:
-        yield f"rollout.engines: expected a multiple of the {nodes} nodes, found {rollout.engines}"
-    elif rollout.engines // nodes * rollout.tensor > room:
+    """What does not divide over the nodes, and engines that share more GPUs of a node than its ranks have."""
+    rollout = setting.layout.rollout
+    try:
+        division = divide(setting.layout.nproc, rollout, setting.gpu.gpus_per_node)
+    except UserError as error:
+        yield str(error)
+        return
+    workers = 0 if setting.apart else rollout.engines // division.nodes * rollout.tensor
+    if workers > division.ranks:
         yield (
-            f"rollout.engines = {rollout.engines} x rollout.tensor = {rollout.tensor}: expected at most the {room} "
-            f"GPUs of a node, found {rollout.engines // nodes * rollout.tensor} workers on each"
+            f"rollout.engines = {rollout.engines} x rollout.tensor = {rollout.tensor}: expected at most the "
+            f"{division.ranks} GPUs of a node, found {workers} workers on each"
         )
 
 

@@ -31,7 +31,7 @@ def print_plan(plan: Plan, console: Console) -> None:
     for table in (_memory(plan), _cost(plan), _placements(plan)):
         console.print(table)
     for stage in plan.stages:
-        for line in verdict(plan, stage):
+        for line in (*_fastest(plan, stage), *verdict(plan, stage)):
             console.print(line, highlight=False, soft_wrap=True, markup=False)
     console.print(_footer(plan), highlight=False, soft_wrap=True)
 
@@ -114,6 +114,13 @@ def _placements(plan: Plan) -> Table:
                 f"{split.gpus * split.step * stage.steps / 3600:,.1f}",
             )
     return table
+
+
+def _fastest(plan: Plan, stage: StagePlan) -> Iterator[str]:
+    """How to start the fastest way to share the GPUs, where the launcher has another."""
+    best = min(plan.splits[stage.name], key=lambda split: split.step, default=None)
+    if best and best.settings:
+        yield f"{stage.name}: fastest {best.way}: {' '.join(best.settings)}"
 
 
 def verdict(plan: Plan, stage: StagePlan) -> Iterator[str]:

@@ -25,7 +25,7 @@ class Cluster(Node):
 
     account, partition   as sbatch takes them; omit the account if the cluster has none
     hardware         kind of accelerator: selects the launcher's layouts and an entry of the plan's hardware table
-    gpus_per_node    ranks of a full node, one per GPU
+    gpus_per_node    GPUs of a node: each has a rank, a worker of an engine, or both in turn
     gpus             whether the jobs request GPUs; if false, the ranks compute on CPUs
     cpus_per_node    cores of a node, shared by its ranks and verifiers; None: the cluster's default
     time             time limit of one attempt of a job; at the limit, the job saves and is queued again

@@ -16,7 +16,8 @@ from cascade_rl.rl_stages.run.run_folder import INPUTS, RunFolder
 
 
 def write_dryrun(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Submission, folder: Path) -> None:
-    """Writes to `folder` cascade.yaml, plan.txt, jobs.json (nodes, what waits for what) and each job's script. Prints
+    """Writes to `folder` cascade.yaml, plan.txt, jobs.json (nodes, how many have engines alone, what
+    waits for what) and each job's script. Prints
     what the launch would set aside, or go on with under other settings."""
     check_settings(cascade)
     check_paths(how.cluster, root, folder)
@@ -29,7 +30,14 @@ def write_dryrun(cascade: Cascade, root: Path, chosen: Sequence[Stage], how: Sub
     for job in jobs:
         write_atomically(folder / f"{job.stage.label}.sh", scripts[job.stage.config.name])
     entries = [
-        {"stage": job.stage.config.name, "job": job.name, "nodes": job.nodes, "after": job.needs} for job in jobs
+        {
+            "stage": job.stage.config.name,
+            "job": job.name,
+            "nodes": job.nodes,
+            "engine_nodes": job.division.engine_nodes,
+            "after": job.needs,
+        }
+        for job in jobs
     ]
     write_json(folder / "jobs.json", entries)
     write_atomically(folder / "cascade.yaml", to_yaml(cascade))

@@ -6,14 +6,13 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from shlex import quote
 
 from cascade_rl.engine.cluster.rank_environment import RANK_ENVIRONMENT
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.precisions import check_gpu_precision
-from cascade_rl.engine.rollout.engine_layout import engines_per_node
+from cascade_rl.engine.rollout.seats import Division, divide
 from cascade_rl.launchers.slurm.cluster import Cluster
 from cascade_rl.launchers.slurm.containers import all_mounts
 from cascade_rl.launchers.stage.in_job import BEGAN, FINAL
@@ -26,8 +25,9 @@ from cascade_rl.rl_stages.run.watchdog import LIMIT_VARIABLE
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The job of one stage. It has one task per node, which starts the ranks of the node.
+    """The job of one stage. It has one task per node, which starts the ranks or the engines of the node.
 
+    division  which nodes and cards the ranks have, and which the engines
     needs    names of submitted stages that must succeed first
     command  command of the task, not quoted for a shell
     setup    lines of bash that run before the tasks start
@@ -35,13 +35,17 @@ class Job:
 
     stage: StageFolder
     name: str
-    nodes: int
+    division: Division
     needs: tuple[str, ...]
     command: tuple[str, ...]
     env: Mapping[str, str]
     setup: tuple[str, ...]
     mounts: tuple[str, ...]
     cluster: Cluster
+
+    @property
+    def nodes(self) -> int:
+        return self.division.nodes
 
     @property
     def log(self) -> str:
@@ -95,7 +99,8 @@ def name_prefix(run: Path) -> str:
 def make_jobs(
     run: RunFolder, stages: Sequence[StageFolder], cluster: Cluster, stage_command: Sequence[str], workdir: Path
 ) -> tuple[Job, ...]:
-    """One job per stage, in the order of `stages`. Raises UserError if ranks do not divide evenly over their nodes."""
+    """One job per stage, in the order of `stages`. Raises UserError if ranks or engines do not divide evenly over their
+    nodes."""
     names = [stage.config.name for stage in stages]
     python = cluster.python or ("python3" if cluster.container_image else sys.executable)
     command = [python if part == sys.executable else part for part in stage_command]
@@ -103,11 +108,11 @@ def make_jobs(
         Job(
             stage=stage,
             name=name_prefix(run.root) + stage.config.name,
-            nodes=nodes,
+            division=division,
             needs=tuple(other.config.name for other in run.dependencies(stage) if other.config.name in names),
             command=(
                 *(python, "-m", "cascade_rl.launchers.stage.in_job", str(run.root), stage.config.name),
-                *("--workdir", str(workdir), "--nproc-per-node", str(nproc_per_node)),
+                *("--workdir", str(workdir), *_flags(division)),
                 *("--devices", "gpu" if cluster.gpus else "cpu", "--attempts", str(cluster.attempts_without_progress)),
                 *("--", *command),
             ),
@@ -117,7 +122,7 @@ def make_jobs(
             cluster=cluster,
         )
         for stage in stages
-        for nodes, nproc_per_node in [_nodes(run, stage, cluster)]
+        for division in [_division(run, stage, cluster)]
     )
 
 
@@ -131,20 +136,19 @@ def _environment(cluster: Cluster) -> Mapping[str, str]:
     return RANK_ENVIRONMENT | {LIMIT_VARIABLE: str(cluster.phase_limit_seconds)} | caches | here | dict(cluster.env)
 
 
-def _nodes(run: RunFolder, stage: StageFolder, cluster: Cluster) -> tuple[int, int]:
-    """The number of nodes, and of ranks per node."""
+def _division(run: RunFolder, stage: StageFolder, cluster: Cluster) -> Division:
     layout = run.cascade.layout(stage.config)
-    nproc, nodes = layout.nproc, ceil(layout.nproc / cluster.gpus_per_node)
-    if nproc % nodes:
-        raise UserError(
-            f"{stage.config.name}.nproc: expected ranks that divide over {nodes} nodes of {cluster.gpus_per_node}, "
-            f"found {nproc}. Choose a multiple of {cluster.gpus_per_node}."
-        )
+    rollout = layout.rollout if run.cascade.has_sampler(stage.config) else None
     try:
-        engines_per_node(layout.rollout.engines, nodes)
+        return divide(layout.nproc, rollout, cluster.gpus_per_node)
     except UserError as error:
-        raise UserError(f"{stage.config.name}: {error}") from None
-    return nodes, nproc // nodes
+        raise UserError(f"{stage.config.name}.{error}") from None
+
+
+def _flags(division: Division) -> tuple[str, ...]:
+    """What the task of each node needs to know of it."""
+    engines = "--engine-nodes", str(division.engine_nodes), "--engine-cards", str(division.engine_cards)
+    return "--nproc-per-node", str(division.ranks), *(engines if division.engine_cards else ())
 
 
 def _setup(cluster: Cluster, stage: StageFolder) -> tuple[str, ...]:

@@ -119,7 +119,8 @@ def _submit(
         ids: Mapping[str, str] = BACKENDS[how.backend].submit(jobs, folder) if jobs else {}
     for job in jobs:
         after = f" after {', '.join(job.needs)}" if job.needs else ""
-        text = f"job {ids[job.stage.config.name]} on {job.nodes} nodes{after}"
+        own = f", {job.division.engine_nodes} of them the engines'" if job.division.engine_nodes else ""
+        text = f"job {ids[job.stage.config.name]} on {job.nodes} nodes{own}{after}"
         _say(console, job.stage, f"{text}: {job.stage.config.batch_terms}")
     return ids
 

@@ -1,7 +1,8 @@
 """The task of one node in a Slurm job: `python -m cascade_rl.launchers.stage.in_job RUN STAGE ... -- RANK_COMMAND`.
 
-It checks the node, starts the ranks of the node under torchrun, and passes a request to stop on to them. Its exit code
-says how the attempt ended. The job's script acts on it:
+It checks the node, starts the ranks of the node under torchrun, and passes a request to stop on to them. On a node that
+has engines and no rank it starts the keeper of the node instead, which ends well when the ranks end, however they do.
+Its exit code says how the attempt ended. The job's script acts on it:
 
     0   the stage is done
     2   bad input: final
@@ -20,6 +21,7 @@ import argparse
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -27,6 +29,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from cascade_rl.engine.cluster.rank_environment import ENGINE_NODES
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.stage import node_probe
 from cascade_rl.launchers.stage.exit_status import USER_ERROR, exit_status
@@ -38,6 +41,7 @@ from cascade_rl.rl_stages.sandbox.process_tree import descendants, end_descendan
 
 CRASH_LOOP = 4
 UNFIT_NODE = 5
+KEEPER = "cascade_rl.launchers.stage.keep_node"
 FINAL, BEGAN = "final", "began"
 OTHERS_S = 2.0  # srun ends all tasks once one fails: let the one with the cause fail first
 RENDEZVOUS_S = 900
@@ -101,7 +105,9 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Sequence[str]]
     parser.add_argument("run", type=Path)
     parser.add_argument("stage")
     parser.add_argument("--workdir", type=Path, required=True)
-    parser.add_argument("--nproc-per-node", type=int, required=True)
+    parser.add_argument("--nproc-per-node", type=int, required=True, help="on nodes that have ranks")
+    parser.add_argument("--engine-nodes", type=int, default=0, help="without ranks, the last ones")
+    parser.add_argument("--engine-cards", type=int, default=0, help="of a node with engines, those that no rank shares")
     parser.add_argument("--devices", choices=("gpu", "cpu"), required=True)
     parser.add_argument("--attempts", type=int, required=True)
     return parser.parse_args(arguments[:split]), arguments[split + 1 :]
@@ -119,7 +125,7 @@ def _attempt(stage: StageFolder, options: argparse.Namespace, command: Sequence[
         forget(stage.logs)
     if not _fit(stage, options):
         return UNFIT_NODE
-    code = STOPPED if stop.asked.is_set() else _torchrun(options, command)
+    code = STOPPED if stop.asked.is_set() else _run(options, command)
     if _first_node():
         stage.record_event("ended", exit_code=code, message=last_words(stage.logs))
         code = code or _end(stage)
@@ -158,11 +164,34 @@ def _fruitless_attempts(stage: StageFolder) -> int:
 
 def _fit(stage: StageFolder, options: argparse.Namespace) -> bool:
     state = node_probe.observe(options.run, _head(), options.devices == "gpu")
-    problems = list(state.problems(options.nproc_per_node, _nodes()))
+    problems = list(state.problems(_cards(options), _nodes()))
     node_probe.record(state, stage.logs, job=_job(), restart=_restart(), problems=problems)
     for problem in problems:
         print(f"{stage.label}: node {state.node}: {problem}.", file=sys.stderr, flush=True)
     return not problems
+
+
+def _cards(options: argparse.Namespace) -> int:
+    """That the ranks and the engines of this node need, one each."""
+    if _keeper(options) is not None:
+        return int(options.engine_cards)
+    beside = 0 if options.engine_nodes else options.engine_cards
+    return int(options.nproc_per_node + beside)
+
+
+def _keeper(options: argparse.Namespace) -> int | None:
+    """The number of this node among those without ranks; None if it has some."""
+    number = int(os.environ["SLURM_NODEID"]) - (_nodes() - options.engine_nodes)
+    return None if number < 0 else number
+
+
+def _run(options: argparse.Namespace, command: Sequence[str]) -> int:
+    """The ranks of this node, or its keeper, to their end."""
+    number = _keeper(options)
+    if number is None:
+        os.environ[ENGINE_NODES] = str(options.engine_nodes)
+        return _torchrun(options, command)
+    return subprocess.call([sys.executable, "-m", KEEPER, str(options.run), str(number), _head(), str(_port())])
 
 
 def _torchrun(options: argparse.Namespace, command: Sequence[str]) -> int:
@@ -175,11 +204,11 @@ def _torchrun(options: argparse.Namespace, command: Sequence[str]) -> int:
     try:
         torchrun(
             [
-                *("--nnodes", str(_nodes()), "--node-rank", os.environ["SLURM_NODEID"]),
+                *("--nnodes", str(_nodes() - options.engine_nodes), "--node-rank", os.environ["SLURM_NODEID"]),
                 *("--nproc-per-node", str(options.nproc_per_node), "--max-restarts", "0"),
                 *("--rdzv-backend", "static", "--rdzv-id", f"{_job()}.{_restart()}"),
                 *("--rdzv-conf", f"timeout={RENDEZVOUS_S}"),
-                *("--master-addr", _head(), "--master-port", str(PORTS[int(_job()) % len(PORTS)])),
+                *("--master-addr", _head(), "--master-port", str(_port())),
                 *("--signals-to-handle", "SIGINT,SIGHUP,SIGQUIT", "--no-python", *command),
                 *(str(options.run), options.stage),
             ]
@@ -197,6 +226,10 @@ def _torchrun(options: argparse.Namespace, command: Sequence[str]) -> int:
 
 def _job() -> str:
     return os.environ["SLURM_JOB_ID"]
+
+
+def _port() -> int:
+    return PORTS[int(_job()) % len(PORTS)]
 
 
 def _restart() -> int:

@@ -40,8 +40,8 @@ class NodeState:
     gpus: tuple[dict[str, str], ...] | None
     complaint: str = ""
 
-    def problems(self, ranks: int, nodes: int) -> Iterator[str]:
-        """Yields the reasons why `ranks` ranks on this node, in a job on `nodes` nodes, would fail or be slow."""
+    def problems(self, cards: int, nodes: int) -> Iterator[str]:
+        """Yields the reasons why processes with `cards` cards, in a job on `nodes` nodes, fail here or are slow."""
         for place, minimum in MIN_FREE.items():
             if self.free[place] < minimum:
                 found = f"{self.free[place] / GIB:.1f}"
@@ -53,7 +53,7 @@ class NodeState:
         if self.complaint:
             yield f"nvidia-smi: {self.complaint}"
         elif self.gpus is not None:
-            yield from _gpu_problems(self.gpus, ranks)
+            yield from _gpu_problems(self.gpus, cards)
 
 
 def observe(run_folder: Path, head: str, gpus: bool) -> NodeState:
@@ -78,9 +78,9 @@ def record(state: NodeState, logs: Path, **facts: Any) -> None:
     JsonLines(logs / f"node_{state.node}.jsonl").append({"time": time.time(), **facts, **asdict(state)})
 
 
-def _gpu_problems(gpus: tuple[dict[str, str], ...], ranks: int) -> Iterator[str]:
-    if len(gpus) < ranks:
-        yield f"expected {ranks} visible GPUs, found {len(gpus)}"
+def _gpu_problems(gpus: tuple[dict[str, str], ...], cards: int) -> Iterator[str]:
+    if len(gpus) < cards:
+        yield f"expected {cards} visible GPUs, found {len(gpus)}"
     for gpu in gpus:
         free, total = float(gpu["free_mib"]), float(gpu["total_mib"])
         if free < MIN_GPU_FREE * total:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from cascade_rl.engine.cluster.node import Node, ThisNode
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.core.settings import RolloutConfig
+from cascade_rl.engine.rollout.seats import card_seats, engine_nodes
 from cascade_rl.rl_stages.config.cascade import Layout
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.config.reward_model import RewardModel
@@ -23,12 +25,16 @@ Maker = Callable[[], Verifier | GroupVerifier]
 
 
 def reward_makers(
-    stage: Stage, find: Callable[[str], Path], layout: Layout, log_path: Path, others: Sequence[Node] = ()
+    stage: Stage,
+    find: Callable[[str], Path],
+    layout: Layout,
+    log_path: Path,
+    nodes: Sequence[Node] = (ThisNode(),),
 ) -> dict[str, Maker]:
     """Makers of verifiers by domain, called when first needed. Empty without a reward model.
 
     find    maps the name of a stage or folder in the configuration to its weights
-    others  the job's other nodes, on which a Bradley-Terry model runs too
+    nodes   the job's, of which a judge has the first with engines, and a Bradley-Terry model all of these
 
     Raises UserError for a domain that the reward model does not score. Starts and reads nothing.
     """
@@ -37,12 +43,14 @@ def reward_makers(
     settings, group = stage.reward_model, stage.rollouts_per_prompt
     folder = find(settings.folder_or_stage) if settings.folder_or_stage else None
     if settings.kind == "bradley_terry":
-        scorer = partial(_local, folder, layout, log_path, others) if folder else partial(_served, settings, group)
+        where = layout.rollout, log_path, nodes
+        scorer = partial(_local, folder, *where) if folder else partial(_served, settings, group)
         return {stage.domain: _bradley_terry(stage, settings, scorer)}
     make = domain_named(stage.domain).judged
     if make is None:
         raise UserError(f"{stage.name}.reward_model: expected none: {stage.domain!r} is not scored by a judge")
-    return {stage.domain: lambda: make(open_judge(settings, folder, layout.rollout, log_path), settings, group)}
+    judge = partial(open_judge, settings, folder, layout.rollout, log_path)
+    return {stage.domain: lambda: make(judge(engine_nodes(nodes)[0]), settings, group)}
 
 
 def _bradley_terry(stage: GrpoStage, settings: RewardModel, open_scorer: Callable[[], RewardScorer]) -> Maker:
@@ -56,6 +64,5 @@ def _served(settings: RewardModel, group: int) -> RewardScorer:
     return PoolingClient(str(settings.url), settings.model, group, **limits_of(settings))
 
 
-def _local(folder: Path, layout: Layout, log_path: Path, others: Sequence[Node]) -> RewardScorer:
-    nodes = (ThisNode(), *others)
-    return BradleyTerryScorer(folder, layout.rollout.dtype, log_path, nodes, layout.nproc // len(nodes))
+def _local(folder: Path, rollout: RolloutConfig, log_path: Path, nodes: Sequence[Node]) -> RewardScorer:
+    return BradleyTerryScorer(folder, rollout.dtype, log_path, card_seats(rollout, nodes))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from cascade_rl.launchers.plan.pace import STEP, Pace, Way, pace_of
-from cascade_rl.launchers.plan.stage_plan import Setting, flow, fullest_bytes, misfits, seconds
+from cascade_rl.launchers.plan.stage_plan import Setting, flow, fullest_bytes, problems, seconds
 
 NEAR = 1.02
 MOST_IN_FLIGHT = 8  # steps; prime-rl's default bound
@@ -24,6 +24,7 @@ class Split:
     staleness     weight versions by which a sample may be older: the least with which a step is as short as it gets
     step          seconds
     trainer_busy, engines_busy   shares of the step; of engines, that which full batches would take
+    settings      key=value of the launcher's command line that make it of the stage's layout
     """
 
     way: Way
@@ -33,6 +34,7 @@ class Split:
     step: float
     trainer_busy: float
     engines_busy: float
+    settings: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -46,7 +48,23 @@ def splits(setting: Setting) -> tuple[Split, ...]:
     candidates = {"in turn": list(_shared(setting)), "ahead": list(_apart(setting))}
     candidates["in flight"] = candidates["ahead"]
     found = (_fastest(way, candidates[way]) for way in STEP)
-    return tuple(split for split in found if split)
+    return tuple(replace(split, settings=tuple(_settings(setting, split))) for split in found if split)
+
+
+def _settings(setting: Setting, split: Split) -> Iterator[str]:
+    rollout, apart = setting.layout.rollout, split.way != "in turn"
+    wanted = {
+        "engines": split.engines // rollout.tensor,
+        "placement": "disaggregated" if apart else "colocated",
+        "max_staleness": split.staleness,
+        "sleep": not apart,
+        "deterministic": rollout.deterministic and split.way != "in flight",
+    }
+    if split.trainer != setting.layout.nproc:
+        yield f"{setting.stage.name}.nproc={split.trainer}"
+    for key, value in wanted.items():
+        if value != getattr(rollout, key):
+            yield f"{setting.stage.name}.rollout.{key}={str(value).lower()}"
 
 
 def _fastest(way: Way, candidates: list[Setting]) -> Split | None:
@@ -55,7 +73,7 @@ def _fastest(way: Way, candidates: list[Setting]) -> Split | None:
 
 
 def _fits(setting: Setting) -> bool:
-    return not any(misfits(setting)) and fullest_bytes(setting) <= setting.gpu.capacity
+    return not any(problems(setting)) and fullest_bytes(setting) <= setting.gpu.capacity
 
 
 def _split(way: Way, setting: Setting) -> Split:

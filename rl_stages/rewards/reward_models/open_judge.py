@@ -2,14 +2,18 @@
 
 from pathlib import Path
 
+from cascade_rl.engine.cluster.node import Node
 from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.rl_stages.config.reward_model import RewardModel
 from cascade_rl.rl_stages.rewards.reward_models.judge_client import JudgeClient, JudgeModel
 from cascade_rl.rl_stages.rewards.reward_models.server_client import Limits
 
 
-def open_judge(settings: RewardModel, folder: Path | None, rollout: RolloutConfig, log_path: Path) -> JudgeModel:
-    """A client, or an engine with the weights in `folder`, configured like the trainer's. The caller closes it."""
+def open_judge(
+    settings: RewardModel, folder: Path | None, rollout: RolloutConfig, log_path: Path, node: Node | None = None
+) -> JudgeModel:
+    """A client, or an engine with the weights in `folder`, configured like the trainer's, on `node` (None: this one).
+    The caller closes it."""
     if folder is not None:
         # imported here: it imports transformers, which took 1.2 s of a launcher's start
         from cascade_rl.rl_stages.rewards.reward_models.served_model import ServedModel
@@ -18,6 +22,7 @@ def open_judge(settings: RewardModel, folder: Path | None, rollout: RolloutConfi
             folder,
             rollout,
             log_path,
+            node,
             deadline_seconds=settings.deadline_seconds,
             concurrency=settings.concurrency,
         )

@@ -20,6 +20,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from cascade_rl.engine.cluster.node import Node, NodeLost, ThisNode
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling, Scored
 from cascade_rl.rl_stages.config.room import Room
@@ -48,10 +49,18 @@ class ServedModel:
     again.
 
     config  settings of the trainer's engines; one engine is made from them
+    node    where it runs, on the cards of the trainer's first engine there; None: this one
     """
 
     def __init__(
-        self, folder: Path, config: RolloutConfig, log_path: Path, *, deadline_seconds: float, concurrency: int
+        self,
+        folder: Path,
+        config: RolloutConfig,
+        log_path: Path,
+        node: Node | None = None,
+        *,
+        deadline_seconds: float,
+        concurrency: int,
     ) -> None:
         from transformers import AutoTokenizer
 
@@ -61,7 +70,7 @@ class ServedModel:
                 "a server of its own and set its url"
             )
         self.concurrency = concurrency
-        self._folder, self._log_path = folder, log_path
+        self._folder, self._log_path, self._node = folder, log_path, node or ThisNode()
         self._config = replace(config, engines=1)
         self._deadline = deadline_seconds
         self._tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -111,8 +120,8 @@ class ServedModel:
         self._closed = True
         self._calls.put(None)
         for pid in self._engine.pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError, NodeLost):
+                self._node.call(os.kill, pid, signal.SIGKILL)
         self._thread.join()
 
     def _completion(self, rollout: Rollout) -> Completion:
@@ -153,7 +162,7 @@ class ServedModel:
         from cascade_rl.engine.rollout.client import RolloutEngine
 
         try:
-            with RolloutEngine(self._folder, self._config, seed=0, log_path=self._log_path) as engine:
+            with RolloutEngine(self._folder, self._config, 0, self._log_path, [self._node]) as engine:
                 engine.update_weights(self._folder / WEIGHTS, VERSION)
                 self._started.set_result(engine)
                 self._serve(engine)

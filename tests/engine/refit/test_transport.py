@@ -13,15 +13,18 @@ import pytest
 import torch
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 
-from cascade_rl.engine.core.settings import Check, ParallelConfig
+from cascade_rl.engine.cluster.node import ThisNode
+from cascade_rl.engine.cluster.store import get, put
+from cascade_rl.engine.core.settings import Check, ParallelConfig, RolloutConfig
 from cascade_rl.engine.models import family_of
 from cascade_rl.engine.refit import group as refit_group
 from cascade_rl.engine.refit import transport
 from cascade_rl.engine.refit.group import Terms, join_as_trainer, join_as_worker
 from cascade_rl.engine.refit.plan import Bucket, Plan, RefitError, Transfer, make_plan
-from cascade_rl.engine.refit.transport import HEADER_WORDS, Group, Receiver, Sender, put
+from cascade_rl.engine.refit.transport import HEADER_WORDS, Group, Receiver, Sender
 from cascade_rl.engine.refit.verdicts import Verdicts
 from cascade_rl.engine.refit.vllm_map import WHOLE, WorkerPlace, worker_shards
+from cascade_rl.engine.rollout.seats import seats
 from tests.engine.refit.refit_layouts import MODELS, NEMOTRON, PAIRS, Pair, fitting, hf_numbers, laid_out
 from tests.engine.refit.strict_nccl import StrictNccl
 from tests.gloo import run_ranks
@@ -30,6 +33,11 @@ BUCKET_BYTES = 4000
 SECONDS = 60.0
 FAULT_SECONDS = 8.0  # also of the meeting of four ranks
 CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class NamedNode(ThisNode):
+    name: str = ""
 
 
 class Parameters:
@@ -198,6 +206,60 @@ def test_every_pair_keeps_to_the_rules_of_nccl(family: str, matrix: dict) -> Non
                 assert ours.sent == theirs.sent
                 assert ours.tensors.keys() == theirs.tensors.keys()
                 assert all(torch.equal(ours.tensors[name], theirs.tensors[name]) for name in ours.tensors)
+
+
+@dataclass(frozen=True)
+class Told:
+    """The cards of a group's ranks, as each tells the others."""
+
+    store: Store
+
+    def __getitem__(self, rank: int) -> str:
+        return get(self.store, f"card {rank}")
+
+
+def with_engines_apart(pair: Pair, ranks: list[int]) -> tuple[bool, int]:
+    """Nodes with so many ranks each; the engines at their `seats`. Whether a rank has what it should, and what it sent,
+    by the rules of NCCL, in the groups in which they meet."""
+    own, store = int(os.environ["RANK"]), store_of(int(os.environ["RANK"]))
+    nodes = [NamedNode(count, f"node {number}") for number, count in enumerate(ranks)]
+    rollout = RolloutConfig(engines=pair.engines, tensor=pair.tensor, placement="disaggregated")
+    places = [(node.name, card) for node in nodes for card in range(node.ranks)]
+    places += [(seat.node.name, card) for seat in seats(rollout, nodes) for card in seat.cards]
+    node, card = places[own][0], f"{places[own][0]} card {places[own][1]}"
+
+    def strict(store: PrefixStore, rank: int, size: int, _: object, timeout: timedelta) -> StrictNccl:
+        put(store, f"card {rank}", card)
+        return StrictNccl(Told(store), store, rank, size, timeout)
+
+    transport.payload_group = strict
+    with mock.patch.object(refit_group, "whereabouts", lambda _: (card, node)):
+        if own < pair.ranks:
+            terms = Terms(NEMOTRON, pair.parallel, pair.ranks, len(pair.workers()), seconds=SECONDS)
+            sender = join_as_trainer(store, own, terms, shards_of(own, pair, NEMOTRON), CPU)
+            sender.send(0)
+            return True, sender.group.sent["payload"]
+        target = own - pair.ranks
+        found = Parameters(NEMOTRON, pair, target, dtypes_of(pair, NEMOTRON, torch.float32))
+        join_as_worker(store, own, pair.workers()[target].place, found.tensors, CPU).receive(0, found)
+    expected = wanted(NEMOTRON, pair, target, 1.0)
+    return all(torch.equal(found.tensors[name], tensor) for name, tensor in expected.items()), 0
+
+
+@pytest.mark.parametrize(
+    ("pair", "ranks"),
+    [
+        (Pair("beside two ranks", ParallelConfig(expert=2), 2, tensor=2), [2]),
+        (Pair("whole nodes", ParallelConfig(expert=2), 4, tensor=2, engines=2), [2, 2, 0, 0]),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_engines_with_cards_of_their_own_get_their_weights_over_nccl(pair: Pair, ranks: list[int]) -> None:
+    """Two on whole nodes are refitted by a copy of the model each."""
+    found = run_ranks(ranks_of(pair), with_engines_apart, pair, ranks)
+    assert all(holds for holds, _ in found)
+    assert sum(sent for _, sent in found) == planned(pair, NEMOTRON, torch.float32).lower_bound
+    assert len({sent for _, sent in found[: pair.ranks : 2]}) == 1
 
 
 def on_one_card() -> str:

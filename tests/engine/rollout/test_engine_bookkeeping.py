@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import PART, Request, Rollout, Sampling
 from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.rollout import server_process as process
 from cascade_rl.engine.rollout import servers as server_list
 from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
 from cascade_rl.engine.rollout.protocol import Reply, Score, Settings, Sleep, Submit, UpdateWeights
-from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 
 REQUESTS = [Request(f"{prompt}/{i}", (prompt, 7), Sampling(4), seed=i) for prompt in range(4) for i in range(3)]
 
@@ -425,18 +423,3 @@ def test_engines_do_not_sleep_unless_asked_to(start: Callable) -> None:
     engine, [server] = start()
     engine.score([[1]])
     assert Sleep() not in server.told
-
-
-@pytest.mark.parametrize(("visible", "own"), [(None, "2,3"), ("4,5,6,7", "6,7"), ("a,b,c", None)])
-def test_each_engine_sees_its_own_cuda_devices(
-    monkeypatch: pytest.MonkeyPatch, visible: str | None, own: str | None
-) -> None:
-    monkeypatch.setattr(vllm_cpu_patches, "installed", lambda: False)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    if own:
-        assert process._own_devices(1, 2) == {"CUDA_VISIBLE_DEVICES": own}
-    else:
-        with pytest.raises(UserError, match="expected at least 4 devices, found CUDA_VISIBLE_DEVICES=a,b,c"):
-            process._own_devices(1, 2)

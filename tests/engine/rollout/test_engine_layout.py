@@ -50,16 +50,6 @@ def test_what_needs_cuda_is_refused(config: RolloutConfig, reason: str, monkeypa
     check_build(config)
 
 
-def test_engines_on_cards_of_their_own_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    apart = RolloutConfig(placement="disaggregated", max_staleness=1)
-    check_build(apart)
-    monkeypatch.setattr(vllm_cpu_patches, "installed", lambda: False)
-    with pytest.raises(
-        UserError, match=r"rollout.placement: expected colocated, .* are not built; found disaggregated"
-    ):
-        check_build(apart)
-
-
 def test_expert_parallel_workers_cut_the_number_of_experts_instead_of_their_width() -> None:
     model = MODEL | {"num_experts": 6, "moe_intermediate_size": 33}
     check_cut(model, RolloutConfig(tensor=2, expert_parallel=True))

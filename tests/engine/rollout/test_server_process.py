@@ -17,6 +17,7 @@ from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.rollout import server as server_module
 from cascade_rl.engine.rollout import server_process
 from cascade_rl.engine.rollout.protocol import AskHealth, Progress, Reply, Settings, Submit
+from cascade_rl.engine.rollout.seats import Seat
 from cascade_rl.engine.rollout.server import Server
 from cascade_rl.engine.rollout.server_process import EngineDied, EngineProcess
 from tests.until import until
@@ -28,7 +29,7 @@ REQUEST = Request("a", (5, 6), Sampling(4), seed=0)
 class ThreadNode:
     """A node whose servers are threads, which run `serve` on their end of the connection."""
 
-    host = "here"
+    host, ranks = "here", 0
 
     def __init__(self, serve: Callable[[Connection], None]) -> None:
         self.serve = serve
@@ -48,7 +49,7 @@ def started(serve: Callable[[Connection], None] | ThreadNode, folder: Path, **li
     node = serve if isinstance(serve, ThreadNode) else ThreadNode(serve)
     (folder / "log").write_text("the last line\n")
     settings = Settings("model", RolloutConfig(**limits), 0)
-    return EngineProcess(settings, 0, folder / "log", SimpleQueue(), node, 0)
+    return EngineProcess(settings, 0, folder / "log", SimpleQueue(), Seat(node, range(1)))
 
 
 def says_nothing(_: Connection) -> None: ...

@@ -321,7 +321,7 @@ def test_what_breaks_first_is_named_and_mended() -> None:
 def test_a_layout_that_cannot_be_has_the_engines_own_words() -> None:
     (made,) = plan_cascade(as_cascade(of_nano(ParallelConfig(expert=3), nproc=96)), GPU, ASSUMED).stages
     assert any("expert parallel size must divide the 128 experts; found 3" in problem for problem in made.problems)
-    assert any("rollout.engines: expected a multiple of the 12 nodes, found 32" in problem for problem in made.problems)
+    assert any("rollout.engines: expected a multiple of 12, since" in problem for problem in made.problems)
 
 
 @pytest.mark.slow
@@ -373,13 +373,6 @@ def test_a_problem_is_printed_with_its_brackets() -> None:
     made = plan_cascade(as_cascade(of_nano(ParallelConfig(expert=3), nproc=96)), GPU, ASSUMED)
     told = replace(made, stages=(replace(made.stages[0], problems=("install it[gpu]",)),))
     assert "\nrl: install it[gpu]\n" in plain_text(told)
-
-
-def test_engines_on_cards_of_their_own_are_refused_as_on_a_gpu() -> None:
-    setting = of_nano()
-    apart = replace(setting.layout.rollout, placement="disaggregated", sleep=False)
-    (told,) = plan_stage(replace(setting, layout=replace(setting.layout, rollout=apart))).problems
-    assert told.startswith("rollout.placement: expected colocated, since engines on cards or nodes of their own")
 
 
 def test_what_stays_after_a_step_is_on_the_gpu() -> None:

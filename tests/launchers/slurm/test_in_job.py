@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from cascade_rl.engine.cluster.rank_environment import ENGINE_NODES
+from cascade_rl.launchers.stage import in_job
 from cascade_rl.rl_stages.run.run_folder import RunFolder, StageFolder
 from tests.launchers.slurm.fake_cascade import CASCADE
 from tests.living import runs
@@ -129,3 +131,35 @@ def test_an_unfit_node_is_named(stage: StageFolder) -> None:
     assert f"node {row['node']}: expected the first node's name to resolve here" in told
     assert row["problems"] and row["free"]["run_folder"] > 0
     assert not (stage.root.parents[1] / "pids").exists()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "flags", "node", "cards", "keeper"),
+    [
+        (2, (), 1, 8, None),
+        (1, ("--engine-cards", "2"), 0, 10, None),
+        (3, ("--engine-nodes", "2", "--engine-cards", "4"), 0, 8, None),
+        (3, ("--engine-nodes", "2", "--engine-cards", "4"), 2, 4, 1),
+    ],
+)
+def test_a_node_has_ranks_or_a_keeper(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, flags: tuple[str, ...], node: int, cards: int, keeper: int | None
+) -> None:
+    """Ranks are told how many nodes have none; a keeper meets them at their store."""
+    started: list[list[str]] = []
+    monkeypatch.setattr("torch.distributed.run.main", started.append)
+    monkeypatch.setattr(subprocess, "call", lambda command: started.append(command) or 0)
+    monkeypatch.delenv(ENGINE_NODES, raising=False)
+    slurm = {"SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_NODEID": str(node)}
+    for name, value in (slurm | {"CASCADE_HEAD_NODE": "head", ENGINE_NODES: ""}).items():
+        monkeypatch.setenv(name, value)
+    own = ("--workdir", "/", "--nproc-per-node", "8", "--devices", "gpu", "--attempts", "3", *flags)
+    options, command = in_job._parse(["/run", "sft", *own, "--", "rank"])
+    assert (in_job._cards(options), in_job._keeper(options)) == (cards, keeper)
+    assert in_job._run(options, command) == 0
+    (found,) = started
+    if keeper is None:
+        assert found[found.index("--nnodes") + 1] == str(nodes - options.engine_nodes)
+        assert os.environ[ENGINE_NODES] == str(options.engine_nodes)
+    else:
+        assert found[1:] == ["-m", "cascade_rl.launchers.stage.keep_node", "/run", str(keeper), "head", "20077"]

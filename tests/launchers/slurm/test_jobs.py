@@ -19,12 +19,14 @@ import yaml
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers import plan
 from cascade_rl.launchers.cli.launch import run_file
+from cascade_rl.launchers.plan import command
 from cascade_rl.launchers.slurm import nemo_run_backend, sbatch_backend
 from cascade_rl.launchers.slurm.cluster import Cluster
 from cascade_rl.launchers.slurm.containers import check_container
 from cascade_rl.launchers.slurm.dryrun import write_dryrun
 from cascade_rl.launchers.slurm.jobs import Job, check_paths, check_precisions, make_jobs
 from cascade_rl.launchers.slurm.submit import Submission, run_on_cluster
+from cascade_rl.rl_stages.config.cascade import Cascade
 from cascade_rl.rl_stages.config.text import override
 from cascade_rl.rl_stages.run.run_folder import CACHE_VARIABLE, RunFolder
 from cascade_rl.rl_stages.run.upgrade.kept_folders import refuse
@@ -94,8 +96,55 @@ def test_a_job_reads_nemo_gym_from_where_its_launcher_did(monkeypatch: pytest.Mo
 
 def test_engines_that_do_not_divide_over_the_nodes_are_told() -> None:
     run = RunFolder(Path("/run"), dataclasses.replace(CASCADE, nproc=16))
-    with pytest.raises(UserError, match=r"sft: rollout.engines: expected a multiple of 2, .*; found 1"):
+    with pytest.raises(UserError, match=r"sft.rollout.engines: expected a multiple of 2, .*; found 1"):
         make_jobs(run, run.stages, CLUSTER, STAGE_COMMAND, Path("/work"))
+
+
+APART = (
+    *("if_rl.nproc=16", "if_rl.rollout.placement=disaggregated", "if_rl.rollout.max_staleness=2"),
+    *("if_rl.rollout.engines=28", "if_rl.rollout.sleep=false"),  # of four H100 each
+)
+
+
+@pytest.fixture(scope="module")
+def nano() -> Cascade:
+    return command.load_cascade(LAUNCHERS / "cascade2_30b_a3b.py")
+
+
+def jobs_apart(cascade: Cascade, *settings: str) -> dict[str, Job]:
+    run = RunFolder(Path("/run"), override(cascade, [*APART, *settings]))
+    return {job.stage.config.name: job for job in make_jobs(run, run.stages, CLUSTER, STAGE_COMMAND, Path("/work"))}
+
+
+def test_engines_of_their_own_are_nodes_of_the_job(nano: Cascade) -> None:
+    jobs = jobs_apart(nano)
+    told = " ".join(jobs["if_rl"].command)
+    assert (jobs["if_rl"].nodes, jobs["sft"].nodes, jobs["code_rl"].nodes) == (16, 32, 16)
+    assert "--nproc-per-node 8 --engine-nodes 14 --engine-cards 8 --devices gpu" in told
+    assert "--engine" not in " ".join(jobs["code_rl"].command)
+    script = sbatch_backend.render([jobs["if_rl"]], Path("/out"))["if_rl"]
+    assert "#SBATCH --nodes=16\n" in script and "--engine-nodes 14 --engine-cards 8" in script
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["if_rl.rollout.engines=27"], "if_rl.rollout.engines: expected whole nodes, a multiple of 2, .*; found 27"),
+        (["if_rl.nproc=4", "if_rl.parallel.context=1", "if_rl.parallel.expert=4"], "if_rl.nproc: expected whole nodes"),
+    ],
+)
+def test_nodes_that_ranks_and_engines_would_share_are_refused(nano: Cascade, settings: list[str], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        jobs_apart(nano, *settings)
+
+
+def test_a_stage_without_engines_gets_no_nodes_for_them() -> None:
+    silent = dataclasses.replace(CASCADE.evaluation, domains=())
+    rollout = dataclasses.replace(CASCADE.rollout, placement="disaggregated", engines=8)
+    sft = dataclasses.replace(CASCADE, nproc=8, rollout=rollout, evaluation=silent, stages=CASCADE.stages[:1])
+    run = RunFolder(Path("/run"), sft)
+    (job,) = make_jobs(run, run.stages, CLUSTER, STAGE_COMMAND, Path("/work"))
+    assert job.nodes == 1 and "--engine-nodes" not in job.command
 
 
 def test_what_waits_for_what_is_the_stage_graph() -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import psutil
 import pytest
 
 from tests.launchers.slurm.virtual_slurm import REPOSITORY, WITHOUT, VirtualSlurm, kill, virtual_slurm
@@ -122,6 +123,16 @@ def rank_process(folder: Path, stage: str, rank: int) -> tuple[int, str] | None:
                 found = {name: value for name, _, value in pairs}
                 if found.get("RANK") == str(rank):
                     return int(process.name), found["SLURMD_NODENAME"]
+    return None
+
+
+def keeper_of(folder: Path, stage: str) -> psutil.Process | None:
+    """Of the node of a stage's job that has an engine and no rank, once it has started the engine."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            command = " ".join(process.cmdline())
+            if f"stage.keep_node {folder} " in command and process.environ()["SLURM_JOB_NAME"].endswith(f".{stage}"):
+                return process if process.children() else None
     return None
 
 
@@ -242,3 +253,40 @@ def test_a_changed_stage_is_not_submitted_again_without_leave(slurm: VirtualSlur
     assert "--rerun sft,side_rl: " in told.stderr
     assert (run / "stages/01_sft/done").exists() and not (run / "superseded").exists()
     assert slurm.ask("squeue", "--noheader") == ""
+
+
+def one_rank(slurm: VirtualSlurm, name: str, *settings: str) -> Launch:
+    """Of the tiny cascade's first two stages, with one engine."""
+    few = ("--only", "sft,if_rl", *VERY_SMALL, "nproc=1", "rollout.engines=1", "if_rl.steps=3")
+    launcher, profile = REPOSITORY / "launchers" / "cascade2_tiny.py", PROFILE.format(attempts=3, container="")
+    return Launch(slurm, name, launcher, *few, *settings, profile=profile)
+
+
+def lose_the_engines_node(launch: Launch, run: Path) -> None:
+    """In the middle of RL."""
+    launch.wait_for((run / "stages" / "02_if_rl" / "checkpoints" / "step_00001").exists)
+    keeper = launch.wait_for(lambda: keeper_of(run, "if_rl"))
+    _, node = launch.wait_for(lambda: rank_process(run, "if_rl", 0))
+    assert keeper.environ()["SLURMD_NODENAME"] != node
+    keeper.kill()
+
+
+@pytest.mark.long
+def test_engines_on_nodes_of_their_own_give_the_bits_of_engines_beside_their_ranks(slurm: VirtualSlurm) -> None:
+    """In turn with the trainer, with the loss of the engines' node; ahead of it, they end a run as well."""
+    own, runs = "rollout.placement=disaggregated", slurm.shared / "{}" / "runs" / "cascade2_tiny"
+    beside, apart, ahead = (Path(str(runs).format(name)) for name in ("beside", "apart", "ahead"))
+    with one_rank(slurm, "beside") as first, one_rank(slurm, "apart", own) as second:
+        lose_the_engines_node(second, apart)
+        ends = [first.finish(), second.finish()]
+    with one_rank(slurm, "ahead", own, "rollout.max_staleness=1") as third:
+        ends.append(third.finish())
+    assert [code for code, _ in ends] == [0, 0, 0], ends
+    stages = [run / "stages" / "02_if_rl" for run in (beside, apart, ahead)]
+    bits = [(stage / "export" / "model.safetensors").read_bytes() for stage in stages]
+    assert bits[0] == bits[1] != bits[2]
+    assert [len(attempts(stage)) for stage in stages] == [1, 2, 1]
+    assert [row["age_max"] for row in rows(stages[2] / "metrics.jsonl")] == [0, 1, 1]
+    assert "on 2 nodes, 1 of them the engines'" in ends[1][1] and "on 1 nodes" in ends[0][1]
+    assert slurm.ask("squeue", "--noheader") == ""
+    assert not any(map(left_over, (beside, apart, ahead)))

@@ -21,7 +21,7 @@ FIT = NodeState(node="node1", free=dict(MIN_FREE), head=("10.0.0.1",), gpus=(GPU
 
 
 def test_a_fit_node_has_no_problem() -> None:
-    assert list(FIT.problems(ranks=2, nodes=4)) == []
+    assert list(FIT.problems(cards=2, nodes=4)) == []
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ def test_a_fit_node_has_no_problem() -> None:
     ],
 )
 def test_each_problem_is_named(change: dict, message: str) -> None:
-    (problem,) = dataclasses.replace(FIT, **change).problems(ranks=2, nodes=2)
+    (problem,) = dataclasses.replace(FIT, **change).problems(cards=2, nodes=2)
     assert message in problem
 
 
 def test_one_node_may_meet_itself_by_loopback() -> None:
-    assert list(dataclasses.replace(FIT, head=("127.0.0.1",)).problems(ranks=2, nodes=1)) == []
+    assert list(dataclasses.replace(FIT, head=("127.0.0.1",)).problems(cards=2, nodes=1)) == []
 
 
 @pytest.mark.process
@@ -55,7 +55,7 @@ def test_gpus_are_read_as_nvidia_smi_tells_them(tmp_path: Path, monkeypatch: pyt
     state = observe(tmp_path, "localhost", gpus=True)
     assert state.gpus is not None and [gpu["index"] for gpu in state.gpus] == ["1"]
     assert state.gpus[0]["free_mib"] == "81079"
-    assert list(state.problems(ranks=1, nodes=1)) == []
+    assert list(state.problems(cards=1, nodes=1)) == []
     stub.write_text("#!/bin/sh\necho 'Unable to determine the device handle'\nexit 15\n")
-    (problem,) = observe(tmp_path, "localhost", gpus=True).problems(ranks=1, nodes=1)
+    (problem,) = observe(tmp_path, "localhost", gpus=True).problems(cards=1, nodes=1)
     assert problem == "nvidia-smi: Unable to determine the device handle"

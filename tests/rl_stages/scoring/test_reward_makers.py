@@ -1,8 +1,9 @@
 """Which verifier a stage's configuration asks for; none of them is started before it is needed."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from cascade_rl.engine.cluster.node import Node, ThisNode
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
+from cascade_rl.engine.rollout.seats import Seat
 from cascade_rl.rl_stages.config.cascade import Layout
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.config.reward_model import RewardModel
@@ -24,9 +26,16 @@ STAGE = GrpoStage(name="rlhf", domain="rlhf", data=("generate:rlhf",), steps=1, 
 SERVER = RewardModel(kind="server", model="judge", url="http://127.0.0.1:9")
 
 
-def makers(stage: GrpoStage, others: Sequence[Node] = ()) -> dict[str, module.Maker]:
-    layout = Layout(nproc=8, parallel=ParallelConfig(), rollout=RolloutConfig(dtype="bfloat16"))
-    return reward_makers(stage, lambda name: Path("exports") / name, layout, Path("log"), others)
+def makers(stage: GrpoStage, nodes: Sequence[Node] = (ThisNode(),), **rollout: Any) -> dict[str, module.Maker]:
+    layout = Layout(nproc=8, parallel=ParallelConfig(), rollout=RolloutConfig(dtype="bfloat16", **rollout))
+    return reward_makers(stage, lambda name: Path("exports") / name, layout, Path("log"), nodes)
+
+
+@dataclass(frozen=True)
+class Host(ThisNode):
+    """A node without ranks."""
+
+    name: str = ""
 
 
 def test_without_a_reward_model_the_domains_verifier_stays() -> None:
@@ -50,16 +59,30 @@ def test_a_bradley_terry_model_is_the_export_of_its_stage(monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "BradleyTerryScorer", lambda *asked: opened.append(asked) or scorer())
     stage = replace(STAGE, reward_model=RewardModel(kind="bradley_terry", model="scorer", shaped=True))
     assert stage.models_read == {"reward_model.model": "scorer"}
-    other = ThisNode()
-    verifier = makers(stage, [other])["rlhf"]()
-    # on each rank of both nodes, in the dtype of the engines
-    assert opened == [(Path("exports/scorer"), "bfloat16", Path("log"), (ThisNode(), other), 4)]
+    nodes = [ThisNode(ranks=2), ThisNode(ranks=2)]
+    verifier = makers(stage, nodes)["rlhf"]()
+    # on each rank's card of both nodes, in the dtype of the engines
+    seats = [Seat(node, range(card, card + 1)) for node in nodes for card in (0, 1)]
+    assert opened == [(Path("exports/scorer"), "bfloat16", Path("log"), seats)]
     assert isinstance(verifier, module.BradleyTerryVerifier) and verifier.shaped
     bonus = RewardModel(kind="bradley_terry", model="scorer", bonus=True)
     added = makers(replace(stage, domain="instruction_following", reward_model=bonus))["instruction_following"]()
     assert isinstance(added, BonusVerifier) and isinstance(added.verifier, InstructionFollowingVerifier)
     with pytest.raises(UserError, match=r"rlhf\.reward_model\.bonus: expected a domain whose verifier scores"):
         makers(replace(stage, domain="workplace", reward_model=bonus))
+
+
+def test_where_engines_have_cards_of_their_own_a_judge_is_on_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not on those of the ranks, which learn meanwhile."""
+    opened: list[Any] = []
+    for name in ("BradleyTerryScorer", "open_judge"):
+        monkeypatch.setattr(module, name, lambda *asked: opened.append(asked[-1]) or SimpleNamespace(concurrency=2))
+    own = {"placement": "disaggregated", "engines": 2, "tensor": 2}
+    ranks, engines, more = ThisNode(ranks=8), Host(name="a"), Host(name="b")
+    for kind in ("bradley_terry", "engine"):
+        stage = replace(STAGE, reward_model=RewardModel(kind=kind, model="exports/judge"))
+        makers(stage, [ranks, engines, more], **own)["rlhf"]()
+    assert opened == [[Seat(node, range(card, card + 1)) for node in (engines, more) for card in (0, 1)], engines]
 
 
 def test_a_bradley_terry_model_behind_a_server_is_no_model_that_the_run_reads() -> None:

@@ -1,7 +1,7 @@
-"""Rewards of a Bradley-Terry model in a folder, computed in processes of their own, one beside each rank of the job.
+"""Rewards of a Bradley-Terry model in a folder, computed in processes of their own, one on each card that samples.
 
 Trainer ranks cannot do it: Megatron takes one layout per process, and they wait in a collective call while answers are
-sampled and scored. Each process holds the whole model on its rank's device.
+sampled and scored. Each process holds the whole model on its card.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from cascade_rl.engine.cluster.node import Node, NodeLost, ThisNode
 from cascade_rl.engine.core.settings import Precision
 from cascade_rl.engine.rollout.protocol import StartServer
+from cascade_rl.engine.rollout.seats import Seat
 from cascade_rl.engine.rollout.server_process import end_server, launch_server
 from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.conversation import Conversation
 from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.server import Model
@@ -29,7 +30,7 @@ class ScorerDied(JudgeFailure):
 
 
 class BradleyTerryScorer:
-    """Scores in `per_node` processes on each of the `nodes`. Safe to call from several threads.
+    """Scores in one process on each of the `seats`. Safe to call from several threads.
 
     A group goes to one process as a whole, so its rewards do not depend on how many there are. The constructor waits
     until each has read the model, and raises the UserError that it meets. The processes end with `close`, or with the
@@ -40,13 +41,11 @@ class BradleyTerryScorer:
     """
 
     def __init__(
-        self, folder: Path, dtype: Precision, log_path: Path, nodes: Sequence[Node] = (ThisNode(),), per_node: int = 1
+        self, folder: Path, dtype: Precision, log_path: Path, seats: Sequence[Seat] = (Seat(ThisNode(), range(1)),)
     ) -> None:
         self.folder = folder
         model = Model(folder, dtype)
-        self._processes = [
-            _Process(node, StartServer(place, 1, log_path, SERVER)) for node in nodes for place in range(per_node)
-        ]
+        self._processes = [_Process(node, StartServer(cards, log_path, SERVER)) for node, cards in seats]
         self.concurrency = len(self._processes)
         self._free: SimpleQueue[_Process] = SimpleQueue()
         try:

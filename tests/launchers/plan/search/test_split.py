@@ -7,7 +7,7 @@ import pytest
 
 from cascade_rl.launchers.plan.cascade_plan import Plan
 from cascade_rl.launchers.plan.search.split import pace_with, splits
-from cascade_rl.launchers.plan.stage_plan import Setting, StagePlan, engines, flow, memory, misfits
+from cascade_rl.launchers.plan.stage_plan import Setting, StagePlan, engines, flow, memory, problems
 from cascade_rl.launchers.plan.table import plain_text
 from tests.launchers.plan.published_steps import STEPS
 
@@ -61,10 +61,21 @@ def test_an_engine_and_a_rank_that_are_apart_do_not_add_up() -> None:
 
 
 def test_engines_apart_have_whole_nodes() -> None:
-    assert not any(misfits(apart(16, 8)))
-    *_, told = misfits(apart(12, 8))
-    assert told == "nproc: expected whole nodes of 8 beside those of the engines, found 12"
-    assert not any("nodes" in told for told in misfits(apart(4, 2)))  # all GPUs are on one
+    assert not any(problems(apart(16, 8)))
+    *_, told = problems(apart(12, 8))
+    assert told.startswith("nproc: expected whole nodes, a multiple of 8, ") and told.endswith("found 12.")
+    assert not any("nodes" in told for told in problems(apart(4, 2)))  # all GPUs are on one
+
+
+def test_a_split_says_how_to_start_it() -> None:
+    in_turn, ahead, in_flight = splits(SHARED)
+    assert in_turn.settings == ()  # the launcher's
+    own = ("rl.rollout.engines=8", "rl.rollout.placement=disaggregated")
+    assert ahead.settings == ("rl.nproc=16", *own, "rl.rollout.max_staleness=1", "rl.rollout.sleep=false")
+    exact = replace(SHARED.layout.rollout, deterministic=True)
+    _, ahead, in_flight = splits(replace(SHARED, layout=replace(SHARED.layout, rollout=exact)))
+    assert not any("deterministic" in setting for setting in ahead.settings)
+    assert in_flight.settings[-1] == "rl.rollout.deterministic=false"
 
 
 def test_more_samples_in_flight_fill_the_engines_until_their_cache_is_full() -> None:
@@ -81,6 +92,8 @@ def test_more_samples_in_flight_fill_the_engines_until_their_cache_is_full() -> 
 
 def test_the_table_has_a_row_for_each_way() -> None:
     stage = StagePlan("rl", "grpo", 32, 100, ())
-    rows = plain_text(Plan("nano", SHARED.gpu, SHARED.assumed, "", "", (stage,), {"rl": splits(SHARED)}))
+    found = splits(SHARED)
+    rows = plain_text(Plan("nano", SHARED.gpu, SHARED.assumed, "", "", (stage,), {"rl": found}))
+    assert f"rl: fastest in flight: {' '.join(found[-1].settings)}\n" in rows
     told = [row.split()[:-5] for row in rows.splitlines() if "%" in row]
     assert told == [["rl", "in", "turn", "32"], ["ahead", "16", "+", "16"], ["in", "flight", "16", "+", "16"]]

@@ -14,10 +14,12 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PretrainedConfig
 
 from cascade_rl.engine.backend.process_groups import initialize_distributed
+from cascade_rl.engine.cluster.node import ThisNode
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import OptimizerConfig, ParallelConfig
 from cascade_rl.engine.models import read_config
 from cascade_rl.engine.models.head import SCALAR_HEAD, SCALAR_HEAD_FILE
+from cascade_rl.engine.rollout.seats import Seat
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.rl_stages.data.tokenizer import train_tokenizer
 from cascade_rl.rl_stages.rewards.reward_models.bradley_terry import classifier, trained_model
@@ -27,6 +29,7 @@ from cascade_rl.rl_stages.rewards.reward_models.bradley_terry.server import Mode
 from tests.engine.models import tiny
 from tests.gloo import run_ranks
 
+HERE = Seat(ThisNode(), range(1))
 ASKED = ({"role": "user", "content": "I am Tom."},)
 CONVERSATIONS: list[Conversation] = [(ASKED, text) for text in ("Hello Tom", "Hello", "<think>Hm", "")]
 TEMPLATE = "{% for m in messages %}{{ m.role + ':' + m.content + '|' }}{% endfor %}"  # of no policy
@@ -60,7 +63,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scorer(published: Path) -> Iterator[BradleyTerryScorer]:
-    with closing(BradleyTerryScorer(published, "float32", published / "log", per_node=2)) as scorer:
+    with closing(BradleyTerryScorer(published, "float32", published / "log", [HERE, HERE])) as scorer:
         yield scorer
 
 
