@@ -32,10 +32,11 @@ from vllm.model_executor.model_loader.reload.layerwise import _layerwise_process
 from vllm.model_executor.model_loader.reload.meta import materialize_layer
 from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
 
+from cascade_rl.engine.cluster.store import get
 from cascade_rl.engine.core.settings import Check
 from cascade_rl.engine.models.name_map import Cut
 from cascade_rl.engine.refit.group import BASE, join_as_worker
-from cascade_rl.engine.refit.transport import Receiver, get
+from cascade_rl.engine.refit.transport import Receiver
 from cascade_rl.engine.refit.vllm_map import WHOLE, WorkerPlace
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 from cascade_rl.engine.rollout.vllm_worker.adapted_layers import AdaptedLayers, Base
