@@ -33,11 +33,13 @@ def gated_delta_rule(
         return padded.index_copy(0, places, x.to(dtype)).unflatten(0, (-1, chunk)).transpose(1, 2)
 
     q, k, v, beta = chunked(q) * q.size(-1) ** -0.5, chunked(k), chunked(v), chunked(beta)[..., None]
-    decay = chunked(g).cumsum(-1)  # [c, h, l]
+    decay = chunked(g).double().cumsum(-1)  # [c, h, l]; of which differences are taken
     later = torch.ones(chunk, chunk, dtype=torch.bool, device=k.device).triu(1)
     # masked before exp: above the diagonal the exponent is positive and may overflow
-    between = (decay[..., :, None] - decay[..., None, :]).masked_fill(later, float("-inf")).exp()  # [c, h, l, l]
-    of_start, to_end = decay.exp()[..., None], (decay[..., -1:] - decay).exp()[..., None]
+    between = (decay[..., :, None] - decay[..., None, :]).masked_fill(later, float("-inf"))  # [c, h, l, l]
+    between, of_start, to_end = (
+        x.exp().to(dtype) for x in (between, decay[..., None], decay[..., -1:, None] - decay[..., None])
+    )
     written = torch.linalg.solve_triangular(
         (beta * k) @ k.mT * between, beta * torch.cat((v, of_start * k), -1), upper=False, unitriangular=True
     )

@@ -64,7 +64,9 @@ class Part:
             yield self.start + unit * (self.length // units), self.length // units
         else:
             share = self.count // units
-            yield from ((self.start + piece * self.stride, self.width) for piece in range(unit * share, (unit + 1) * share))
+            yield from (
+                (self.start + piece * self.stride, self.width) for piece in range(unit * share, (unit + 1) * share)
+            )
 
 
 @dataclass(frozen=True)
