@@ -152,6 +152,18 @@ def _patch_mamba() -> None:
     )
 
 
+def _patch_delta_net() -> None:
+    """FLA's kernels are Triton's: here Megatron's gated delta net has the same functions in plain torch."""
+    from megatron.core.ssm.gated_delta_net import common, gdn
+
+    from cascade_rl.engine.backend import fla
+
+    common.HAVE_FLA = True
+    common.l2norm = fla.l2norm
+    gdn.causal_conv1d = fla.causal_conv1d
+    gdn.chunk_gated_delta_rule = fla.chunk_gated_delta_rule
+
+
 def _patch_output_recompute() -> None:
     """Recompute of norms and activations asks Transformer Engine about fp8 whatever the dtype, and compiles C++ by
     which two tensors share memory: here the first gets a copy, of which autograd knows as little."""
@@ -191,6 +203,7 @@ MEGATRON = (
     _patch_adam_step_state,
     _patch_checkpoint_writer,
     _patch_mamba,
+    _patch_delta_net,
     _patch_output_recompute,
     _patch_latent_attention,
     _patch_final_norm,

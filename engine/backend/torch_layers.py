@@ -54,7 +54,9 @@ class TorchNorm(torch.nn.Module):
 
 def normalize(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, zero_centered: bool) -> Tensor:
     """RMSNorm without a bias, LayerNorm with one."""
-    weight = weight + 1 if zero_centered else weight
+    if zero_centered:  # one more than a small number of bfloat16 is no number of bfloat16
+        widened = normalize(x.float(), weight.float() + 1, None if bias is None else bias.float(), eps, False)
+        return widened.to(x.dtype)
     if bias is None:
         return F.rms_norm(x, weight.shape, weight, eps)
     return F.layer_norm(x, weight.shape, weight, bias, eps)

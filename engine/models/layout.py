@@ -58,6 +58,8 @@ def _check(hf: HfConfig, family: Family, name_map: NameMap, parallel: ParallelCo
     _check_sequence(family.pattern(hf), parallel)
     if "M" in family.pattern(hf):
         _check_mamba(hf, parallel)
+    if "G" in family.pattern(hf):
+        _check_delta_net(hf, parallel)
     if world is not None:
         check_world(parallel, world)
 
@@ -69,9 +71,9 @@ def _place(parallel: ParallelConfig) -> Place:
 
 
 def _check_sequence(pattern: str, parallel: ParallelConfig) -> None:
-    if {*"E+"} & {*pattern} and parallel.tensor > 1 and not parallel.sequence:
+    if {*"E+G"} & {*pattern} and parallel.tensor > 1 and not parallel.sequence:
         raise UserError(
-            "experts and latent attention under tensor parallelism need sequence parallelism; "
+            "experts, latent attention and gated delta nets under tensor parallelism need sequence parallelism; "
             f"found tensor = {parallel.tensor}, sequence = False: set `sequence`"
         )
     if parallel.sequence and parallel.tensor == 1:
@@ -90,6 +92,16 @@ def _check_mamba(hf: HfConfig, parallel: ParallelConfig) -> None:
         raise UserError(f"context parallel size must divide the {heads} Mamba heads {told}")
     if groups % parallel.context and parallel.context % groups:
         raise UserError(f"context parallel size must divide, or be a multiple of, the {groups} state groups {told}")
+
+
+def _check_delta_net(hf: HfConfig, parallel: ParallelConfig) -> None:
+    """Megatron splits the heads over the context parallel ranks too. There are no fewer heads of values than of keys."""
+    heads = read(hf, "linear_num_key_heads") // parallel.tensor
+    if heads % parallel.context:
+        raise UserError(
+            f"context parallel size must divide the {heads} key heads of the delta net on each of {parallel.tensor} "
+            f"tensor parallel ranks; found {parallel.context}: change `context`"
+        )
 
 
 def _nearest(hf: HfConfig, family: Family, name_map: NameMap, parallel: ParallelConfig, world: int | None) -> str:

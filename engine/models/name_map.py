@@ -38,7 +38,8 @@ class Block:
 class Part:
     """`count` pieces of an HF tensor along the split axis, each `width` long, from `start` on.
 
-    A piece must stay whole on a rank. `pieces` says what it is: a head, a state group, one channel.
+    A piece must stay whole on a rank. `pieces` says what it is: a head, a state group, one channel. They begin `stride`
+    apart, if the tensor has something else between them, and otherwise one behind the other.
     """
 
     hf_name: str
@@ -46,10 +47,26 @@ class Part:
     width: int = 1
     start: int = 0
     pieces: str = "channels"
+    stride: int | None = None
 
     @property
     def length(self) -> int:
         return self.count * self.width
+
+    @property
+    def end(self) -> int:
+        """In the HF tensor."""
+        return self.start + (self.length if self.stride is None else self.stride * (self.count - 1) + self.width)
+
+    def runs(self, unit: int, units: int) -> Iterator[tuple[int, int]]:
+        """Start and length in the HF tensor of what lies together in the share `unit` of `units`."""
+        if self.stride is None:
+            yield self.start + unit * (self.length // units), self.length // units
+        else:
+            share = self.count // units
+            yield from (
+                (self.start + piece * self.stride, self.width) for piece in range(unit * share, (unit + 1) * share)
+            )
 
 
 @dataclass(frozen=True)
@@ -74,7 +91,7 @@ class Rule:
         """Shapes of the HF tensors that the parts belong to."""
         lengths: dict[str, int] = {}
         for part in self.parts:
-            lengths[part.hf_name] = max(lengths.get(part.hf_name, 0), part.start + part.length)
+            lengths[part.hf_name] = max(lengths.get(part.hf_name, 0), part.end)
         return {name: self._insert(length, self.others) for name, length in lengths.items()}
 
     def shard_shape(self, size: int) -> Shape:
@@ -109,9 +126,9 @@ class Rule:
         units, position = self.units or size, 0
         for unit in range(units):
             for part in self.parts:
-                length = part.length // units
-                yield part.hf_name, part.start + unit * length, position, position + length
-                position += length
+                for start, length in part.runs(unit, units):
+                    yield part.hf_name, start, position, position + length
+                    position += length
 
     def _stretch(self, size: int) -> int:
         length = sum(part.length for part in self.parts)

@@ -24,7 +24,7 @@ from cascade_rl.engine.sync.probe import whole_sequence
 from cascade_rl.engine.train.packing import unpack
 from cascade_rl.engine.train.trainer import Trainer
 
-KINDS = {"M": "Mamba", "*": "attention", "+": "attention", "-": "MLP", "E": "experts"}
+KINDS = {"M": "Mamba", "G": "delta net", "*": "attention", "+": "attention", "-": "MLP", "E": "experts"}
 Keep = Callable[[str, Any], None]
 
 

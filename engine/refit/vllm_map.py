@@ -1,7 +1,8 @@
 """vLLM's side of the name map: which slices of the Hugging Face tensors a worker holds, in pure numbers.
 
 The counterpart of `NameMap.shards`, derived from the same rules. vLLM stacks the same parts in the same order
-([q, k, v], [gate, up], [z, x, B, C, dt]). It differs in names and in its padding of the vocabulary, it has one tensor
+([q, k, v], [gate, up], [z, x, B, C, dt]). It has one linear for a gated delta net's betas and alphas and one for the
+rest, and differs in names and in its padding of the vocabulary, it has one tensor
 for all experts of a layer, and it repeats key/value heads and state groups if there are fewer than ranks. Source: the
 weight loaders of vLLM 0.32; `tests/engine/refit/test_vllm_map.py` compares with them.
 """
@@ -10,7 +11,8 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
+from itertools import groupby
 
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.models.families.family import family_of
@@ -26,13 +28,15 @@ LATENTS, LATENT = "fused_qkv_a_proj", "kv_a_proj_with_mqa"
 RENAMED = (
     (r"^backbone\.", "model."),
     (r"\.embeddings\.", ".embed_tokens."),
-    (r"\.A_log$", ".A"),
+    (r"\.mixer\.A_log$", ".mixer.A"),
     (r"\.q_a_proj\.", f".{LATENTS}."),
+    (r"\.in_proj_(?:qkvz?|z)\.", ".in_proj_qkvz."),
+    (r"\.in_proj_(?:ba|b|a)\.", ".in_proj_ba."),
     (r"\.experts\.\d+\.(?:gate|up)_proj\.weight$", ".experts.routed_experts.w13_weight"),
     (r"\.experts\.\d+\.down_proj\.weight$", ".experts.routed_experts.w2_weight"),
 )
-# of a parameter whose first part has the name on the left
-STACKED = ((r"\.q_proj\.", ".qkv_proj."), (r"\.gate_proj\.", ".gate_up_proj."))
+# of a parameter with several parts
+STACKED = ((r"\.[qkv]_proj\.", ".qkv_proj."), (r"\.(?:gate|up)_proj\.", ".gate_up_proj."))
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,8 @@ def worker_shards(hf: HfConfig, place: WorkerPlace) -> list[WorkerShard]:
     local = equal_ranges(name_map.experts, place.expert.size)[place.expert.rank]
     shards: dict[str, WorkerShard] = {}
     for parameter in name_map.parameters:
-        if not parameter.tied and (parameter.expert is None or parameter.expert in local):
-            shard = _shard(parameter, place, local)
+        own = not parameter.tied and (parameter.expert is None or parameter.expert in local)
+        for shard in _shards(parameter, place, local) if own else ():
             if under := shards.get(shard.name.replace(LATENT, LATENTS)):
                 beside = replace(under, blocks=under.blocks + shard.blocks)
                 shard = _stacked(under, shard) if parameter.expert is None else beside
@@ -93,10 +97,23 @@ def _stacked(under: WorkerShard, shard: WorkerShard) -> WorkerShard:
     return replace(under, shape=(first + shard.shape[0], *shard.shape[1:]), blocks=(*under.blocks, *moved))
 
 
-def _shard(parameter: Parameter, place: WorkerPlace, local: range) -> WorkerShard:
+def _shards(parameter: Parameter, place: WorkerPlace, local: range) -> Iterator[WorkerShard]:
+    """vLLM's parameters for one of Megatron's. What lies between the pieces of a part it leaves there."""
+    parts = dict.fromkeys(map(_with_what_is_between, parameter.rule.parts))
+    named = partial(_vllm_name, stacked=len(parts) > 1)
+    for name, group in groupby(parts, lambda part: named(part.hf_name)):
+        yield _shard(name, replace(parameter, rule=replace(parameter.rule, parts=tuple(group))), place, local)
+
+
+def _with_what_is_between(part: Part) -> Part:
+    if part.stride is None:
+        return part
+    return replace(part, width=part.stride, start=0, stride=None)
+
+
+def _shard(name: str, parameter: Parameter, place: WorkerPlace, local: range) -> WorkerShard:
     """A parameter, or one expert's part of it: `local` are the experts that the worker holds."""
     rule, cut = parameter.rule, _cut(parameter, place)
-    name = _vllm_name(rule.parts[0].hf_name, stacked=len(rule.parts) > 1)
     if rule.multiple > 1:
         padded = replace(rule, multiple=VOCABULARY_MULTIPLE)
         return WorkerShard(name, padded.shard_shape(cut.size), padded.blocks(cut.rank, cut.size))

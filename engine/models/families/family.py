@@ -10,6 +10,7 @@ from cascade_rl.engine.models.families.nemotron_h import NemotronH
 from cascade_rl.engine.models.families.qwen2 import Qwen2
 from cascade_rl.engine.models.families.qwen3 import Qwen3
 from cascade_rl.engine.models.families.qwen3_moe import Qwen3Moe
+from cascade_rl.engine.models.families.qwen3_next import Qwen3Next
 from cascade_rl.engine.models.hf_config import HfConfig
 from cascade_rl.engine.models.name_map import NameMap
 
@@ -17,7 +18,8 @@ from cascade_rl.engine.models.name_map import NameMap
 class Family(Protocol):
     """Pure functions of config.json. They raise UserError for what is not supported.
 
-    pattern              one symbol per HybridModel layer: M Mamba-2, * attention, + of a latent, - MLP, E experts
+    pattern              one symbol per HybridModel layer: M Mamba-2, G gated delta net, * attention, + of a latent, - MLP,
+                         E experts
     transformer_config   TransformerConfig fields that the model fixes; `activation_func` by its HF name
     model_kwargs         arguments of HybridModel: positions, tied head
     name_map             every parameter, and where its numbers are in the HF checkpoint
@@ -38,6 +40,7 @@ KNOWN: tuple[Family, ...] = (
     NemotronH(),
     Qwen3(),
     Qwen3Moe(),
+    Qwen3Next(),
     Qwen2(),
     Llama(),
     Glm4Moe(),

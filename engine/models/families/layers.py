@@ -22,6 +22,8 @@ from cascade_rl.engine.models.name_map import (
 
 Rules = dict[str, Rule]
 
+KEY_HEADS, VALUE_HEADS = "key heads of the delta net", "value heads of the delta net"
+
 
 def attention(prefix: str, norm: str, *, hidden: int, heads: int, groups: int, width: int) -> Rules:
     """A `*` layer: `heads` query heads that share `groups` key/value heads of `width` channels."""
@@ -32,6 +34,17 @@ def attention(prefix: str, norm: str, *, hidden: int, heads: int, groups: int, w
         "self_attention.linear_proj.weight": row(
             Part(f"{prefix}.o_proj.weight", heads, width, pieces="query heads"), hidden
         ),
+    }
+
+
+def gated_attention(prefix: str, norm: str, *, hidden: int, heads: int, groups: int, width: int) -> Rules:
+    """A `*` layer whose output has a gate. HF's q_proj has, for each head, its query and its gate."""
+    _, key, value = _query_key_value(prefix, "weight", heads, groups, width)
+    query, gate = (
+        Part(f"{prefix}.q_proj.weight", heads, width, start, "query heads", 2 * width) for start in (0, width)
+    )
+    return attention(prefix, norm, hidden=hidden, heads=heads, groups=groups, width=width) | {
+        "self_attention.linear_qkv.weight": interleaved(query, gate, key, value, units=groups, others=(hidden,)),
     }
 
 
@@ -125,6 +138,45 @@ def mamba(
         "mixer.dt_bias": per_head("dt_bias"),
         "mixer.norm.weight": column(Part(f"{prefix}.norm.weight", groups, inner // groups, pieces=state_groups)),
         "mixer.out_proj.weight": row(Part(f"{prefix}.out_proj.weight", heads, width, pieces=mamba_heads), hidden),
+    }
+
+
+def gated_delta_net(
+    prefix: str,
+    norm: str,
+    projected: tuple[Part, ...],
+    *,
+    hidden: int,
+    heads: int,
+    width: int,
+    value_heads: int,
+    value_width: int,
+    kernel: int,
+) -> Rules:
+    """A `G` layer: `heads` queries and keys of `width` channels, each for an equal share of the `value_heads`.
+
+    projected  queries, keys, values, gates of the output, betas and alphas, in which the families differ
+    """
+    conv, keys = f"{prefix}.conv1d.weight", heads * width
+
+    def per_head(name: str) -> Rule:
+        return column(Part(f"{prefix}.{name}", value_heads, pieces=VALUE_HEADS))
+
+    return {
+        "self_attention.in_proj.layer_norm_weight": replicated(norm, hidden),
+        "self_attention.in_proj.weight": column(*projected, others=(hidden,)),
+        "self_attention.conv1d.weight": column(
+            Part(conv, heads, width, 0, KEY_HEADS),
+            Part(conv, heads, width, keys, KEY_HEADS),
+            Part(conv, value_heads, value_width, 2 * keys, VALUE_HEADS),
+            others=(1, kernel),
+        ),
+        "self_attention.dt_bias": per_head("dt_bias"),
+        "self_attention.A_log": per_head("A_log"),
+        "self_attention.out_norm.weight": replicated(f"{prefix}.norm.weight", value_width),
+        "self_attention.out_proj.weight": row(
+            Part(f"{prefix}.out_proj.weight", value_heads, value_width, pieces=VALUE_HEADS), hidden
+        ),
     }
 
 

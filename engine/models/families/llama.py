@@ -16,7 +16,11 @@ class Llama:
 
     def pattern(self, hf: HfConfig) -> str:
         """HF layer n is layers 2n (attention) and 2n + 1 (MLP or experts) of HybridModel."""
-        return "".join(self.attention + self.feed_forward(hf, n) for n in range(read(hf, "num_hidden_layers")))
+        return "".join(self.mixer(hf, n) + self.feed_forward(hf, n) for n in range(read(hf, "num_hidden_layers")))
+
+    def mixer(self, hf: HfConfig, hf_layer: int) -> str:
+        """Which kind of attention this HF layer has."""
+        return self.attention
 
     def feed_forward(self, hf: HfConfig, hf_layer: int) -> str:
         """Which kind of layer follows the attention of this HF layer."""

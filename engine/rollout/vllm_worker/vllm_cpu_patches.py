@@ -88,6 +88,7 @@ def apply() -> None:
         _add_non_gated_experts()
         _go_on_with_noise()
         _turn_neighbours_in_torch()
+        _add_float32_delta_nets()
 
 
 def record_routes(engine: Any) -> None:
@@ -208,3 +209,12 @@ def _turn_neighbours_in_torch() -> None:
         return turn(self, positions, query, key)
 
     RotaryEmbedding.forward_cpu = forward
+
+
+def _add_float32_delta_nets() -> None:
+    """vLLM's CPU kernels of gated delta nets refuse all but bfloat16. The op is registered with the first such layer."""
+    from vllm.model_executor.layers.mamba.ops.cpu import gdn_attention
+
+    from cascade_rl.engine.rollout.vllm_worker import cpu_delta_net
+
+    gdn_attention.cpu_gdn_attention_core = cpu_delta_net.core

@@ -30,6 +30,7 @@ PP2 = ParallelConfig(pipeline=2)
 CUTS = {
     "nemotron_h": TP2_EP2,
     "qwen3_moe": TP2_EP2,
+    "qwen3_next": TP2_EP2,
     "qwen3": TP2,
     "qwen2": TP2,
     "llama": TP2,

@@ -15,6 +15,7 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
 )
 
 VOCABULARY = 200  # not a multiple of anything that pads it
@@ -61,6 +62,25 @@ def qwen3_moe(**changes: object) -> PretrainedConfig:
         "norm_topk_prob": True,
     }
     return Qwen3MoeConfig(**SIZES | experts | {"num_hidden_layers": 2} | changes)
+
+
+DELTA_NET = {
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+}
+
+
+def qwen3_next(**changes: object) -> PretrainedConfig:
+    experts = {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 48,
+    }
+    kind = {"num_hidden_layers": 2, "full_attention_interval": 2, "rope_theta": 100.0}
+    return Qwen3NextConfig(**SIZES | experts | DELTA_NET | kind | changes)
 
 
 def qwen2(**changes: object) -> PretrainedConfig:
@@ -136,6 +156,7 @@ FAMILIES = {
     "nemotron_h": nemotron_h,
     "qwen3": qwen3,
     "qwen3_moe": qwen3_moe,
+    "qwen3_next": qwen3_next,
     "qwen2": qwen2,
     "llama": llama,
     "glm4_moe": glm4_moe,

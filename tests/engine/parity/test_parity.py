@@ -30,6 +30,7 @@ FAULTS = {
     "nemotron_h": ("decoder.layers.3.self_attention.linear_proj.weight", "layer 3 (attention)"),
     "qwen3": ("decoder.layers.2.self_attention.q_layernorm.weight", "layer 2 (attention)"),
     "qwen3_moe": ("decoder.layers.1.mlp.router.weight", "layer 1 (experts)"),
+    "qwen3_next": ("decoder.layers.0.self_attention.A_log", "layer 0 (delta net)"),
     "qwen2": ("decoder.layers.2.self_attention.linear_qkv.bias", "layer 2 (attention)"),
     "llama": ("decoder.layers.3.mlp.linear_fc2.weight", "layer 3 (MLP)"),
     "glm4_moe": ("decoder.layers.4.self_attention.linear_qkv.bias", "layer 4 (attention)"),
@@ -39,12 +40,13 @@ LAYOUTS = {
     "nemotron_h": ParallelConfig(tensor=2, expert=2, sequence=True),
     "qwen3": ParallelConfig(context=2),
     "qwen3_moe": ParallelConfig(expert=2),
+    "qwen3_next": ParallelConfig(context=2, expert=2),
     "qwen2": ParallelConfig(tensor=2),
     "llama": ParallelConfig(tensor=2),
     "glm4_moe": ParallelConfig(context=2, expert=2),
     "deepseek_v3": ParallelConfig(context=2, expert=2),
 }
-LONG = ("glm4_moe", "deepseek_v3")
+LONG = ("qwen3_next", "glm4_moe", "deepseek_v3")
 BOUNDS = Bounds(logprob=1e-5, layer=1e-5)
 
 
@@ -139,6 +141,7 @@ def test_every_place_of_the_model_is_compared(found: tuple[str, list[Certificate
         "nemotron_h": ["Mamba", "experts", "Mamba", "attention", "experts", "MLP"],
         "qwen3": ["attention", "MLP"] * 2,
         "qwen3_moe": ["attention", "experts"] * 2,
+        "qwen3_next": ["delta net", "experts", "attention", "experts"],
         "qwen2": ["attention", "MLP"] * 2,
         "llama": ["attention", "MLP"] * 2,
         "glm4_moe": ["attention", "MLP", *["attention", "experts"] * 2],

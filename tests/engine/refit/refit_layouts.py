@@ -54,6 +54,16 @@ QWEN3_MOE = {
     "rope_theta": 1e6,
     "max_position_embeddings": 128,
 }
+QWEN3_NEXT = QWEN3_MOE | {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "full_attention_interval": 2,
+    "shared_expert_intermediate_size": 8,
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8,
+    "linear_key_head_dim": 2,
+    "linear_value_head_dim": 3,
+    "linear_conv_kernel_dim": 4,
+}
 SIGMOID_EXPERTS = {
     "n_routed_experts": 4,
     "n_shared_experts": 2,

@@ -15,7 +15,15 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.models.name_map import Cut
 from cascade_rl.engine.refit.vllm_map import WorkerPlace, worker_shards
 from cascade_rl.engine.rollout.server_process import SAFE_PATH
-from tests.engine.refit.refit_layouts import DEEPSEEK_V3, GLM4_MOE, NEMOTRON, QWEN3_MOE, hf_numbers, laid_out
+from tests.engine.refit.refit_layouts import (
+    DEEPSEEK_V3,
+    GLM4_MOE,
+    NEMOTRON,
+    QWEN3_MOE,
+    QWEN3_NEXT,
+    hf_numbers,
+    laid_out,
+)
 
 # what the kernels of vLLM ask for: a head width, and experts of a multiple of 32 on each worker
 WIDE = {"head_dim": 64, "hidden_size": 32, "moe_intermediate_size": 128, "dtype": "float32"}
@@ -27,6 +35,7 @@ LLAMA = {key: value for key, value in QWEN3_MOE.items() if "expert" not in key a
 MODELS = {
     "nemotron_h": NEMOTRON | WIDE | {"model_type": "nemotron_h", "n_shared_experts": 1},
     "qwen3_moe": QWEN3_MOE | WIDE | {"model_type": "qwen3_moe"},
+    "qwen3_next": QWEN3_NEXT | WIDE | {"model_type": "qwen3_next", "shared_expert_intermediate_size": 128},
     "qwen3": LLAMA | WIDE | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "tie_word_embeddings": True},
     "qwen2": LLAMA | WIDE | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_size": 512},
     "llama": LLAMA | WIDE | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
@@ -41,6 +50,7 @@ CASES = [
     ("nemotron_h", 2, True),
     ("qwen3_moe", 2, False),
     ("qwen3_moe", 2, True),
+    ("qwen3_next", 4, False),
     ("qwen3", 2, False),
     ("qwen2", 4, False),
     ("llama", 1, False),

@@ -35,6 +35,7 @@ from .tiny_models import Reference, build, hub_state, write_config
 CASES = [
     ("nemotron_h", ParallelConfig(tensor=2, expert=2, sequence=True), 1, 2e-3),
     pytest.param("qwen3_moe", ParallelConfig(pipeline=2), 2, 1e-4, marks=pytest.mark.long),
+    pytest.param("qwen3_next", ParallelConfig(tensor=2, expert=2, sequence=True), 2, 1e-4, marks=pytest.mark.long),
     pytest.param("qwen3", ParallelConfig(), 1, 1e-4, marks=pytest.mark.long),
     pytest.param("qwen2", ParallelConfig(tensor=2), 1, 1e-4, marks=pytest.mark.long),
     pytest.param("deepseek_v3", ParallelConfig(tensor=2, expert=2, sequence=True), 1, 1e-4, marks=pytest.mark.long),

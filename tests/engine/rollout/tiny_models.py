@@ -130,7 +130,28 @@ def deepseek_v3() -> transformers.PreTrainedConfig:
     )
 
 
+def qwen3_next() -> transformers.PreTrainedConfig:
+    """A gated delta net, then gated attention of which a quarter turns."""
+    return transformers.Qwen3NextConfig(
+        **COMMON,
+        architectures=["Qwen3NextForCausalLM"],
+        num_hidden_layers=2,
+        full_attention_interval=2,
+        intermediate_size=256,
+        moe_intermediate_size=64,
+        shared_expert_intermediate_size=64,
+        num_experts=8,
+        num_experts_per_tok=2,
+        linear_key_head_dim=32,
+        linear_value_head_dim=48,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        tie_word_embeddings=False,
+    )
+
+
 REFITTED = {
+    "qwen3_next": qwen3_next,
     "glm4_moe": glm4_moe,
     "deepseek_v3": deepseek_v3,
 }  # by test_vllm_refit.py alone: an engine of each for all tests would cost too much
@@ -143,7 +164,7 @@ def build(family: str, seed: int) -> transformers.PreTrainedModel:
     model = model.float()
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
-            if name.endswith(("mixer.D", "mixer.dt_bias", "norm.weight", "layernorm.weight")):
+            if name.endswith(("mixer.D", "dt_bias", "norm.weight", "layernorm.weight")):
                 tensor += 0.3 * torch.rand_like(tensor)
             if name.endswith("e_score_correction_bias"):
                 tensor += 0.1 * torch.randn_like(tensor)

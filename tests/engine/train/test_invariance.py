@@ -43,7 +43,7 @@ LOSSES: dict[str, Loss] = {
     "kl": PolicyLoss(PolicyObjective(importance="off", kl_coefficient=1.0)),
     "gspo": PolicyLoss(PolicyObjective("gspo", clip_high=0.5, dual_clip=3.0)),
 }
-EXPERTS = {"nemotron_h": 8, "qwen3_moe": 4, "llama": 0, "glm4_moe": 8, "deepseek_v3": 8}
+EXPERTS = {"nemotron_h": 8, "qwen3_moe": 4, "qwen3_next": 4, "llama": 0, "glm4_moe": 8, "deepseek_v3": 8}
 TOKEN_BUDGETS = {1: 32, 2: 64, 4: 64}
 
 TP2 = {"tensor": 2, "sequence": True}
@@ -73,6 +73,7 @@ MATRIX: dict[str, dict[str, tuple[int, ParallelConfig]]] = {
         "PP2 VP2 uneven": (2, ParallelConfig(**VP2, pipeline_layers=(1, 1, 3, 1))),
     },
     "qwen3_moe": {**LAYOUTS, **TP4, "PP2 uneven": (2, ParallelConfig(pipeline=2, pipeline_layers=(1, 3)))},
+    "qwen3_next": {**LAYOUTS, **TP4},
     # dense, with a tied head
     "llama": {
         "TP2": (2, ParallelConfig(tensor=2)),
@@ -83,7 +84,7 @@ MATRIX: dict[str, dict[str, tuple[int, ParallelConfig]]] = {
     "deepseek_v3": LAYOUTS,
 }
 BIASED = ("nemotron_h", "glm4_moe", "deepseek_v3")  # whose routers choose by biased scores
-LONG = ("glm4_moe", "deepseek_v3")
+LONG = ("qwen3_next", "glm4_moe", "deepseek_v3")
 
 
 @dataclass(frozen=True)
