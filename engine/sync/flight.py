@@ -60,7 +60,8 @@ class Flight:
     def _round(self) -> None:
         """Until nothing is pending. A request that comes at the very end is for the next round."""
         for rollout in self.engine.generate((), self.follow):
-            self._batch_of[rollout.id].arrive(rollout)
+            if not self._batch_of[rollout.id].arrive(rollout):
+                return
             if rollout.finish != PART:
                 del self._batch_of[rollout.id]
                 self._tell()

@@ -6,12 +6,15 @@
                 parts of samples that are still being drawn, now and then (`rollout.part_every_s`)
 
 A killed stage reaches the same weights again from its checkpoint and finds the file that it had begun. What is in it is
-neither sampled nor judged again. An unfinished sample goes on from its parts. A file of other weights is not used: its
-samples are not from this policy. Infrastructure failures are not recorded, so a new attempt tries them again.
+neither sampled nor judged again. An unfinished sample goes on from its parts, also from those that its engine left when
+it lost the trainer (`take_up`). A file of other weights is not used: its samples are not from this policy.
+Infrastructure failures are not recorded, so a new attempt tries them again.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import takewhile
 from pathlib import Path
@@ -122,8 +125,15 @@ class Ledger:
     def begun(self, request: Request, version: int) -> Rollout | None:
         """What was recorded of an identical request's sample, which has not ended, up to weights `version`."""
         asked, parts = self._contents.parts.get(request.id, (None, ()))
-        known = list(takewhile(lambda part: part.newest <= version, parts))
+        known = list(takewhile(lambda part: part.newest <= version, _linked(parts, len(request.prompt_ids))))
         return joined(known) if known and asked == request else None
+
+    def lacks(self, request: Request, part: Rollout) -> bool:
+        """Whether nothing that is recorded of an unfinished sample reaches as far as this part. False for another turn
+        than that which is recorded."""
+        asked, parts = self._contents.parts.get(request.id, (request, ()))
+        known = max((one.passports[0].end for one in parts), default=0)
+        return request.id not in self._contents.rollouts and asked == request and part.passports[0].end > known
 
     def keep(self, request: Request, rollout: Rollout) -> None:
         """Records a finished sample, or a part of one, if its passport says where it begins."""
@@ -158,9 +168,35 @@ class Ledger:
             self._log.append(packed)
 
 
+def take_up(left: Iterable[tuple[Request, Sequence[Rollout]]], path_of: Callable[[int], Path]) -> Counter[str]:
+    """Records the parts that engines have left of unfinished samples, in the file of their newest weights, where that
+    has less of them. Returns how many tokens it has taken up, by sample."""
+    taken, ledgers = Counter[str](), dict[int, Ledger]()
+    with ExitStack() as exits:
+        for request, parts in left:
+            version = parts[-1].newest
+            if version not in ledgers and path_of(version).exists():
+                ledgers[version] = exits.enter_context(Ledger())
+                ledgers[version].open(path_of(version), None)
+            if version in ledgers and ledgers[version].lacks(request, parts[-1]):
+                for part in parts:
+                    ledgers[version].keep(request, part)
+                    taken[request.id] += len(part.token_ids)
+    return taken
+
+
 def read_ledger(path: Path) -> Contents:
     """The contents of the file."""
     return _read(read_records(path))
+
+
+def _linked(parts: Iterable[Rollout], end: int) -> Iterator[Rollout]:
+    """The parts that follow one another, the first after place `end`: one before them may be gone with its weights."""
+    for part in parts:
+        if part.passports[0].start != end:
+            return
+        yield part
+        end = part.passports[0].end
 
 
 def _read(records: list[bytes]) -> Contents:
