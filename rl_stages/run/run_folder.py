@@ -259,6 +259,7 @@ class StageFolder:
         if missing:
             raise ValueError(f"{self.label} is not finished: missing {', '.join(missing)}")
         write_atomically(self.root / "done", "")
+        shutil.rmtree(self.last_parts, ignore_errors=True)  # there is no step that would go on from them
 
     @property
     def early_stop(self) -> Mapping[str, Any] | None:
