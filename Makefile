@@ -101,10 +101,10 @@ test-landlock: $(READY)
 	PATH=$(CURDIR)/$(HIDDEN) $(BIN)/pytest $(IN_PARALLEL) -m "sandbox and not engine" -k "not LANDLOCK" \
 		$(addprefix --ignore tests/rl_stages/,sandbox scoring swe_tasks test_graders.py) tests/rl_stages tests/launchers
 
-# SIGKILL at random moments, 100 of them; writes tests/chaos/log. `make chaos KILLS=12 AHEAD=1`: all while the engines draw
-# ahead of the trainer.
+# SIGKILL at random moments, 100 of them; writes tests/chaos/log, which ends with what the kills cost. `make chaos KILLS=12
+# SEED=3 AHEAD=2`: other moments, all with this max_staleness.
 chaos: $(READY)
-	CHAOS_KILLS=$(or $(KILLS),100) CHAOS_AHEAD=$(AHEAD) $(BIN)/pytest tests/chaos
+	CHAOS_KILLS=$(or $(KILLS),100) CHAOS_AHEAD=$(AHEAD) CHAOS_SEED=$(SEED) $(BIN)/pytest tests/chaos
 
 # The interpreted kernels on NumPy's routines for processors without AVX-512, where BLAS sums in another order.
 test-haswell: $(READY)

@@ -35,7 +35,7 @@ from cascade_rl.rl_stages.config.mopd_stage import MopdStage
 from cascade_rl.rl_stages.core.task import Task
 from cascade_rl.rl_stages.passports import require_passports
 from cascade_rl.rl_stages.rank_zero import RankZero
-from cascade_rl.rl_stages.rollout_stream import Ask, rollout_stream
+from cascade_rl.rl_stages.rollout_stream import Ask, first_ask, rollout_stream
 from cascade_rl.rl_stages.run.sample_record import SampleRecord
 from cascade_rl.rl_stages.scoring.infrastructure import require_infrastructure
 from cascade_rl.rl_stages.scoring.scored_sample import Sample, outcomes, record, sequences_of
@@ -54,7 +54,7 @@ def run(session: Session[MopdStage]) -> None:
     heldout = session.cascade.withheld(stage)
     form = RowForm.of(stage)
     prompts = open_prompts(stage.data, session.seed, admits=room.admits, heldout_fraction=heldout, form=form)
-    prompts.take(session.first_step * stage.prompts_per_step)  # skips those of the finished steps
+    prompts.take(first_ask(session) * stage.prompts_per_step)  # skips those of the finished steps
     teachers = _teachers(session)
     loss = loss_of(stage, teachers)
 

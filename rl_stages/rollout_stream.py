@@ -17,8 +17,11 @@ that of step n + N. They begin samples in the order of the steps, so the first t
 older than the weights that learn from it. A refit waits for none: each goes on from its last token, with the new
 weights. Which token that is depends on time. What an earlier attempt has finished is therefore taken from the ledger,
 at the version at which it was finished, and each step whose samples are complete there is repeated to the bit.
+
+With `rollout.batch_order=ending` a step of these learns from the groups that have ended first (ending_order.py).
 """
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import islice
@@ -31,6 +34,7 @@ from cascade_rl.engine.rollout.client import EngineDied
 from cascade_rl.engine.sync.flight import Flight
 from cascade_rl.engine.sync.sampler import sample
 from cascade_rl.rl_stages.core.task import Task
+from cascade_rl.rl_stages.ending_order import EndingOrder, Group
 from cascade_rl.rl_stages.rank_zero import RecordedBatch
 from cascade_rl.rl_stages.session import Session
 
@@ -152,11 +156,11 @@ class InFlightStream(RolloutStream):
 
     def __init__(self, session: Session[Any], ask: Callable[[int], Ask]) -> None:
         super().__init__(session, ask)
-        self._staleness, self._next = session.layout.rollout.max_staleness, session.first_step
+        self._ahead, self._next = session.layout.rollout.steps_ahead, first_ask(session)
         self._flight: Flight | None = None
         if zero := session.zero:
             self._flight = Flight(zero.engine, zero.episodes.follow, session.ahead)
-            zero.ledger.recall(session.folder.ledgers(session.first_step - self._staleness))
+            zero.ledger.recall(session.folder.ledgers(session.first_step - session.layout.rollout.max_staleness))
 
     def __exit__(self, kind: type[BaseException] | None, *how: Any) -> None:
         for batch in self._batches if kind is None else ():
@@ -166,8 +170,7 @@ class InFlightStream(RolloutStream):
     def take(self, step: int) -> Drawn:
         """See `RolloutStream`. A later attempt begins with what was in flight at its checkpoint."""
         with self.session.phase("generation"):
-            if step == self.session.first_step:
-                self._begin_until(step + self._staleness if step else 1)
+            self._begin_attempt(step)
             return self._collected(self._begun.pop(step))
 
     def more(self, ask: Ask) -> Drawn:
@@ -178,7 +181,7 @@ class InFlightStream(RolloutStream):
     def begin(self, step: int) -> None:
         """The engines begin with the first samples of the steps that may be in flight beside step `step` - 1."""
         with self.session.phase("generation"):
-            self._begin_until(step + self._staleness)
+            self._begin_until(step + self._ahead)
 
     def refit(self, version: int) -> float:
         """Gives the engines new weights while they sample. Returns the probe's largest gap."""
@@ -204,16 +207,97 @@ class InFlightStream(RolloutStream):
     def _batches(self) -> list[RecordedBatch]:
         return [begun.batch for begun in self._begun.values() if begun.batch]
 
+    def _begin_attempt(self, step: int) -> None:
+        if step == self.session.first_step:
+            self._begin_until(step + self._ahead if step else 1)
+
     def _begin_until(self, step: int) -> None:
         while self._next < min(step, self.session.stage.steps):
             self._begin(self._next)
             self._next += 1
 
 
+class EndingOrderStream(InFlightStream):
+    """An `InFlightStream` whose steps learn from the groups that `EndingOrder` gives them."""
+
+    def __init__(self, session: Session[Any], ask: Callable[[int], Ask]) -> None:
+        super().__init__(session, ask)
+        self._ended = deque[str]()
+        self._order: EndingOrder | None = None
+        if self._flight and session.zero:
+            self._flight.ended = self._ended.append
+            self._order = EndingOrder(session.zero.ledger.groups(), session.first_step)
+        self._learned = set(from_rank0(lambda: self._order.learned if self._order else []))
+        self._left: dict[int, set[int]] = {}  # of each step's groups, the places of those that no step has learned from
+
+    def take(self, step: int) -> Drawn:
+        """See `RolloutStream`: groups that have ended, of this and other steps' prompts."""
+        with self.session.phase("generation"):
+            self._begin_attempt(step)
+            while not from_rank0(lambda: self._wait_for(step)):
+                self.session.refit.send()
+            chosen = from_rank0(lambda: self._choose(step))
+            groups = [self._group(*group) for group in chosen]
+            self._close_empty()
+            return Drawn([task for task, _ in groups], [rollouts for _, rollouts in groups])
+
+    def refit(self, version: int) -> float:
+        """See `InFlightStream`."""
+        gap = super().refit(version)
+        for batch in self._batches:
+            self._ended.extend(list(batch.rollouts))  # those that were held until this version among them
+        return gap
+
+    def _begin(self, step: int, ledger: int | None = None) -> None:
+        super()._begin(step, ledger)
+        ask, batch, _ = self._begun[step]
+        self._left[step] = {place for place in range(len(ask.tasks)) if (step, place) not in self._learned}
+        if batch and self._order:
+            names = [request.id for request in batch.requests]
+            groups = [names[first : first + ask.group] for first in range(0, len(names), ask.group)]
+            self._order.begin(step, groups, (ask.group, ask.sampling))
+            self._ended.extend(list(batch.rollouts))
+
+    def _close_empty(self) -> None:
+        for step in [step for step in self._begun if not self._left[step]]:
+            self._begun.pop(step).drawing.close()
+
+    def _wait_for(self, step: int) -> bool:
+        assert self._flight
+        return self._flight.wait_for(lambda: self._is_ready(step), self._batches[0])
+
+    def _is_ready(self, step: int) -> bool:
+        assert self._order
+        while self._ended:
+            self._order.end(self._ended.popleft())
+        return self._order.groups_of(step) is not None
+
+    def _choose(self, step: int) -> list[Group]:
+        assert self._order and self.session.zero
+        chosen = self._order.take(step)
+        self.session.zero.ledger.learned(step, chosen)
+        return chosen
+
+    def _group(self, step: int, place: int) -> tuple[Task, list[Rollout]]:
+        ask, batch, _ = self._begun[step]
+        self._left[step].remove(place)
+        first = place * ask.group
+        return ask.tasks[place], batch.in_order(first, first + ask.group) if batch else []
+
+
+def first_ask(session: Session[Any]) -> int:
+    """The step whose prompts an attempt asks for first: in the order of ending, that before its first one may have left
+    some of its groups."""
+    ending = session.layout.rollout.batch_order == "ending"
+    return max(session.first_step - ending, 0)
+
+
 def rollout_stream(session: Session[Any], ask: Callable[[int], Ask]) -> RolloutStream:
-    """The stream of a stage, as its `max_staleness` says."""
-    kind = InFlightStream if session.layout.rollout.in_flight else RolloutStream
-    return kind(session, ask)
+    """The stream of a stage, as its `max_staleness` and `batch_order` say."""
+    rollout = session.layout.rollout
+    if not rollout.in_flight:
+        return RolloutStream(session, ask)
+    return (InFlightStream if rollout.batch_order == "starting" else EndingOrderStream)(session, ask)
 
 
 def _told(death: EngineDied) -> str:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from cascade_rl.engine.cluster.node import Node
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.engine.rollout.client import RolloutEngine
 from cascade_rl.engine.rollout.engine import Engine
+from cascade_rl.engine.rollout.last_parts import left, new_folder
 from cascade_rl.engine.rollout.nodes import nodes_of_job
 from cascade_rl.engine.sync.sampler import sample
 from cascade_rl.engine.sync.weight_sync import Refit
@@ -32,6 +34,7 @@ from cascade_rl.rl_stages.evaluation.benchmark_scores import benchmark_scores
 from cascade_rl.rl_stages.evaluation.heldout import evaluate, heldout_tasks
 from cascade_rl.rl_stages.graders import prove_graders, say_tiers
 from cascade_rl.rl_stages.rank_zero import RankZero, RecordedBatch, rank_zero
+from cascade_rl.rl_stages.run.ledger import take_up
 from cascade_rl.rl_stages.run.sample_record import SampleRecord
 from cascade_rl.rl_stages.start import start
 from cascade_rl.rl_stages.tasks.prompt_room import PromptRoom
@@ -149,7 +152,7 @@ class Session[S: Stage](TrainingSession[S]):
     def start_engine(self, nodes: list[Node]) -> AbstractContextManager[Engine]:
         """Rank 0's sampler, on the nodes of the job. A subclass may use another one."""
         log = self.folder.logs / "engine.log"
-        return RolloutEngine(self.parent, self.layout.rollout, self.cascade.seed, log, nodes)
+        return RolloutEngine(self.parent, self.layout.rollout, self.cascade.seed, log, nodes, self._last_parts())
 
     def heldout_scores(self, when: str) -> Mapping[str, float]:
         """By domain. The scores before a stage are those after its parent: same weights, prompts and seeds."""
@@ -187,6 +190,16 @@ class Session[S: Stage](TrainingSession[S]):
         zero = self.exits.enter_context(parts)
         prove_graders(self.cascade, self.stage, zero, places)  # while the engine starts
         return zero
+
+    def _last_parts(self) -> Path:
+        """Where this attempt's engines leave what they have drawn; what earlier ones left is in the ledgers."""
+        assert self.log
+        with left(self.folder.last_parts) as parts:
+            found = take_up(parts, self.folder.ledger)
+        if found:
+            self.log.progress.say(f"{len(found)} samples go on from {found.total()} tokens that engines have left")
+            self.folder.record_event("last_parts", samples=len(found), tokens=found.total())
+        return new_folder(self.folder.last_parts)
 
     def _requests(self, label: str, task: Task, group: int, sampling: Sampling) -> list[Request]:
         prompt_ids = tuple(encode_prompt(self.tokenizer, task.messages, task.tools, task.thinking))

@@ -77,7 +77,7 @@ def draw_batch(stream: RolloutStream, stage: GrpoStage, prompts: PromptLedger, s
         count = _wanted(stage.prompts_per_step, sum(map(len, draws)), len(kept))
         drawn = stream.more(_ask(stage, prompts, step, number, count)) if number else stream.take(step)
         draws.append(_scored(stream.session, stage, drawn))
-        prompts.learn(step, number, [pass_rate(group) for group in draws[-1]])
+        prompts.learn(step, number, drawn.tasks, [pass_rate(group) for group in draws[-1]])
         _require_scores(stage, draws, step)
         kept += [group for group in draws[-1] if has_signal(group) or not stage.dynamic_filtering]
         if len(kept) >= stage.prompts_per_step:

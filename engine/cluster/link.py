@@ -80,6 +80,12 @@ def send_within(connection: Connection, seconds: float) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
+def hang_up(connection: Connection) -> None:
+    """The other side reads its end of file. What it sends still comes."""
+    with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as sock:
+        sock.shutdown(socket.SHUT_WR)
+
+
 def _trusted(
     sock: socket.socket, patience: float, key: bytes, *challenges: Callable[[Connection, bytes], None]
 ) -> Connection:

@@ -198,6 +198,8 @@ class RolloutConfig:
                     for so many of the next ones, and samples in flight go on under new weights (docs/async.md)
     cache_at_refit  what becomes of the keys, values and states of a sample in flight when new weights come
                     (max_staleness of 2 or more): "recomputed", or "kept" as the older weights have made them
+    batch_order     which groups a step learns from (max_staleness of 3 or more): "starting", those of its own prompts;
+                    "ending", those that ended first, of its own prompts and of later ones (docs/async.md)
     start_limit_s   seconds that an engine has until its first answer; a cold compilation takes minutes
     silence_limit_s  seconds that an engine with work may go without a token or an answer; then it is replaced
     part_every_s    seconds between two moments at which an engine hands over what it has of unfinished samples: what is
@@ -223,6 +225,7 @@ class RolloutConfig:
     placement: Placement = "colocated"
     max_staleness: int = 0
     cache_at_refit: Literal["recomputed", "kept"] = "recomputed"
+    batch_order: Literal["starting", "ending"] = "starting"
     start_limit_s: float = 3600.0
     silence_limit_s: float = 600.0
     part_every_s: float = 30.0
@@ -264,11 +267,22 @@ class RolloutConfig:
                 "rollout.cache_at_refit: expected recomputed with rollout.max_staleness below 2, where no sample is in "
                 "flight when new weights come; found kept. Leave it out."
             )
+        if self.batch_order == "ending" and self.max_staleness < 3:
+            raise UserError(
+                "rollout.batch_order: expected starting with rollout.max_staleness below 3, where a step has no choice: "
+                "a group that it left would be too old for the next one; found ending. Leave it out."
+            )
 
     @property
     def in_flight(self) -> bool:
         """Whether new weights reach samples that have begun under older ones."""
         return self.max_staleness > 1
+
+    @property
+    def steps_ahead(self) -> int:
+        """How many steps' prompts are drawn beside those of the step that is learned. In the order of ending a group
+        may be left for the step after that which asked for it, so it begins a step later."""
+        return self.max_staleness - (self.batch_order == "ending")
 
     def keeps_prefixes(self, moe: bool) -> bool:
         """Whether an engine that can, keeps prefixes of its requests for later ones. On CUDA vLLM keeps the experts of

@@ -47,7 +47,9 @@ class RolloutEngine:
 
     The constructor returns at once while the engines start; `health()` waits for them. They start without weights: the
     first ones come from a refit or `update_weights`, and sampling before is an error. Create it in a thread that
-    outlives it: the servers are killed with that thread. Without `nodes` all engines run on this one.
+    outlives it: the servers end with that thread. Without `nodes` all engines run on this one. `last_parts` is where
+    they leave what they have drawn of unfinished samples when they lose the trainer (last_parts.py); a deterministic
+    engine leaves nothing.
 
     Every method raises `EngineDied` when a server that it needs is gone, or makes no progress and is ended; the others
     continue meanwhile.
@@ -60,6 +62,7 @@ class RolloutEngine:
         seed: int,
         log_path: str | Path,
         nodes: Sequence[Node] | None = None,
+        last_parts: Path | None = None,
     ):
         self._config, self._keep_cache = config, config.cache_at_refit == "kept"
         self._vocab_size: int = json.loads((Path(model_dir) / "config.json").read_text())["vocab_size"]
@@ -67,7 +70,7 @@ class RolloutEngine:
         self._orphans: dict[int, tuple[Request, ...]] = {}
         self._arrivals: Arrivals = SimpleQueue()
         self._arrived: deque[Rollout] = deque()
-        settings = Settings(str(model_dir), config, seed)
+        settings = Settings(str(model_dir), config, seed, None if config.deterministic else last_parts)
         self._servers = Servers(settings, Path(log_path), nodes or [ThisNode()], self._pending, self._arrivals)
 
     def __enter__(self) -> Self:
@@ -210,7 +213,7 @@ class RolloutEngine:
         return False
 
     def close(self) -> None:
-        """End the servers. Pending requests are lost."""
+        """End the servers. Of pending requests, what was drawn is in `last_parts`."""
         self._servers.close()
 
     def _rest(self) -> None:
@@ -228,6 +231,8 @@ class RolloutEngine:
             rollout = self._arrived.popleft() if self._arrived else self._next()
             if told := rollout if rollout.finish == PART else self._pending.finish(rollout):
                 yield told
+                if told.finish != PART:
+                    self._servers[self._pending.engine_of(told.id)].received(told.id)
         self._rest()
 
     def _next(self) -> Rollout:

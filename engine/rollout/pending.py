@@ -45,6 +45,10 @@ class Pending:
         """Those of `requests` that are this engine's."""
         return [request for request in requests if self._engine_of[request.id] == engine]
 
+    def engine_of(self, request_id: str) -> int:
+        """The engine that draws this sample, or has drawn it."""
+        return self._engine_of[request_id]
+
     def on(self, engine: int) -> list[Request]:
         """The engine's pending requests, in the order in which they were submitted."""
         return self.share(list(self.requests.values()), engine)

@@ -1,7 +1,7 @@
 """The messages between the trainer's client and the engine's server. A `Rollout` is sent back as it is.
 
-Commands are handled in the order in which they were sent, between two engine steps. Every command except
-`Submit` is answered by exactly one `Reply`. An engine that works without one says so (`Progress`), and sends parts of
+Commands are handled in the order in which they were sent, between two engine steps. Every command except `Submit` and
+`Received` is answered by exactly one `Reply`. An engine that works without one says so (`Progress`), and sends parts of
 the samples that it is drawing (`Rollout`s whose finish is PART).
 """
 
@@ -17,11 +17,13 @@ from cascade_rl.engine.core.settings import Check, RolloutConfig
 
 @dataclass(frozen=True)
 class Settings:
-    """What a server needs to start."""
+    """What a server needs to start. `last_parts`: the folder in which it leaves what it has drawn if it loses the
+    trainer (last_parts.py); None: nowhere."""
 
     model_dir: str
     config: RolloutConfig
     seed: int
+    last_parts: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,13 @@ class Call:
 @dataclass(frozen=True)
 class Submit:
     requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True)
+class Received:
+    """The trainer has this turn, which had ended: it need not be left for another attempt."""
+
+    request_id: str
 
 
 @dataclass(frozen=True)

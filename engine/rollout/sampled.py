@@ -1,11 +1,13 @@
 """What vLLM has sampled for a request that has ended or still runs, as a `Rollout`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cascade_rl.engine.core.rollouts import Kept, Request, Rollout
+from cascade_rl.engine.core.passport import passport_of
+from cascade_rl.engine.core.rollouts import PART, Kept, Request, Rollout
 
 if TYPE_CHECKING:
     from vllm.logprobs import FlatLogprobs
@@ -26,30 +28,55 @@ class Sampled(NamedTuple):
     logprobs: "FlatLogprobs"
     versions: Sequence[tuple[int, int]]
 
-    def part(self, request: Request, since: int, finish: str, rows: Rows) -> Rollout:
-        """The tokens from number `since` on. Its prompt is all that is before them; its routes begin with those of the
-        last token before them, if it continues a sample."""
+    def part(self, request: Request, since: int, finish: str, rows: Rows, until: int | None = None) -> Rollout:
+        """The tokens from number `since` on, up to number `until`. Its prompt is all that is before them; its routes
+        begin with those of the last token before them, if it continues a sample."""
         begun = request.begun_ids
         before = [*request.prompt_ids, *begun, *self.token_ids[:since]]
-        starts = np.asarray(self.logprobs.start_indices[since:])
-        tail = slice(int(starts[0]), None)
+        until = len(self.token_ids) if until is None else until
+        starts = np.asarray(self.logprobs.start_indices[since:until])
+        own = slice(int(starts[0]), next(iter(self.logprobs.start_indices[until : until + 1]), None))
         first = starts - starts[0]  # index of the sampled token of each position
+        known = len(before) - 1 if begun or since else 0  # positions whose routes an earlier part has
+        routes = rows(known)
         return Rollout(
             id=request.id,
             prompt_ids=np.asarray(before, np.int64),
-            token_ids=np.asarray(self.token_ids[since:], np.int64),
-            logprobs=np.asarray(self.logprobs.logprobs[tail], np.float32)[first],
-            routes=rows(len(before) - 1 if begun or since else 0),
-            versions=tuple(self._versions_from(since)),
+            token_ids=np.asarray(self.token_ids[since:until], np.int64),
+            logprobs=np.asarray(self.logprobs.logprobs[own], np.float32)[first],
+            routes=None if routes is None else routes[: len(before) + until - since - 1 - known],
+            versions=tuple(
+                (version, max(start - since, 0)) for version, start, end in self.spans if start < until and end > since
+            ),
             finish=finish,
-            kept=_kept(np.asarray(self.logprobs.token_ids[tail], np.int32), first),
+            kept=_kept(np.asarray(self.logprobs.token_ids[own], np.int32), first),
         )
 
-    def _versions_from(self, since: int) -> Iterator[tuple[int, int]]:
+    @property
+    def spans(self) -> list[tuple[int, int, int]]:
+        """(weight version, index of its first token, that after its last one)"""
         ends = [start for _, start in self.versions[1:]] + [len(self.token_ids)]
-        for (version, start), end in zip(self.versions, ends, strict=True):
-            if end > since:
-                yield version, max(start - since, 0)
+        return [(*span, end) for span, end in zip(self.versions, ends, strict=True)]
+
+
+class Drawing(NamedTuple):
+    """What an engine has drawn of a turn. `cache`: weight version of the oldest state that it may have read."""
+
+    request: Request
+    sampled: Sampled
+    rows: Rows
+    cache: int
+
+    def part(self, since: int, finish: str, until: int | None = None) -> Rollout:
+        """As `Sampled.part`, with its passport, and with the prompt of the turn."""
+        part = self.sampled.part(self.request, since, finish, self.rows, until)
+        # A part may have no token since the caches were dropped.
+        told = replace(part, passports=(passport_of(part, self.request, min(self.cache, part.newest)),))
+        return replace(told, prompt_ids=np.asarray(self.request.prompt_ids, np.int64))
+
+    def parts(self, count: int) -> list[Rollout]:
+        """The first `count` tokens, a part for each weight version: who goes on may have the older weights alone."""
+        return [self.part(start, PART, min(end, count)) for _, start, end in self.sampled.spans if start < count]
 
 
 def of_finished(output: "RequestOutput") -> Sampled:

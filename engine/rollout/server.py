@@ -7,9 +7,11 @@ one. vLLM and torch are imported only after the environment is set.
 """
 
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from math import inf
@@ -18,15 +20,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from cascade_rl.engine.core.parent_death import die_with_parent
-from cascade_rl.engine.core.passport import passport_of
-from cascade_rl.engine.core.rollouts import PART, Request, Rollout, Scored
+from cascade_rl.engine.core.parent_death import die_with_parent, end_soon_after_parent, outlive_parent
+from cascade_rl.engine.core.rollouts import PART, Request, Scored
 from cascade_rl.engine.core.uncollected import uncollected
+from cascade_rl.engine.rollout.last_parts import LAST_PARTS_SECONDS, LastParts, leave
 from cascade_rl.engine.rollout.protocol import (
     AskHealth,
     Health,
     JoinRefit,
     Progress,
+    Received,
     ReceiveWeights,
     Reply,
     Score,
@@ -36,7 +39,7 @@ from cascade_rl.engine.rollout.protocol import (
     Submit,
     UpdateWeights,
 )
-from cascade_rl.engine.rollout.sampled import Rows, of_finished, of_running
+from cascade_rl.engine.rollout.sampled import Drawing, Rows, of_finished, of_running
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 
 if TYPE_CHECKING:
@@ -73,16 +76,42 @@ class Server:
         self._stepped_s = 0.0
         self._generated_tokens = 0
         self._told_parts: dict[str, int] = {}  # tokens of each running sample that the trainer has
+        self._unreceived: dict[str, Drawing] = {}  # turns that have ended, until the trainer says that it has them
+        self._last_parts = settings.last_parts
         self._signs = Rhythm(settings.config.silence_limit_s / SIGNS_OF_LIFE)
         self._parts = Rhythm(inf if self._deterministic else settings.config.part_every_s)
         self._worked = 0
 
     def run(self) -> NoReturn:
-        """Runs until the trainer is gone, then raises EOFError."""
+        """Runs until the trainer is gone. Then leaves what it has drawn, and raises EOFError."""
         while True:
-            while self._connection.poll(0.0 if self._has_work() else None):
-                self._handle(self._connection.recv())
+            try:
+                while self._connection.poll(0.0 if self._has_work() else None):
+                    self._handle(self._connection.recv())
+                    self._choose_end()
+            except Exception:  # between two steps: the trainer is gone, perhaps while it sent weights
+                self._leave()
+                raise
             self._step()
+
+    def _choose_end(self) -> None:
+        """With the trainer, at once, unless there is something to leave."""
+        leaves = self._last_parts and (self._asked or self._unreceived)
+        outlive_parent() if leaves else die_with_parent()
+
+    def _leave(self) -> None:
+        if self._last_parts:
+            leave(self._last_parts, [*self._of_running(), *self._of_ended()])
+
+    def _of_running(self) -> Iterator[LastParts]:
+        for drawing in self._running():
+            yield replace(drawing.request, begun=None), drawing.parts(len(drawing.sampled.token_ids))
+
+    def _of_ended(self) -> Iterator[LastParts]:
+        """All but the last token: who goes on draws that again, and finds the end of the turn."""
+        for drawing in self._unreceived.values():
+            if parts := drawing.parts(len(drawing.sampled.token_ids) - 1):
+                yield replace(drawing.request, begun=None), parts
 
     def _has_work(self) -> bool:
         return self._engine.has_unfinished_requests()
@@ -99,7 +128,10 @@ class Server:
             assert self._version is not None  # nothing is submitted before the first weights
             for request in command.requests:
                 self._asked[request.id], self._cached_since[request.id] = request, self._version
+                self._unreceived.pop(request.id, None)  # the turn before
                 self._add(request.id, [*request.prompt_ids, *request.begun_ids], _sampling_params(request))
+        elif isinstance(command, Received):
+            self._unreceived.pop(command.request_id, None)
         else:
             self._connection.send(Reply(self._answer(command)))
 
@@ -146,31 +178,37 @@ class Server:
         running = sum(len(sampled.token_ids) for _, sampled in of_running(self._engine).values())
         worked = self._generated_tokens + len(self._scores) + running
         if worked != self._worked:
-            self._connection.send(Progress(self._steps))
+            self._tell(Progress(self._steps))
         self._worked = worked
 
     def _send_parts(self) -> None:
-        for request_id, (own_id, sampled) in of_running(self._engine).items():
-            since = self._told_parts.get(request_id, 0)
-            if request_id in self._asked and len(sampled.token_ids) > since:
+        for drawing in self._running():
+            name, count = drawing.request.id, len(drawing.sampled.token_ids)
+            since = self._told_parts.get(name, 0)
+            if count > since:
+                self._tell(drawing.part(since, PART))
+                self._told_parts[name] = count
+
+    def _running(self) -> Iterator[Drawing]:
+        for name, (own_id, sampled) in of_running(self._engine).items():
+            if name in self._asked:
                 rows = self._routes(partial(vllm_cpu_patches.running_routes, self._engine, own_id))
-                self._send(sampled.part(self._asked[request_id], since, PART, rows))
-                self._told_parts[request_id] = len(sampled.token_ids)
+                yield Drawing(self._asked[name], sampled, rows, self._cached_since[name])
 
     def _finish(self, output: "RequestOutput") -> None:
         completion, sampled = output.outputs[0], of_finished(output)
         self._generated_tokens += len(sampled.token_ids)
-        rows = self._routes(lambda: completion.routed_experts)
-        self._send(sampled.part(self._asked[output.request_id], 0, completion.finish_reason, rows))
-        del self._asked[output.request_id], self._cached_since[output.request_id]
-        self._told_parts.pop(output.request_id, None)
+        name, rows = output.request_id, self._routes(lambda: completion.routed_experts)
+        drawing = Drawing(self._asked.pop(name), sampled, rows, self._cached_since.pop(name))
+        self._told_parts.pop(name, None)
+        if self._last_parts:
+            self._unreceived[name] = drawing
+        self._tell(drawing.part(0, completion.finish_reason))
 
-    def _send(self, part: Rollout) -> None:
-        request = self._asked[part.id]
-        # A part may have no token since the caches were dropped.
-        cache = min(self._cached_since[part.id], part.newest)
-        told = replace(part, passports=(passport_of(part, request, cache),))
-        self._connection.send(replace(told, prompt_ids=np.asarray(request.prompt_ids, np.int64)))
+    def _tell(self, message: Any) -> None:
+        """A trainer that is gone is noticed when the next command is read, between two steps."""
+        with suppress(ConnectionError):
+            self._connection.send(message)
 
     def _scored(self, output: "RequestOutput") -> Scored:
         logprobs = np.asarray(output.prompt_logprobs.logprobs, np.float32)
@@ -313,12 +351,15 @@ def _scoring_params() -> "SamplingParams":
 
 def main() -> None:
     die_with_parent()
+    end_soon_after_parent(LAST_PARTS_SECONDS)
     if os.getppid() != int(sys.argv[2]):
         sys.exit("the rank that started this engine ended before the engine could ask to end with it")
     vllm_cpu_patches.set_environment()
     connection = Connection(int(sys.argv[1]))
     try:
-        Server(connection, connection.recv()).run()
+        server = Server(connection, connection.recv())
+        signal.signal(signal.SIGTERM, lambda *_: None)  # to a whole job: the rank ends of it, and the engine sees that
+        server.run()
     except (EOFError, ConnectionError):
         sys.exit("the trainer closed the connection")
 

@@ -16,12 +16,13 @@ from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cascade_rl.engine.cluster.link import send_within
+from cascade_rl.engine.cluster.link import hang_up, send_within
 from cascade_rl.engine.cluster.node import NodeLost
 from cascade_rl.engine.cluster.rank_environment import SAFE_PATH
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import PART, Request, Rollout
-from cascade_rl.engine.rollout.protocol import Reply, Settings, StartServer, Submit
+from cascade_rl.engine.rollout.last_parts import LAST_PARTS_SECONDS
+from cascade_rl.engine.rollout.protocol import Received, Reply, Settings, StartServer, Submit
 from cascade_rl.engine.rollout.seats import Seat
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
 
@@ -111,9 +112,10 @@ def end_server(pid: int, seconds: float = 0.0) -> int:
 
 
 def end_servers() -> None:
-    """Kills all servers of this process; on return they are gone."""
-    for pid in [pid for pid, server in _servers.items() if server.owner == os.getpid()]:
-        end_server(pid)
+    """Ends all servers of this process, which have lost their trainer; on return they are gone."""
+    for pid, server in [(pid, server) for pid, server in _servers.items() if server.owner == os.getpid()]:
+        server.process.terminate()  # ends one that has not started yet, and no other
+        end_server(pid, LAST_PARTS_SECONDS)
 
 
 class EngineProcess:
@@ -136,6 +138,7 @@ class EngineProcess:
         self._limits = settings.config
         self._answered = False
         self._given = self._returned = 0  # requests, samples
+        self._owed: set[str] | None = set() if settings.last_parts else None  # requests whose turns nobody has yet
         self._sending = threading.Lock()  # one thread may submit samples while another has the weights sent
         self._deadline = time.monotonic() + self._limits.start_limit_s
         self._arrivals = arrivals
@@ -166,6 +169,8 @@ class EngineProcess:
         self._renew()
         if isinstance(message, Submit):
             self._given += len(message.requests)
+            if self._owed is not None:
+                self._owed |= {request.id for request in message.requests}
         try:
             with self._sending:
                 self._connection.send(message)
@@ -182,9 +187,21 @@ class EngineProcess:
             if self._silent:
                 return None
 
-    def kill(self) -> None:
-        """End the server and its workers now; on return they are gone. What has arrived stays in `arrivals`."""
-        self._end()
+    def received(self, request_id: str) -> None:
+        """Says that a turn is in good hands, if the server would leave it to another attempt."""
+        if self._owed and request_id in self._owed:
+            self._owed.discard(request_id)
+            self.send(Received(request_id))
+
+    def hang_up(self) -> float:
+        """The server leaves what it has drawn, and ends. Returns the seconds that it may take."""
+        hang_up(self._connection)
+        return LAST_PARTS_SECONDS if self._owed else 0.0
+
+    def kill(self, seconds: float = 0.0) -> None:
+        """End the server and its workers, now or once `seconds` have passed; on return they are gone. What has arrived
+        stays in `arrivals`."""
+        self._end(seconds)
 
     def obituary(self, pending_ids: tuple[str, ...]) -> EngineDied:
         """The error that reports this server's end. Ends the server if it only hangs."""

@@ -1,6 +1,6 @@
 """Several batches on one engine at the same time, which goes on with them when new weights come. Rank 0's."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 from threading import Condition
@@ -12,10 +12,14 @@ from cascade_rl.engine.sync.sampler import Batch
 
 
 class Flight:
-    """The samples of all its batches arrive in `thread`, which takes them from the engine as long as any is pending."""
+    """The samples of all its batches arrive in `thread`, which takes them from the engine as long as any is pending.
+
+    ended  called there with the id of each
+    """
 
     def __init__(self, engine: Engine, follow: Follow, thread: Executor) -> None:
         self.engine, self.follow, self._thread = engine, follow, thread
+        self.ended: Callable[[str], object] | None = None
         self._batch_of: dict[str, Batch] = {}
         self._rounds: list[Future[None]] = []
         self._change = Condition()
@@ -30,10 +34,14 @@ class Flight:
 
     def collect(self, batch: Batch) -> bool:
         """Waits for all samples of a batch. False where an engine died, whose successor waits for the weights."""
-        while batch.pending():
+        return self.wait_for(lambda: not batch.pending(), batch)
+
+    def wait_for(self, holds: Callable[[], bool], batch: Batch) -> bool:
+        """As `collect`, until `holds()`, which is asked again whenever a sample has ended."""
+        while not holds():
             with self._change:
-                self._change.wait_for(lambda: not batch.pending() or self._errors())
-            if batch.pending() and not self.revive(batch):
+                self._change.wait_for(lambda: holds() or self._errors())
+            if not holds() and not self.revive(batch):
                 return False
         return True
 
@@ -60,9 +68,12 @@ class Flight:
     def _round(self) -> None:
         """Until nothing is pending. A request that comes at the very end is for the next round."""
         for rollout in self.engine.generate((), self.follow):
-            self._batch_of[rollout.id].arrive(rollout)
+            if not self._batch_of[rollout.id].arrive(rollout):
+                return
             if rollout.finish != PART:
                 del self._batch_of[rollout.id]
+                if self.ended:
+                    self.ended(rollout.id)
                 self._tell()
 
     def _tell(self) -> None:

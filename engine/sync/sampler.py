@@ -108,9 +108,9 @@ class Batch:
         """Ids of the requests without a sample."""
         return [request.id for request in self.requests if request.id not in self.rollouts]
 
-    def in_order(self) -> list[Rollout]:
-        """The samples, in the order of the requests."""
-        return [self.rollouts[request.id] for request in self.requests]
+    def in_order(self, first: int = 0, end: int | None = None) -> list[Rollout]:
+        """The samples of these requests, in their order. Their routes are as narrow as in a batch."""
+        return [_narrow(self.rollouts[request.id]) for request in self.requests[first:end]]
 
 
 def sample(batch: Batch | None, refit: Refit) -> list[Rollout]:
@@ -123,7 +123,7 @@ def sample(batch: Batch | None, refit: Refit) -> list[Rollout]:
     """
     while not from_rank0(lambda: batch.collect() if batch else True):
         refit.send()
-    return [_narrow(rollout) for rollout in batch.in_order()] if batch else []
+    return batch.in_order() if batch else []
 
 
 def _narrow(rollout: Rollout) -> Rollout:

@@ -1,7 +1,8 @@
 """Runs a cascade on this machine: the stages in order, one process per rank.
 
-Guarantees: No process outlives the launcher, however either ends. A finished stage is skipped. An unfinished one
-resumes from its newest complete checkpoint. If a rank fails, its exit code is the exit code of the run.
+Guarantees: No process outlives the launcher, however either ends, but for an engine that has samples: it takes up to
+LAST_PARTS_SECONDS to leave them (engine/rollout/last_parts.py). A finished stage is skipped. An unfinished one resumes
+from its newest complete checkpoint. If a rank fails, its exit code is the exit code of the run.
 """
 
 import os
@@ -158,7 +159,7 @@ class Ranks:
 
     Rank 0 writes to the terminal, and its errors to `logs/rank_0.log` too; the others write to `logs/rank_N.log`. Each
     rank leads a process group of its own. The kernel kills the rank when the launcher dies, so no engine outlives a
-    failure (AReaL#622, vllm#16259).
+    failure by long (AReaL#622, vllm#16259).
     """
 
     def __init__(self, command: Sequence[str], nproc: int, logs: Path, lock: int) -> None:

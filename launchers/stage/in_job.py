@@ -31,6 +31,8 @@ from pathlib import Path
 
 from cascade_rl.engine.cluster.rank_environment import ENGINE_NODES
 from cascade_rl.engine.core.errors import UserError
+from cascade_rl.engine.rollout.last_parts import LAST_PARTS_SECONDS
+from cascade_rl.engine.rollout.server_process import SERVER
 from cascade_rl.launchers.stage import node_probe
 from cascade_rl.launchers.stage.exit_status import USER_ERROR, exit_status
 from cascade_rl.launchers.stage.last_words import forget, last_words
@@ -91,12 +93,27 @@ def main(arguments: Sequence[str]) -> int:
     try:
         code = exit_status(stage.label, lambda: _attempt(stage, options, command, stop))
     finally:
+        _await_engines()
         end_descendants(os.getpid())
     if code == USER_ERROR:
         final_mark(stage, _job()).write_text("")  # the reason is in the job's log
     if not _first_node() and code not in (0, STOPPED, USER_ERROR):
         time.sleep(OTHERS_S)
     return code
+
+
+def _await_engines() -> None:
+    """Engines that have lost their rank leave what they have drawn, and end."""
+    deadline = time.monotonic() + LAST_PARTS_SECONDS
+    while any(map(_is_engine, descendants(os.getpid()))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def _is_engine(pid: int) -> bool:
+    try:
+        return SERVER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Sequence[str]]:

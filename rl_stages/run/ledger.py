@@ -3,15 +3,19 @@
     ledger/version_00003   records, each with a checksum, appended as samples and verdicts come
         first   the digest of the weights
         then    samples, each with its seed and sampling settings, and verdicts by sample id
+                which groups a step learned from, if `rollout.batch_order` left that to time
                 parts of samples that are still being drawn, now and then (`rollout.part_every_s`)
 
 A killed stage reaches the same weights again from its checkpoint and finds the file that it had begun. What is in it is
-neither sampled nor judged again. An unfinished sample goes on from its parts. A file of other weights is not used: its
-samples are not from this policy. Infrastructure failures are not recorded, so a new attempt tries them again.
+neither sampled nor judged again. An unfinished sample goes on from its parts, also from those that its engine left when
+it lost the trainer (`take_up`). A file of other weights is not used: its samples are not from this policy.
+Infrastructure failures are not recorded, so a new attempt tries them again.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import takewhile
 from pathlib import Path
@@ -34,18 +38,22 @@ HEAD = Struct("<I")  # size of a record's JSON in bytes; the arrays follow
 @dataclass
 class Contents:
     """The contents of one file. `weights` is the digest; None if there is no file. `parts` are those of samples that
-    have not ended, each with its request."""
+    have not ended, each with its request. `groups` are those that a step learned from, by step: each is
+    the step that asked for it, and its place there."""
 
     weights: str | None = None
     requests: dict[str, Request] = field(default_factory=dict)
     rollouts: dict[str, Rollout] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     parts: dict[str, tuple[Request, list[Rollout]]] = field(default_factory=dict)
+    groups: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def with_those_of(self, other: "Contents") -> "Contents":
         """Both, of the other's weights."""
         requests, rollouts = self.requests | other.requests, self.rollouts | other.rollouts
-        both = Contents(other.weights, requests, rollouts, self.verdicts | other.verdicts)
+        both = Contents(
+            other.weights, requests, rollouts, self.verdicts | other.verdicts, groups=self.groups | other.groups
+        )
         for request, parts in [*self.parts.values(), *other.parts.values()]:
             for part in parts if request.id not in rollouts else ():
                 both.follow(request, part)
@@ -103,14 +111,16 @@ class Ledger:
             self._contents = self._contents.with_those_of(read_ledger(path))
 
     def forget(self, version: int) -> None:
-        """Drops the samples that have tokens of weights `version`, or of later ones: they were others."""
+        """Drops the samples that have tokens of weights `version`, or of later ones, and what was learned from them on:
+        they were others."""
         rollouts = {name: rollout for name, rollout in self._contents.rollouts.items() if rollout.newest < version}
         requests = {name: request for name, request in self._contents.requests.items() if name in rollouts}
         parts = {
             name: (request, [part for part in told if part.newest < version])
             for name, (request, told) in self._contents.parts.items()
         }
-        self._contents = replace(self._contents, rollouts=rollouts, requests=requests, parts=parts)
+        groups = {step: chosen for step, chosen in self._contents.groups.items() if step < version}
+        self._contents = replace(self._contents, rollouts=rollouts, requests=requests, parts=parts, groups=groups)
 
     def rollout(self, request: Request) -> Rollout | None:
         """The sample recorded for an identical request; None otherwise, and then its verdict is dropped too."""
@@ -122,8 +132,15 @@ class Ledger:
     def begun(self, request: Request, version: int) -> Rollout | None:
         """What was recorded of an identical request's sample, which has not ended, up to weights `version`."""
         asked, parts = self._contents.parts.get(request.id, (None, ()))
-        known = list(takewhile(lambda part: part.newest <= version, parts))
+        known = list(takewhile(lambda part: part.newest <= version, _linked(parts, len(request.prompt_ids))))
         return joined(known) if known and asked == request else None
+
+    def lacks(self, request: Request, part: Rollout) -> bool:
+        """Whether nothing that is recorded of an unfinished sample reaches as far as this part. False for another turn
+        than that which is recorded."""
+        asked, parts = self._contents.parts.get(request.id, (request, ()))
+        known = max((one.passports[0].end for one in parts), default=0)
+        return request.id not in self._contents.rollouts and asked == request and part.passports[0].end > known
 
     def keep(self, request: Request, rollout: Rollout) -> None:
         """Records a finished sample, or a part of one, if its passport says where it begins."""
@@ -140,6 +157,15 @@ class Ledger:
         kept = {name: v for name, v in verdicts.items() if v.outcome is not Outcome.INFRASTRUCTURE_FAILURE}
         if kept:
             self._write({"verdicts": {name: asdict(verdict) for name, verdict in kept.items()}})
+
+    def groups(self) -> Mapping[int, Sequence[tuple[int, int]]]:
+        """By step, the groups that it learned from, as they were recorded."""
+        return self._contents.groups
+
+    def learned(self, step: int, groups: Sequence[tuple[int, int]]) -> None:
+        """Records which groups a step learns from, before it does."""
+        if step not in self._contents.groups:
+            self._write({"step": step, "groups": groups})
 
     def sync(self) -> None:
         """Returns when everything is on disk. Raises OSError if that fails."""
@@ -158,9 +184,35 @@ class Ledger:
             self._log.append(packed)
 
 
+def take_up(left: Iterable[tuple[Request, Sequence[Rollout]]], path_of: Callable[[int], Path]) -> Counter[str]:
+    """Records the parts that engines have left of unfinished samples, in the file of their newest weights, where that
+    has less of them. Returns how many tokens it has taken up, by sample."""
+    taken, ledgers = Counter[str](), dict[int, Ledger]()
+    with ExitStack() as exits:
+        for request, parts in left:
+            version = parts[-1].newest
+            if version not in ledgers and path_of(version).exists():
+                ledgers[version] = exits.enter_context(Ledger())
+                ledgers[version].open(path_of(version), None)
+            if version in ledgers and ledgers[version].lacks(request, parts[-1]):
+                for part in parts:
+                    ledgers[version].keep(request, part)
+                    taken[request.id] += len(part.token_ids)
+    return taken
+
+
 def read_ledger(path: Path) -> Contents:
     """The contents of the file."""
     return _read(read_records(path))
+
+
+def _linked(parts: Iterable[Rollout], end: int) -> Iterator[Rollout]:
+    """The parts that follow one another, the first after place `end`: one before them may be gone with its weights."""
+    for part in parts:
+        if part.passports[0].start != end:
+            return
+        yield part
+        end = part.passports[0].end
 
 
 def _read(records: list[bytes]) -> Contents:
@@ -168,6 +220,8 @@ def _read(records: list[bytes]) -> Contents:
     for record in map(_unpacked, records):
         if "weights" in record:
             contents.weights = record["weights"]
+        elif "groups" in record:
+            contents.groups[record["step"]] = [(begun, place) for begun, place in record["groups"]]
         elif "verdicts" in record:
             contents.verdicts |= {name: _verdict(plain) for name, plain in record["verdicts"].items()}
         else:

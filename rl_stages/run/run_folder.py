@@ -17,6 +17,7 @@
                                     of `cascade eval`
         prompts.jsonl               GRPO: the prompts of each step, with their pass rates (rl_stages/prompt_ledger.py)
         ledger/version_00011        samples and verdicts of those weights (rl_stages/run/ledger.py)
+        ledger/last_parts/          what engines have left when they lost the trainer (engine/rollout/last_parts.py)
         rollouts/step_00012.parquet
         heldout/after.parquet       the answers that scores.json is of; heldout/before.parquet if it took those itself;
                                     heldout/after-NAME.parquet those to a benchmark
@@ -165,6 +166,11 @@ class StageFolder:
     def ledger(self, version: int) -> Path:
         return self.root / "ledger" / f"version_{version:05d}"
 
+    @property
+    def last_parts(self) -> Path:
+        """Of samples that the end of an attempt has cut (engine/rollout/last_parts.py)."""
+        return self.root / "ledger" / "last_parts"
+
     # Checkpoints. Rank 0 calls begin, commit and restart, with a barrier after begin and before commit.
 
     def checkpoint(self, step: int) -> Path:
@@ -260,6 +266,7 @@ class StageFolder:
         if missing:
             raise ValueError(f"{self.label} is not finished: missing {', '.join(missing)}")
         write_atomically(self.root / "done", "")
+        shutil.rmtree(self.last_parts, ignore_errors=True)  # there is no step that would go on from them
 
     @property
     def early_stop(self) -> Mapping[str, Any] | None:

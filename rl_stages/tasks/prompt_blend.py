@@ -19,21 +19,21 @@ class PromptBlend:
     def __init__(self, streams: Sequence[PromptStream], blend: Blend) -> None:
         self.streams, self.blend = streams, blend
         self.position = 0
-        self.taken = list[int](), list[list[int]]()  # of the last `take`: the stream of each task, and what each gave
+        self.taken: list[tuple[int, int]] = []  # of each task of the last `take`, its stream and what that says of it
 
     def take(self, count: int) -> list[Task]:
         """The next `count` tasks."""
         sources = [self.blend.at(self.position + place)[0] for place in range(count)]
         self.position += count
         drawn = [iter(stream.take(sources.count(index))) for index, stream in enumerate(self.streams)]
-        self.taken = sources, [stream.taken for stream in self.streams]
+        taken = [iter(stream.taken) for stream in self.streams]
+        self.taken = [(index, next(taken[index])) for index in sources]
         return [next(drawn[index]) for index in sources]
 
-    def learn(self, taken: tuple[list[int], list[list[int]]], pass_rates: Sequence[float | None]) -> None:
-        """The pass rates of the tasks of a `take`, which had left `taken`; None if unknown."""
-        sources, drawn = taken
-        for index, (stream, own) in enumerate(zip(self.streams, drawn, strict=True)):
-            stream.learn(own, [rate for source, rate in zip(sources, pass_rates, strict=True) if source == index])
+    def learn(self, taken: Sequence[tuple[int, int]], pass_rates: Sequence[float | None]) -> None:
+        """The pass rates of tasks by what `take` had left of each in `taken`; None if unknown."""
+        for (source, own), rate in zip(taken, pass_rates, strict=True):
+            self.streams[source].learn([own], [rate])
 
 
 def open_prompts(

@@ -46,7 +46,7 @@ class PromptStream:
         return [self.tasks[index] for index in self.taken]
 
     def learn(self, taken: Sequence[int], pass_rates: Sequence[float | None]) -> None:
-        """The pass rates, in [0, 1], of the tasks of a `take`, which had left `taken`; None if unknown."""
+        """The pass rates, in [0, 1], of tasks by what `take` had left of each in `taken`; None if unknown."""
         for index, rate in zip(taken, pass_rates, strict=True):
             if rate is not None:
                 self.pass_rates[index] = rate

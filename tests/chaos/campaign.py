@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cascade_rl.rl_stages.run.run_folder import RunFolder
+from tests.chaos.drawn_tokens import drawn
+from tests.chaos.recovery import Cost, Kill, costs
 from tests.rl_stages.launched import LIMIT_S, Launched
 from tests.rl_stages.run.finished_work import finished_work
 from tests.until import until
@@ -23,6 +25,7 @@ COMMAND = {
 }
 SURVIVED = ("engine", "verifier worker")  # mostly: an engine that dies while it takes weights ends the attempt
 WAIT_S = 1200.0  # for the next moment to kill, or the end
+BESIDE_SAMPLES = ("probe_gap", "routing_churn")
 DELAY_S = 0.5  # at most, from the moment that is chosen to the kill
 
 Work = tuple[Path, str, str]
@@ -31,24 +34,30 @@ Work = tuple[Path, str, str]
 
 @dataclass
 class Campaign:
-    """One run in `folder`, and what had been finished in it whenever something was killed."""
+    """One run in `folder`, and what had been finished in it whenever something was killed.
+
+    staleness  the `max_staleness` of its `settings`
+    learned    the metrics of each step that had ended at a kill, by stage and step
+    """
 
     folder: Path
     launcher: Path
     settings: tuple[str, ...]
     rng: random.Random
     say: Callable[[str], None]
+    staleness: int = 0
     starts: int = 0
-    kills: Counter[str] = field(default_factory=Counter)
+    kills: list[Kill] = field(default_factory=list)
     killed_since_start: bool = False
     finished: set[Work] = field(default_factory=set)
+    learned: list[tuple[str, dict[str, float]]] = field(default_factory=list)
 
-    def run(self, targets: list[str], whole: int) -> RunFolder:
-        """Arrives, after one kill of each of `targets`, spread over the `whole` bytes of what there is to draw."""
+    def run(self, targets: list[str], progress: Callable[[Path], float]) -> RunFolder:
+        """Arrives, after one kill of each of `targets`, spread over the `progress` of what is in a folder, 0 to 1."""
         launched = self._start()
         moments = sorted(self.rng.uniform(0, 0.97) for _ in targets)
         for target, moment in zip(targets, moments, strict=True):
-            launched = self._wait(launched, lambda _, start=moment: drawn_bytes(self.folder) >= start * whole)
+            launched = self._wait(launched, lambda _, start=moment: progress(self.folder) >= start)
             time.sleep(self.rng.uniform(0, DELAY_S))
             launched = self._wait(launched, lambda now, command=COMMAND[target]: bool(now.pids(command)))
             self._kill(launched, target, moment)
@@ -85,12 +94,25 @@ class Campaign:
             return self.say(f"{moment:4.0%}  {target}: none is there any more")
         with suppress(ProcessLookupError):
             os.kill(self.rng.choice(pids), signal.SIGKILL)
+        self.kills.append(Kill(target, time.time(), self.staleness))
         if target not in SURVIVED:
             launched.process.wait(LIMIT_S)
-        self.kills[target] += 1
         self.killed_since_start = True
         self.finished |= set(work(self.folder))
+        self.learned += learned(RunFolder.open(self.folder / "runs/chaos"))
         return self.say(f"{moment:4.0%}  {target}: killed, {len(self.finished)} samples and verdicts finished")
+
+    def costs(self) -> list[Cost]:
+        """What each kill has cost, once the run has arrived."""
+        stages = RunFolder.open(self.folder / "runs/chaos").stages
+        events = [event for stage in stages for event in stage.events.rows()]
+        return costs(self.kills, drawn(self.folder), [event["time"] for event in events if event["event"] == "step"])
+
+
+def learned(run: RunFolder) -> list[tuple[str, dict[str, float]]]:
+    """What is recorded of the steps, by stage, without what was measured in engines that sampled beside it."""
+    rows = [(stage.label, row) for stage in run.stages for row in stage.metrics.rows()]
+    return [(label, {name: row[name] for name in row if name not in BESIDE_SAMPLES}) for label, row in rows]
 
 
 def ledgers(folder: Path) -> list[Path]:
@@ -99,6 +121,20 @@ def ledgers(folder: Path) -> list[Path]:
 
 def drawn_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in ledgers(folder))
+
+
+def share_of_bytes(whole: int, folder: Path) -> float:
+    """Of the bytes that there are to draw, how many have been."""
+    return drawn_bytes(folder) / whole
+
+
+def share_of_steps(folder: Path) -> float:
+    """Of all steps, how many have been learned."""
+    root = folder / "runs/chaos"
+    if not (root / "cascade.yaml").exists():
+        return 0.0
+    stages = RunFolder.open(root).stages
+    return sum(len(stage.metrics.rows()) for stage in stages) / sum(stage.config.steps for stage in stages)
 
 
 def work(folder: Path) -> list[Work]:
@@ -113,6 +149,17 @@ def require_nothing_lost(campaign: Campaign) -> int:
     assert not twice, f"{len(twice)} were done twice: {twice[:5]}"
     assert campaign.finished <= done.keys(), "what was finished at a kill is gone"
     return len(done)
+
+
+def require_steps_repeated(campaign: Campaign) -> None:
+    """What had been learned at any kill was learned again, to the bit, though which token new weights reach depends on
+    time; and no sample was finished twice, whatever the ledger."""
+    run = RunFolder.open(campaign.folder / "runs/chaos")
+    assert all(row in learned(run) for row in campaign.learned)
+    for stage in run.stages:
+        names = Counter(name for path in stage.ledgers(0) for kind, name in finished_work(path) if kind == "sample")
+        assert not [name for name, count in names.items() if count > 1 and name.startswith(f"{stage.config.name}/")]
+        assert not [event for event in stage.events.rows() if event["event"] == "ledger_refused"]
 
 
 def require_same_run(found: RunFolder, expected: RunFolder) -> None:

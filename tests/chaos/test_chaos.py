@@ -1,8 +1,9 @@
 """SIGKILL at random moments, then the same command again: nothing finished is lost, and the end is the same.
 
 `make chaos KILLS=5` kills one RL stage; `make chaos` kills 100 times over SFT, GRPO and MOPD, on one rank and on
-two, in turn with the engines and while they draw ahead, and writes `tests/chaos/log`. `AHEAD=1`: all runs draw ahead,
-also that of the five kills.
+two, in turn with the engines, while they draw a step ahead, and while weights come to samples in flight. It writes
+`tests/chaos/log`, at its end a table of what each kind of kill has cost. `AHEAD=N`: all runs have this max_staleness,
+also that of the five kills, and the log is `log_ahead_N`. `SEED=N` kills at other moments.
 """
 
 import json
@@ -27,7 +28,18 @@ from cascade_rl.launchers.cli import replay
 from cascade_rl.launchers.stage.recorded_step import RecordedStep
 from cascade_rl.rl_stages import base_model
 from cascade_rl.rl_stages.run.run_folder import RunFolder
-from tests.chaos.campaign import COMMAND, Campaign, drawn_bytes, require_nothing_lost, require_same_run
+from tests.chaos.campaign import (
+    COMMAND,
+    Campaign,
+    drawn_bytes,
+    require_nothing_lost,
+    require_same_run,
+    require_steps_repeated,
+    share_of_bytes,
+    share_of_steps,
+)
+from tests.chaos.drawn_tokens import install
+from tests.chaos.recovery import Cost, table
 from tests.gloo import run_ranks
 from tests.rl_stages.launched import Launched
 from tests.rl_stages.tiny_cascade import CASCADE
@@ -35,8 +47,12 @@ from tests.rl_stages.tiny_cascade import CASCADE
 HERE = Path(__file__).parent
 KILLS = int(os.environ.get("CHAOS_KILLS", "5"))
 PER_RUN = 20  # of a long campaign
-ALWAYS_AHEAD = bool(os.environ.get("CHAOS_AHEAD"))
+SEED = int(os.environ.get("CHAOS_SEED") or 0)
+STALENESS = os.environ.get("CHAOS_AHEAD", "")
 AHEAD = ("rollout.placement=disaggregated", "rollout.max_staleness=1")
+LONG_ANSWERS = ("grpo.steps=8", "grpo.sampling.max_new_tokens=64", "rollout.part_every_s=1")
+FLIGHT = (*AHEAD[:1], "rollout.max_staleness=2", "rollout.deterministic=false", *LONG_ANSWERS)
+MODES = {0: (), 1: AHEAD, 2: FLIGHT}
 GRPO_ALONE = """
 from dataclasses import replace
 from runpy import run_path
@@ -77,8 +93,9 @@ def make_base(folder: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-def reward_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+def reward_and_plugin_are_importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "plugin")
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}:{tmp_path / 'plugin'}")
 
 
 def undisturbed(folder: Path, launcher: Path, *settings: str) -> RunFolder:
@@ -108,7 +125,8 @@ def test_nothing_is_lost_and_the_end_is_the_same(tmp_path: Path, monkeypatch: py
     run_ranks(1, make_base, calm)
     launcher = tmp_path / "launcher.py"
     launcher.write_text(GRPO_ALONE.format(cascade=str(HERE / "chaos_cascade.py")))
-    settings = AHEAD if ALWAYS_AHEAD else ()
+    staleness = int(STALENESS or 0)
+    settings = MODES[staleness]
     expected = undisturbed(calm, launcher, *settings)
     assert expected.stage("grpo").metrics.rows()[0]["completed_fraction"] > 0.1
     with monkeypatch.context() as standing:
@@ -117,42 +135,54 @@ def test_nothing_is_lost_and_the_end_is_the_same(tmp_path: Path, monkeypatch: py
     wild.mkdir()
     write_rows(wild)
     shutil.copytree(calm / "base", wild / "base")
-    rng = random.Random(1)
-    campaign = Campaign(wild, launcher, settings, rng, print)
+    rng = random.Random(SEED or 1)
+    campaign = Campaign(wild, launcher, settings, rng, print, staleness)
     targets = ["verifier worker", *COMMAND]
     rng.shuffle(targets)
-    found = campaign.run(targets, drawn_bytes(calm))
-    require_same_run(found, expected)
+    found = campaign.run(targets, partial(share_of_bytes, drawn_bytes(calm)))
+    if staleness < 2:
+        require_same_run(found, expected)
+    require_steps_repeated(campaign)
     assert require_nothing_lost(campaign) > 4 * 64
+    print(table(campaign.costs()))
 
 
 @pytest.mark.skipif(KILLS <= 5, reason="make chaos")
 def test_a_long_campaign(tmp_path: Path) -> None:
-    launcher, rng, kills = HERE / "chaos_cascade.py", random.Random(7), 0
-    with (HERE / "log").open("w", buffering=1) as log:
-        say = partial(print, file=log)
-        calm = dict[tuple[str, ...], RunFolder]()
-        for number in count():
-            if kills >= KILLS:
-                break
-            nproc = 1 + number % 2
-            ahead = AHEAD if ALWAYS_AHEAD or number % 4 >= 2 else ()
-            settings = (f"nproc={nproc}", f"parallel.expert={nproc}", *ahead)
-            if settings not in calm:
-                (tmp_path / f"calm{number}").mkdir()
-                calm[settings] = undisturbed(tmp_path / f"calm{number}", launcher, *settings)
-            folder = tmp_path / f"wild{number}"
-            folder.mkdir()
-            write_rows(folder)
-            say(f"run {number + 1}, {nproc} rank(s)" + (", drawing ahead" if ahead else ""))
-            campaign = Campaign(folder, launcher, settings, rng, say)
-            targets = rng.choices(list(COMMAND), k=min(PER_RUN, KILLS - kills))
-            found = campaign.run(targets, drawn_bytes(calm[settings].root.parents[1]))
-            done = require_nothing_lost(campaign)
-            require_same_run(found, calm[settings])
-            kills += campaign.kills.total()
-            say(
-                f"  arrived after {campaign.starts} starts; {done} samples and verdicts, 0 lost, 0 done twice, metrics,"
-            )
-            say(f"  samples and weights equal the undisturbed run's, to the bit. {kills} kills so far")
-            shutil.rmtree(folder)
+    launcher, rng, found = HERE / "chaos_cascade.py", random.Random(SEED or 7), list[Cost]()
+    log = HERE / (f"log_ahead_{STALENESS}" if STALENESS else "log")
+    log.write_text("")
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+        with log.open("a") as file:
+            file.write(line + "\n")
+
+    calm = dict[tuple[str, ...], RunFolder]()
+    for number in count():
+        if len(found) >= KILLS:
+            break
+        nproc, staleness = 1 + number % 2, int(STALENESS or number % 6 // 2)
+        settings = (f"nproc={nproc}", f"parallel.expert={nproc}", *MODES[staleness])
+        if staleness < 2 and settings not in calm:
+            (tmp_path / f"calm{number}").mkdir()
+            calm[settings] = undisturbed(tmp_path / f"calm{number}", launcher, *settings)
+        folder = tmp_path / f"wild{number}"
+        folder.mkdir()
+        write_rows(folder)
+        say(f"run {number + 1}, seed {SEED}, {nproc} rank(s), max_staleness {staleness}")
+        campaign = Campaign(folder, launcher, settings, rng, say, staleness)
+        targets = rng.choices(list(COMMAND), k=min(PER_RUN, KILLS - len(found)))
+        expected = calm.get(settings)
+        progress = partial(share_of_bytes, drawn_bytes(expected.root.parents[1])) if expected else share_of_steps
+        arrived = campaign.run(targets, progress)
+        done = require_nothing_lost(campaign)
+        require_steps_repeated(campaign)
+        if expected:
+            require_same_run(arrived, expected)
+        found += campaign.costs()
+        same = "all of the undisturbed run" if expected else "the steps that had been learned at a kill"
+        say(f"  arrived after {campaign.starts} starts; {done} samples and verdicts, 0 lost, 0 done twice;")
+        say(f"  {same}: the same bits. {len(found)} kills so far")
+        shutil.rmtree(folder)
+    say(table(found))

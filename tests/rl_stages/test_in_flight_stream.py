@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
@@ -59,7 +60,7 @@ class FlightEngine(ScriptedEngine):
     """Draws a token of each sample in turn, with delays of its own. The last sample of a step's first draw waits with
     its last token for the weights that learn from it."""
 
-    dies_at, death = "", Killed()
+    dies_at, death, late_ones_last = "", Killed(), False
 
     def __init__(self, tokenizer: Any, told: Told, filtered: bool) -> None:
         super().__init__(tokenizer)
@@ -92,13 +93,17 @@ class FlightEngine(ScriptedEngine):
     def step(self, name: str) -> Rollout | None:
         with self.lock:
             sample = self.running[name]
-            if sample.count == len(sample.ids) - 1 and self.version < self.late.get(name, 0):
+            if sample.count == len(sample.ids) - 1 and self.waits(name):
                 return None
             if self.dead or name == self.dies_at:
                 self.dies_at, self.dead = "", True
                 raise self.death
             sample.draw(self.version)
             return self.running.pop(name).ended() if sample.count == len(sample.ids) else None
+
+    def waits(self, name: str) -> bool:
+        beside = self.late_ones_last and name in self.late and not self.running.keys() <= self.late.keys()
+        return beside or self.version < self.late.get(name, 0)
 
     def restart(self) -> None:
         self.dead = False
@@ -237,3 +242,64 @@ def test_dynamic_filtering_draws_beside_what_is_in_flight(tmp_path: Path) -> Non
 def test_a_step_is_replayed(undisturbed: Finished) -> None:
     """One whose samples are of several weights."""
     require_replayed(undisturbed.run, 3)
+
+
+def learned_groups(run: RunFolder) -> list[list[tuple[int, int]]]:
+    """By step, the groups that it learned from: the step that asked for them, and their places."""
+    names = [[row["id"].split("/") for row in read_samples(run.stage("rl").rollouts(n + 1))] for n in range(STEPS)]
+    return [sorted({(int(step) - 1, int(place)) for _, step, place, *_ in own}) for own in names]
+
+
+ENDING = {"staleness": 3, "order": "ending"}
+
+
+@pytest.mark.long
+def test_a_step_learns_from_what_ended_first_and_another_attempt_from_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each group once, at the latest a step after that which asked for it. Killed in step 4, with a checkpoint of step
+    2, the steps are those that they were; and so they are with other delays."""
+    monkeypatch.setattr(FlightEngine, "late_ones_last", True)
+    whole = finish(tmp_path / "whole", **ENDING)
+    assert whole.error == ""
+    groups = learned_groups(whole.run)
+    places = len(groups[0])
+    assert groups[0] == [(0, place) for place in range(places)]  # nothing else had begun
+    assert (1, places - 1) not in groups[1] and (1, places - 1) in groups[2]
+    assert sorted(chain(*groups)) == [(step, place) for step in range(STEPS) for place in range(places)]
+    assert all(begun >= step - 1 for step, own in enumerate(groups) for begun, _ in own)
+    assert len(whole.told.drawn) == len(set(whole.told.drawn)) == STEPS * SAMPLES
+    assert max(row.get("age_max", 0) for row in whole.run.stage("rl").metrics.rows()) <= 3
+
+    name = next(name for name in whole.told.drawn if name.startswith("rl/4/2/"))
+    first = finish(tmp_path / "killed", dies_at=name, checkpoint_every=2, **ENDING)
+    assert first.error.startswith("Killed")
+    metrics = first.run.stage("rl").metrics.rows()
+    monkeypatch.setattr(AheadSession, "delays", 7)
+    second = finish(tmp_path / "killed", checkpoint_every=2, **ENDING)
+    assert second.error == ""
+    assert second.run.stage("rl").metrics.rows()[: len(metrics)] == metrics
+    assert sorted(first.told.drawn + second.told.drawn) == sorted(whole.told.drawn)
+    assert sorted(chain(*learned_groups(second.run))) == sorted(chain(*groups))
+    require_replayed(second.run, 3)
+
+    (tmp_path / "again").mkdir()
+    with RunFolder.claim(tmp_path / "again/run", ahead(tmp_path / "again", **STAGE | ENDING)) as (run, _):
+        for path in whole.run.stage("rl").ledgers(0):
+            shutil.copy(path, run.stage("rl").ledger(0).with_name(path.name))
+    again = finish(tmp_path / "again", **ENDING)
+    assert (again.error, again.told.drawn) == ("", [])
+    require_same(again.run, whole.run)
+
+
+@pytest.mark.long
+def test_dynamic_filtering_and_the_order_of_ending(tmp_path: Path) -> None:
+    whole = finish(tmp_path / "whole", dynamic_filtering=True, **ENDING)
+    assert whole.error == ""
+    name = next(name for name in whole.told.drawn if name.startswith("rl/3+1/"))
+    first = finish(tmp_path / "killed", dies_at=name, dynamic_filtering=True, checkpoint_every=1, **ENDING)
+    assert first.error.startswith("Killed")
+    second = finish(tmp_path / "killed", dynamic_filtering=True, checkpoint_every=1, **ENDING)
+    assert second.error == ""
+    drawn = first.told.drawn + second.told.drawn
+    assert len(drawn) == len(set(drawn))

@@ -34,12 +34,14 @@ STEPS, SAMPLES = 4, 8  # of each step
 GUESS = np.float32(-np.log(320))  # log-prob of a token by a model that knows nothing
 
 
-def ahead(root: Path, *, staleness: int = 1, deterministic: bool = False, **settings: Any) -> Cascade:
+def ahead(
+    root: Path, *, staleness: int = 1, deterministic: bool = False, order: str = "starting", **settings: Any
+) -> Cascade:
     whole = cascade(root)
     settings = {"steps": STEPS, "importance": "truncated", "stale_gap_bound": 1e9, **settings}
     stage = replace(whole.stages[0], **settings)
     rollout = replace(whole.rollout, placement="disaggregated", max_staleness=staleness, deterministic=deterministic)
-    return replace(whole, stages=(stage,), rollout=rollout)
+    return replace(whole, stages=(stage,), rollout=replace(rollout, batch_order=order))
 
 
 class Killed(BaseException):

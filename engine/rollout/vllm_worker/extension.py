@@ -1,5 +1,6 @@
 """Extends vLLM's workers (`worker_extension_cls`). Each worker imports this before it builds the model."""
 
+from multiprocessing import parent_process
 from typing import TYPE_CHECKING, Any
 
 from cascade_rl.engine.core.parent_death import die_with_parent
@@ -9,7 +10,8 @@ from cascade_rl.engine.rollout.vllm_worker.moe_layers import moe_layers
 if TYPE_CHECKING:
     pass
 
-die_with_parent()
+if parent_process():  # otherwise this is the server itself, which has its own way to end
+    die_with_parent()
 vllm_cpu_patches.apply()
 weight_transfer.register()
 

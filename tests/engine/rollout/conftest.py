@@ -9,6 +9,7 @@ import pytest
 from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.rollout.client import RolloutEngine
+from cascade_rl.engine.rollout.last_parts import new_folder
 
 from .tiny_models import FAMILIES, VOCAB, Reference, build, write_config, write_image
 
@@ -22,7 +23,9 @@ class Tiny:
         self.family = family
         # vLLM's Mamba kernels on the CPU use approximate exponentials.
         self.tolerance = 2e-3 if family == "nemotron_h" else 1e-4
-        self.engine = RolloutEngine(write_config(family, folder), config, seed=0, log_path=folder / "engine.log")
+        self.left = folder / "left"
+        model, log = write_config(family, folder), folder / "engine.log"
+        self.engine = RolloutEngine(model, config, seed=0, log_path=log, last_parts=new_folder(self.left))
         models = [build(family, seed) for seed in (1, 2)]
         self.images = [write_image(model, folder / f"{i}.safetensors") for i, model in enumerate(models)]
         self.references = [Reference(model) for model in models]

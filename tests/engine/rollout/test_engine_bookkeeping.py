@@ -32,12 +32,15 @@ class ScriptedServer:
         self.index, self.log_path, self.version, self.alive = index, log_path, None, True
         self.told: list[Any] = []
         self.drawn: deque[Request] = deque()
+        self.owed = set[str]()
         self._arrivals = arrivals
 
     def send(self, message: Any) -> bool:
         if self.alive:
             self.told.append(message)
-            self.drawn += message.requests if isinstance(message, Submit) else ()
+            given = message.requests if isinstance(message, Submit) else ()
+            self.drawn += given
+            self.owed |= {request.id for request in given}
             self.finish(len(self.drawn) if self.eager else 0)
         return self.alive
 
@@ -58,6 +61,9 @@ class ScriptedServer:
     def die(self) -> None:
         self.alive = False
         self._arrivals.put((self, None))
+
+    def received(self, request_id: str) -> None:
+        self.owed.discard(request_id)
 
     def kill(self) -> None:
         self.alive = False
@@ -303,6 +309,18 @@ def test_parts_are_not_samples(start: Callable) -> None:
     server.tell("unknown", 5)
     server.finish(1)
     assert names(engine.results()) == names(REQUESTS[:1])
+
+
+def test_a_sample_is_in_good_hands_when_the_next_one_is_asked_for(start: Callable) -> None:
+    engine, [server] = start()
+    engine.submit(REQUESTS[:2])
+    server.finish(2)
+    results = engine.results()
+    for known in (REQUESTS[:2], REQUESTS[1:2]):
+        next(results)
+        assert server.owed == {request.id for request in known}
+    assert next(results, None) is None
+    assert server.owed == set()
 
 
 def test_the_living_share_what_a_dead_engine_had_prompt_by_prompt(start: Callable) -> None:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -10,13 +11,16 @@ from queue import Empty, SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from cascade_rl.engine.core.rollouts import PART, Request, Sampling
+from cascade_rl.engine.core.parts import joined
+from cascade_rl.engine.core.rollouts import PART, Request, Rollout, Sampling
 from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.rollout import server as server_module
 from cascade_rl.engine.rollout import server_process
-from cascade_rl.engine.rollout.protocol import AskHealth, Progress, Reply, Settings, Submit
+from cascade_rl.engine.rollout.last_parts import left
+from cascade_rl.engine.rollout.protocol import AskHealth, Progress, Received, Reply, Settings, Submit
 from cascade_rl.engine.rollout.seats import Seat
 from cascade_rl.engine.rollout.server import Server
 from cascade_rl.engine.rollout.server_process import EngineDied, EngineProcess
@@ -148,7 +152,7 @@ class OneToken:
 
 
 @pytest.fixture
-def working(monkeypatch: pytest.MonkeyPatch) -> tuple[Server, Connection, list[int]]:
+def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Server, Connection, list[int]]:
     """A server whose engine takes a minute for a step and runs one request; the trainer's end; the request's tokens."""
     monkeypatch.setattr(server_module, "_engine_arguments", lambda _: {"enable_return_routed_experts": False})
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
@@ -164,10 +168,12 @@ def working(monkeypatch: pytest.MonkeyPatch) -> tuple[Server, Connection, list[i
         step=lambda: setattr(clock, "now", clock.now + 60) or [],
         collective_rpc=lambda *_: None,
         output_processor=SimpleNamespace(request_states={"a-1": running}),
+        has_unfinished_requests=lambda: True,
     )
     monkeypatch.setattr(server_module, "_build_engine", lambda _: engine)
     ours, theirs = Pipe()
-    return Server(theirs, Settings("model", RolloutConfig(silence_limit_s=480, part_every_s=100), 0)), ours, tokens
+    limits = RolloutConfig(silence_limit_s=480, part_every_s=100)
+    return Server(theirs, Settings("model", limits, 0, last_parts=tmp_path / "left/attempt")), ours, tokens
 
 
 def test_a_server_tells_its_steps_a_few_times_in_the_limit(working: tuple[Server, Connection, list[int]]) -> None:
@@ -201,3 +207,60 @@ def test_a_server_hands_over_what_is_new_of_unfinished_samples(working: tuple[Se
     assert [passport.end for part in parts for passport in part.passports] == [4, 6, 8, 9]
     with pytest.raises(EOFError):
         ours.recv()
+
+
+def finish(server: Server, request: Request, tokens: list[int]) -> None:
+    """The turn of `request` ends with these tokens, the first two of weights 3, the others of weights 4."""
+    server._asked[request.id], server._cached_since[request.id] = request, 4
+    spans = [SimpleNamespace(version="3", start=0), SimpleNamespace(version="4", start=2)]
+    completion = SimpleNamespace(
+        token_ids=tokens, logprobs=OneToken(tokens), weight_versions=spans[: len(tokens)], finish_reason="stop"
+    )
+    server._finish(SimpleNamespace(request_id=request.id, outputs=[completion]))
+
+
+def test_a_server_that_loses_its_trainer_leaves_what_it_has_drawn(
+    working: tuple[Server, Connection, list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole samples that run, what was told of them included, by weight version. Of turns that ended, those that nobody
+    has, without the token at which the next attempt finds that they end."""
+    server, ours, tokens = working
+    fates = list[str]()
+    monkeypatch.setattr(server_module, "die_with_parent", lambda: fates.append("die"))
+    monkeypatch.setattr(server_module, "outlive_parent", lambda: fates.append("outlive"))
+    (tmp_path / "left/attempt").mkdir(parents=True)
+    begun = Rollout("a", *[np.zeros(0)] * 2, np.zeros(0), None, ((2, 0),), PART)
+    running = replace(REQUEST, begun=replace(begun, token_ids=np.array([8])))
+    server._asked["a"], server._cached_since["a"] = running, 3
+    tokens += [11, 12, 13]
+    server._step()
+    server._step()  # tells a part
+    for name, drawn in (("received", [1, 2, 3]), ("ended", [1, 2, 3]), ("at once", [1])):
+        finish(server, replace(REQUEST, id=name), drawn)
+    ours.send(Received("received"))
+    ours.close()
+    with pytest.raises((EOFError, ConnectionError)):
+        server.run()
+    with left(tmp_path / "left") as found:
+        parts = {request: joined(parts) for request, parts in found}
+    assert list(parts) == [REQUEST, replace(REQUEST, id="ended")]
+    assert all(request.begun is None for request in parts)
+    whole, ended = parts.values()
+    assert (whole.token_ids.tolist(), whole.passports[0].start, whole.finish) == ([11, 12, 13], 3, PART)
+    assert (ended.token_ids.tolist(), ended.versions) == ([1, 2], ((3, 0),))
+    assert fates == ["outlive"]
+
+
+def test_a_server_with_nothing_to_leave_ends_with_its_trainer(
+    working: tuple[Server, Connection, list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, ours, _ = working
+    fates = list[str]()
+    monkeypatch.setattr(server_module, "die_with_parent", lambda: fates.append("die"))
+    finish(server, REQUEST, [1, 2, 3])
+    ours.send(Received("a"))
+    ours.close()
+    with pytest.raises((EOFError, ConnectionError)):
+        server.run()
+    assert fates == ["die"]
+    assert not (tmp_path / "left").exists()

@@ -10,8 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cascade_rl.engine.core.parts import joined
 from cascade_rl.engine.core.rollouts import PART, Request, Rollout, Sampling
 from cascade_rl.engine.rollout.client import EngineDied
+from cascade_rl.engine.rollout.last_parts import left
 from cascade_rl.engine.rollout.protocol import AskHealth
 
 from .conftest import CONFIG, Tiny, make_requests
@@ -134,3 +136,28 @@ def test_the_samples_of_a_lost_engine_go_on_elsewhere(pair: Tiny, fate: signal.S
     assert pair.sample(make_requests(2, LONG, seed=2))
     with pytest.raises(ValueError, match=f"expected more than {version}, found {version}"):
         engine.update_weights(pair.images[0], version)
+
+
+def test_engines_that_lose_their_trainer_leave_the_tokens_that_they_have_drawn(pair: Tiny) -> None:
+    """More than they had told, and of the samples that the trainer has not taken, those that had ended too."""
+    pair.load(0)
+    requests = [*groups(6, LONG), *make_requests(2, Sampling(max_new_tokens=4), seed=3)]
+    expected = pair.sample(requests)
+    told, taken = Counter[str](), list[str]()
+    for turn in pair.engine.generate(requests):
+        told[turn.id] += len(turn.token_ids)
+        if turn.finish != PART:
+            taken.append(turn.id)
+        if taken and len(told) == len(requests):
+            break
+    in_good_hands = taken if turn.finish == PART else taken[:-1]
+    pair.engine.close()
+    with left(pair.left) as found:
+        parts = {request: joined(parts) for request, parts in found}
+    assert {request.id for request in parts} == expected.keys() - set(in_good_hands)
+    assert set(parts) <= set(requests)
+    for request, part in parts.items():
+        whole, count = expected[request.id], len(part.token_ids)
+        assert min(told[request.id], request.sampling.max_new_tokens - 1) <= count < len(whole.token_ids)
+        assert part.token_ids.tolist() == whole.token_ids[:count].tolist()
+        assert np.abs(part.logprobs - whole.logprobs[:count]).max() < 1e-5

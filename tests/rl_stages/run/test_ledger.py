@@ -15,7 +15,7 @@ from cascade_rl.rl_stages.core.episode_rollout import EpisodeRollout
 from cascade_rl.rl_stages.core.verdict import Verdict
 from cascade_rl.rl_stages.run import append_log
 from cascade_rl.rl_stages.run.append_log import AppendLog, read_records
-from cascade_rl.rl_stages.run.ledger import Ledger, read_ledger
+from cascade_rl.rl_stages.run.ledger import Ledger, read_ledger, take_up
 from tests.rl_stages.run.finished_work import finished_work
 from tests.rl_stages.small_disk import small_disk
 
@@ -160,6 +160,41 @@ def test_an_attempt_from_earlier_weights_goes_on_before_the_parts_of_later_ones(
     with Ledger() as ledger:
         ledger.open(tmp_path / "l", "w")
         assert begun_ids(ledger, REQUESTS[0]) == [1, 2, 5, 6]
+
+
+def test_what_an_engine_left_is_taken_up_where_less_is_known(tmp_path: Path) -> None:
+    """In the file of its newest weights, behind the parts of an attempt before; no more of what has ended or was asked
+    otherwise, and nothing of weights that no attempt has come to."""
+    going, ended, asked, further, new, lost = REQUESTS
+    with Ledger() as ledger:
+        ledger.open(tmp_path / "4", "w")
+        ledger.keep(going, part_of(going, 0, 1, 2, version=3))
+        ledger.keep(going, part_of(going, 2, 3, version=4))  # told, and left once more
+        ledger.keep(ended, rollout_of(ended))
+        ledger.keep(replace(asked, seed=9), part_of(asked, 0, 6))
+        ledger.keep(further, part_of(further, 0, 1, 2, 3, 4))
+    left = [(going, [part_of(going, 2, 3, 4, version=3), part_of(going, 4, 5, version=4)])]
+    left += [(each, [part_of(each, 0, 1, 2, 3, version=4)]) for each in (ended, asked, further, new)]
+    left += [(lost, [part_of(lost, 0, 1, version=5)])]
+    taken = [take_up(left, lambda version: tmp_path / str(version)) for _ in range(2)]  # as after a kill between
+    assert taken == [{going.id: 3, new.id: 3}, {}]
+    assert not (tmp_path / "5").exists()
+    with Ledger() as ledger:
+        ledger.open(tmp_path / "4", "w")
+        assert begun_ids(ledger, going) == [1, 2, 3, 4, 5]
+        assert begun_ids(ledger, going, version=3) == [1, 2, 3, 4]
+        assert [begun_ids(ledger, each) for each in (asked, further, new, lost)] == [[], [1, 2, 3, 4], [1, 2, 3], []]
+        assert ledger.rollout(ended) is not None
+
+
+def test_a_part_whose_part_before_is_gone_is_no_use(tmp_path: Path) -> None:
+    with Ledger() as ledger:
+        ledger.open(tmp_path / "l", "w")
+        for part in (part_of(REQUESTS[0], 0, 1), part_of(REQUESTS[0], 2, 3), part_of(REQUESTS[1], 1, 2)):
+            ledger.keep(REQUESTS[0] if part.id == REQUESTS[0].id else REQUESTS[1], part)
+    with Ledger() as ledger:
+        ledger.open(tmp_path / "l", "w")
+        assert (begun_ids(ledger, REQUESTS[0]), begun_ids(ledger, REQUESTS[1])) == ([1], [])
 
 
 @pytest.mark.parametrize("change", [{"seed": 9}, {"prompt_ids": (5, 6)}, {"sampling": Sampling(9)}])
