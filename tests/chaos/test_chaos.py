@@ -125,6 +125,7 @@ def test_nothing_is_lost_and_the_end_is_the_same(tmp_path: Path, monkeypatch: py
     assert require_nothing_lost(campaign) > 4 * 64
 
 
+@pytest.mark.hours
 @pytest.mark.skipif(KILLS <= 5, reason="make chaos")
 def test_a_long_campaign(tmp_path: Path) -> None:
     launcher, rng, kills = HERE / "chaos_cascade.py", random.Random(7), 0
