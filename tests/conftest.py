@@ -4,6 +4,7 @@ import gc
 import os
 import random
 from collections.abc import Generator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -82,8 +83,8 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol() -> Generator[None, object, object]:
-    with bounded():
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with nullcontext() if item.get_closest_marker("hours") else bounded():
         return (yield)
 
 

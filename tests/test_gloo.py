@@ -18,8 +18,8 @@ class Refused(ValueError):
     pass
 
 
-def children() -> list[str]:
-    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+def children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
 def all_reduce(values: list[float]) -> tuple[int, torch.Tensor]:
@@ -37,7 +37,7 @@ def test_ranks_form_a_group_and_results_come_in_rank_order():
     results = run_ranks(3, all_reduce, [1.0, 2.0, 4.0])
     assert [rank for rank, _ in results] == [0, 1, 2]
     assert [float(total) for _, total in results] == [21.0] * 3
-    assert children() == before
+    assert children() <= before
 
 
 def test_first_error_is_raised_with_its_type_and_traceback_while_others_wait():
@@ -52,7 +52,7 @@ def test_first_error_is_raised_with_its_type_and_traceback_while_others_wait():
         run_ranks(2, fail_on_one)
     assert "on rank 1 of 2" in caught.value.__notes__[0]
     assert "fail_on_one" in caught.value.__notes__[0]
-    assert children() == before
+    assert children() <= before
 
 
 def test_a_rank_that_dies_is_named_with_its_exit_code():

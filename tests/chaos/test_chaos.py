@@ -147,6 +147,7 @@ def test_nothing_is_lost_and_the_end_is_the_same(tmp_path: Path, monkeypatch: py
     print(table(campaign.costs()))
 
 
+@pytest.mark.hours
 @pytest.mark.skipif(KILLS <= 5, reason="make chaos")
 def test_a_long_campaign(tmp_path: Path) -> None:
     launcher, rng, found = HERE / "chaos_cascade.py", random.Random(SEED or 7), list[Cost]()

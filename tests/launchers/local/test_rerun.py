@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shutil
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -15,9 +16,16 @@ CHANGE = "sft.optimizer.lr=1e-4"
 SAID = "  01_sft (done): sft.optimizer.lr 5e-05 -> 0.0001\n  02_math_rl (done): its parent 01_sft\n"
 
 
+@pytest.fixture(scope="module")
+def run_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    assert nemo_run(folder, LAUNCHER)[0] == 0
+    return folder
+
+
 @pytest.fixture
-def finished(tmp_path: Path) -> Path:
-    assert nemo_run(tmp_path, LAUNCHER)[0] == 0
+def finished(run_once: Path, tmp_path: Path) -> Path:
+    shutil.copytree(run_once, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 

@@ -27,7 +27,7 @@ def command(folder: Path, failures: int, ending: str) -> list[str]:
 @pytest.mark.process
 def test_a_worker_that_is_killed_while_it_starts_is_started_again(tmp_path: Path) -> None:
     worker = Worker.started(command(tmp_path, 2, KILLED))
-    assert worker.ask({"score": 0.5}, 10.0) == {"score": 0.5}
+    assert worker.ask({"score": 0.5}, 120.0) == {"score": 0.5}
     worker.kill()
     assert (tmp_path / "starts").read_text() == "..."
 

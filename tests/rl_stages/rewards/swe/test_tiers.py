@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.rl_stages.sandbox.test_attacks import PLACES, Place, start
+from tests.until import LIMIT_S
 
 
 @pytest.mark.sandbox
@@ -13,7 +14,7 @@ from tests.rl_stages.sandbox.test_attacks import PLACES, Place, start
 )
 def test_only_the_golden_patch_scores_1(place: Place) -> None:
     process = start("grades", place)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, errors
     found = json.loads(output)
     if isinstance(found, str):
