@@ -32,7 +32,9 @@ def matched(sources: Sequence[str], answers: Answers, rewards: Sequence[str] = (
     missing = [given for given in answers.given if given.name not in tasks]
     if not pairs or (missing and not answers.of_run):
         first = f"{missing[0].where}, of {missing[0].name}" if missing else "none that rules can score"
-        raise UserError(f"expected answers to rows of {', '.join(sources)}; found {first}. Name the file with its row")
+        raise UserError(
+            f"expected answers to rows of {', '.join(sources)}; found {first}. Correct it, or name its file"
+        )
     answers.left_out.update({NO_ROW: len(missing)} if missing else {})
     return pairs
 
