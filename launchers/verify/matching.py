@@ -33,7 +33,7 @@ def matched(sources: Sequence[str], answers: Answers, rewards: Sequence[str] = (
     if not pairs or (missing and not answers.of_run):
         first = f"{missing[0].where}, of {missing[0].name}" if missing else "none that rules can score"
         raise UserError(
-            f"expected answers to rows of {', '.join(sources)}; found {first}. Correct it, or name its file"
+            f"expected answers to rows of {', '.join(sources)}; found {first}. Change the name, or the file of rows"
         )
     answers.left_out.update({NO_ROW: len(missing)} if missing else {})
     return pairs
