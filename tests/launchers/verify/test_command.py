@@ -223,7 +223,10 @@ BAD = [
     ({"row": 1, "id": "7", "answer": "B"}, "expected .*; found .*'id': '7'"),
     ({"row": 1, "answer": []}, "expected .*; found .*'answer': \\[\\]"),
     ({"row": 1, "answer": "B", "score": True}, "expected .*; found .*'score': True"),
-    ({"row": 3, "answer": "B"}, r"expected answers to rows of .*; found .*answers\.jsonl:1, of row 3\. Change the name"),
+    (
+        {"row": 3, "answer": "B"},
+        r"expected answers to rows of .*; found .*answers\.jsonl:1, of row 3\. Change",
+    ),
     ({"row": 3, "answer": "B", "score": 1}, "expected answers to rows of .*; found .*, of row 3"),
     ({"row": 1, "answer": ["A", "B"]}, "expected one text, since mcqa has no turns; found 2 texts"),
 ]
