@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -18,16 +18,21 @@ from cascade_rl.engine.core.errors import UserError
 from cascade_rl.launchers.report.rollouts import open_tokenizer
 from cascade_rl.rl_stages.config.grpo_stage import GrpoStage
 from cascade_rl.rl_stages.core.messages import shown
+from cascade_rl.rl_stages.core.verdict import REASONING, final_answer
 from cascade_rl.rl_stages.data.rows import Row, RowError, parse_line, read_lines
 from cascade_rl.rl_stages.run.run_folder import RunFolder
 from cascade_rl.rl_stages.run.sample_record import read_samples
 from cascade_rl.rl_stages.scoring.scored_sample import Rule
 
-COLUMNS = ("id", "task_id", "domain", "token_ids", "generated", "turns", "reward", "reward_parts", "finish", "text")
+COLUMNS = (
+    *("id", "task_id", "domain", "prompt_ids", "token_ids", "generated", "turns", "reward", "reward_parts", "finish"),
+    "text",
+)
+TAIL = 16  # tokens of a prompt: enough for `<think>` and the white space behind it
 FORM = '{"row": number from 1, or "id": text, "answer": text or a list of texts, "score"?: number}'
 
-
 Kind = Literal["id", "row"]
+Decoder = Callable[[list[int]], str]
 
 
 class Name(NamedTuple):
@@ -39,6 +44,10 @@ class Name(NamedTuple):
     def __str__(self) -> str:
         return f"{self.kind} {self.value}"
 
+    def field(self) -> dict[str, str | int]:
+        """As a line says it."""
+        return {self.kind: int(self.value) if self.kind == "row" else self.value}
+
 
 @dataclass(frozen=True)
 class Given:
@@ -47,6 +56,7 @@ class Given:
     where     its line, or the id of its sample
     turns     one text, or the model's texts in an episode
     cut       it reached a limit of its tokens
+    thinking  it never leaves the reasoning that its prompt opened
     recorded  the score that it once had; None if there is none
     """
 
@@ -54,6 +64,7 @@ class Given:
     name: Name
     turns: tuple[str, ...]
     cut: bool = False
+    thinking: bool = False
     recorded: float | None = None
 
 
@@ -111,14 +122,16 @@ def _rollouts(file: Path, left_out: Counter[str]) -> Iterator[Given]:
     run = RunFolder.open(file.absolute().parents[3])
     stage = next(stage for stage in run.stages if stage.root.name == file.absolute().parents[1].name)
     judged = stage.config.domain if isinstance(stage.config, GrpoStage) and stage.config.reward_model else None
+    decoded = _decoder(run)
     for row in read_samples(file, COLUMNS):
         if row["domain"] == judged:
             left_out["scored by a reward model"] += 1
         elif (score := _recorded(row)) is None:
             left_out["the run has no score"] += 1
         else:
-            turns = (row["text"],) if row["generated"] is None else _turns(row, partial(_decoded, open_tokenizer(run)))
-            yield Given(row["id"], Name("id", row["task_id"]), turns, row["finish"] != "stop", score)
+            turns = (row["text"],) if row["generated"] is None else _turns(row, decoded)
+            thinking = _thinking(row["prompt_ids"], turns, decoded)
+            yield Given(row["id"], Name("id", row["task_id"]), turns, row["finish"] != "stop", thinking, score)
 
 
 def _recorded(row: Mapping[str, Any]) -> float | None:
@@ -128,11 +141,19 @@ def _recorded(row: Mapping[str, Any]) -> float | None:
     return None if score is None else float(score)
 
 
-def _turns(row: Mapping[str, Any], decoded: Callable[[list[int]], str]) -> tuple[str, ...]:
+def _thinking(prompt: list[int], turns: Sequence[str], decoded: Decoder) -> bool:
+    """Whether a turn has no end of the reasoning that the prompt opens with its last word, as templates write it."""
+    unended = any(final_answer(REASONING + turn) is None for turn in turns)
+    return unended and decoded(prompt[-TAIL:]).rstrip().endswith(REASONING)
+
+
+def _turns(row: Mapping[str, Any], decoded: Decoder) -> tuple[str, ...]:
     """What the model said in each turn, without the stop token."""
     spans = groupby(zip(row["token_ids"], row["generated"], strict=True), key=lambda pair: pair[1])
     return tuple(decoded([token for token, _ in span][:-1]) for own, span in spans if own)
 
 
-def _decoded(tokenizer: Any, ids: list[int]) -> str:
-    return str(tokenizer.decode(ids, skip_special_tokens=False))
+def _decoder(run: RunFolder) -> Decoder:
+    """Opens the run's tokenizer when it is first needed."""
+    tokenizer = cache(lambda: open_tokenizer(run))
+    return lambda ids: str(tokenizer().decode(ids, skip_special_tokens=False))

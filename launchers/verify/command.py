@@ -15,7 +15,7 @@ from cascade_rl.launchers.verify.matching import matched
 from cascade_rl.launchers.verify.rescore import Rescored, rescore
 from cascade_rl.rl_stages.data.sift import replacing
 
-HEADINGS = ("answer", "task", "recorded", "score", "outcome", "detail")
+HEADINGS = ("answer", "row", "recorded", "score", "outcome", "detail")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -73,7 +73,7 @@ def _show(found: Sequence[Rescored], recorded: bool) -> None:
 
 
 def _cells(one: Rescored) -> Iterator[str]:
-    yield from (one.given.where, one.task.id, _score(one.given.recorded), _score(one.verdict.score))
+    yield from (one.given.where, one.given.name.value, _score(one.given.recorded), _score(one.verdict.score))
     yield from (one.verdict.outcome.value, " ".join(one.verdict.detail.split()))
 
 
@@ -105,7 +105,7 @@ def _write(path: Path, found: Sequence[Rescored]) -> None:
 def _line(one: Rescored) -> dict[str, object]:
     turns, verdict = one.given.turns, one.verdict
     return {
-        "id": one.task.id,
+        **one.given.name.field(),
         "answer": turns[0] if len(turns) == 1 else list(turns),
         "recorded": one.given.recorded,
         "score": verdict.score,

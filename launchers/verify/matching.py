@@ -31,7 +31,9 @@ def matched(sources: Sequence[str], answers: Answers, form: RowForm) -> list[Pai
     missing = [given for given in answers.given if given.name not in tasks]
     if not pairs or (missing and not answers.of_run):
         first = f"{missing[0].where}, of {missing[0].name}" if missing else "none that rules can score"
-        raise UserError(f"expected answers to rows of {', '.join(sources)}; found {first}. Name the file with its row")
+        raise UserError(
+            f"expected answers to rows of {', '.join(sources)}; found {first}. Change the name, or the file of rows"
+        )
     answers.left_out.update({NO_ROW: len(missing)} if missing else {})
     return pairs
 

@@ -12,7 +12,7 @@ from cascade_rl.engine.core.rollouts import Outcome
 from cascade_rl.launchers.verify.answers import Given
 from cascade_rl.launchers.verify.matching import Pair
 from cascade_rl.rl_stages.core.task import Task
-from cascade_rl.rl_stages.core.verdict import Verdict, Verifier
+from cascade_rl.rl_stages.core.verdict import UNFINISHED, Verdict, Verifier
 from cascade_rl.rl_stages.environments.environment import Environment, played
 from cascade_rl.rl_stages.tasks.domains import domain_named, rules_of
 
@@ -49,12 +49,14 @@ def _of_domain(domain: str, pairs: Sequence[Pair]) -> list[Verdict]:
     grader: Any = (kind.environment or rules_of(domain, "ROWS"))()
     with closing(grader), ThreadPoolExecutor(grader.concurrency) as pool:
         check = _playing(grader) if kind.environment else _verifying(grader)
-        return list(pool.map(lambda pair: _cut(pair.given) or check(*pair), pairs))
+        return list(pool.map(lambda pair: _unfinished(pair.given) or check(*pair), pairs))
 
 
-def _cut(given: Given) -> Verdict | None:
-    """As in a stage, no rule is asked about an answer that was cut off."""
-    return Verdict(Outcome.TRUNCATED, 0.0, detail=CUT) if given.cut else None
+def _unfinished(given: Given) -> Verdict | None:
+    """As in a stage, no rule is asked about an answer that was cut off, or never leaves its reasoning."""
+    if given.cut:
+        return Verdict(Outcome.TRUNCATED, 0.0, detail=CUT)
+    return Verdict.wrong_format(UNFINISHED) if given.thinking else None
 
 
 def _playing(environment: Environment) -> Check:

@@ -41,7 +41,7 @@ def parse_edits(text: str) -> list[Edit]:
 
     Lines end at \\n or \\r\\n alone, whereas `str.splitlines` also breaks at form feeds, U+2028 and the like.
     """
-    lines = (line.removesuffix("\r") for line in _solution(text).split("\n"))
+    lines = (_marker(line.removesuffix("\r")) for line in _solution(text).split("\n"))
     edits: list[Edit] = []
     path = None
     for line in lines:
@@ -51,7 +51,7 @@ def parse_edits(text: str) -> list[Edit]:
             if not path:
                 raise PatchError(f"expected a line '### path' before {SEARCH!r}; found none")
             edits.append(Edit(path, _until(DIVIDER, lines), _until(REPLACE, lines)))
-        elif line.strip() and not _FENCE.fullmatch(line):
+        elif line.strip() and not _FENCE.fullmatch(line.rstrip()):
             raise PatchError(f"expected '### path', {SEARCH!r} or a fence; found {line[:80]!r}")
     if not edits:
         raise PatchError(f"expected a block that begins with {SEARCH!r}; found none")
@@ -96,6 +96,11 @@ def _solution(text: str) -> str:
     if count != 1 or not closed:
         raise PatchError(f"expected one <solution>...</solution>; found {count} that open")
     return solution
+
+
+def _marker(line: str) -> str:
+    """A marker without the white space after it; any other line as it is."""
+    return mark if (mark := line.rstrip()) in (SEARCH, DIVIDER, REPLACE) else line
 
 
 def _until(marker: str, lines: Iterator[str]) -> str:

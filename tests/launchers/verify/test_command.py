@@ -75,18 +75,20 @@ def test_answers_are_scored_by_their_rows(rows: str, tmp_path: Path, capsys: pyt
     assert command.run([rows, answers, "--out", str(out)]) == 0
     lines = [line.split("\t") for line in told(capsys)]
     assert [line[:4] for line in lines[:3]] == [
-        [f"{answers}:1", "rows-000000", "1", "completed"],
-        [f"{answers}:2", "rows-000001", "0", "completed"],
+        [f"{answers}:1", "1", "1", "completed"],
+        [f"{answers}:2", "7", "0", "completed"],
         [f"{answers}:3", "rows-000001", "0", "wrong_format"],
     ]
     assert lines[3][0].startswith("3 answers: mean score 0.3333; completed 2, wrong_format 1; ")
     written = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(line["id"], line["score"], line["outcome"]) for line in written] == [
-        ("rows-000000", 1.0, "completed"),
-        ("rows-000001", 0.0, "completed"),
-        ("rows-000001", 0.0, "wrong_format"),
+    assert [(line["score"], line["outcome"]) for line in written] == [
+        (1.0, "completed"),
+        (0.0, "completed"),
+        (0.0, "wrong_format"),
     ]
-    assert [line["answer"] for line in written] == [line["answer"] for line in given]
+    assert [(line.get("row"), str(line.get("id")), line["answer"]) for line in written] == [
+        (line.get("row"), str(line.get("id")), line["answer"]) for line in given
+    ]
 
 
 def test_rows_of_another_form_are_read_as_in_an_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +113,7 @@ def test_of_recorded_scores_only_the_differences_are_shown(
     before = [json.loads(line) for line in out.read_text().splitlines()]
     assert command.run([rows, write(tmp_path / "before.jsonl", [before[0], before[1] | {"score": 0.5}])]) == 1
     shown, _, summary = told(capsys)
-    assert shown.split("\t")[1:5] == ["rows-000000", "0.5", "0", "completed"]
+    assert shown.split("\t")[1:5] == ["1", "0.5", "0", "completed"]
     assert summary == "1 of 2 recorded scores differ; 0.5 -> 0: 1"
 
 
@@ -177,6 +179,7 @@ def run_folder(tmp_path: Path) -> Iterator[Path]:
     demonstrations = load_demonstrations("generate:workplace@1", count=20, seed=0)
     tokenizer = train_tokenizer(demonstration.messages for demonstration in demonstrations)
     turns = spoken(next(DOMAINS["workplace"].lessons()).right(None))  # type: ignore[misc, arg-type]
+    opened = np.array(tokenizer.encode("Which?<think>\n", add_special_tokens=False))
     right = next(DOMAINS["mcqa"].lessons()).right(None)  # type: ignore[misc, arg-type]
     with RunFolder.claim(tmp_path / "run", cascade) as (run, _):
         tokenizer.save_pretrained(run.root / "tokenizer")
@@ -188,6 +191,7 @@ def run_folder(tmp_path: Path) -> Iterator[Path]:
                 recorded("mcqa-000000", "mcqa", "?", -1.0, reward_parts={"score": 0.0, "wrong_format": 1.0}),
                 recorded("mcqa-000000", "mcqa", str(right), 0.0, finish="length", outcome=Outcome.TRUNCATED),
                 recorded("mcqa-000000", "mcqa", "", None, outcome=Outcome.INFRASTRUCTURE_FAILURE, finish="abort"),
+                recorded("mcqa-000000", "mcqa", str(right), 0.0, prompt_ids=opened),  # it never leaves its reasoning
                 recorded("other-000000", "mcqa", str(right), 1.0),
                 episode("workplace-000000", tokenizer, turns, 1.0),
                 episode("workplace-000001", tokenizer, turns, 1.0),
@@ -209,14 +213,14 @@ def test_rollouts_of_a_run_are_scored_again(run_folder: Path, capsys: pytest.Cap
         "left out, scored by a reward model: 1",
         "left out, its row is not in ROWS: 1",
     }
-    assert summary == "2 of 6 recorded scores differ; 0 -> 1: 1; 1 -> 0: 1"
+    assert summary == "2 of 7 recorded scores differ; 0 -> 1: 1; 1 -> 0: 1"
 
 
 def test_a_file_of_a_run_or_a_stage_can_be_named(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (stage,) = run_folder.glob("stages/*_rules")
     for place in (stage, stage / "rollouts" / "step_00001.parquet"):
         assert command.run(["generate:mcqa", str(place)]) == 1
-        assert told(capsys)[-1] == "1 of 4 recorded scores differ; 0 -> 1: 1"
+        assert told(capsys)[-1] == "1 of 5 recorded scores differ; 0 -> 1: 1"
     (judged,) = run_folder.glob("stages/*_judged")
     with pytest.raises(UserError, match="found none that rules can score"):
         command.run(["generate:long_context", str(judged)])
@@ -229,7 +233,10 @@ BAD = [
     ({"row": 1, "id": "7", "answer": "B"}, "expected .*; found .*'id': '7'"),
     ({"row": 1, "answer": []}, "expected .*; found .*'answer': \\[\\]"),
     ({"row": 1, "answer": "B", "score": True}, "expected .*; found .*'score': True"),
-    ({"row": 3, "answer": "B"}, r"expected answers to rows of .*; found .*answers\.jsonl:1, of row 3\. Name the file"),
+    (
+        {"row": 3, "answer": "B"},
+        r"expected answers to rows of .*; found .*answers\.jsonl:1, of row 3\. Change",
+    ),
     ({"row": 3, "answer": "B", "score": 1}, "expected answers to rows of .*; found .*, of row 3"),
     ({"row": 1, "answer": ["A", "B"]}, "expected one text, since mcqa has no turns; found 2 texts"),
 ]
@@ -259,6 +266,6 @@ def test_the_command_says_what_is_wrong_and_exits_with_2(rows: str, tmp_path: Pa
     cascade = [sys.executable, "-P", "-m", "cascade_rl.launchers.cli.main", "verify"]
     right = write(tmp_path / "answers.jsonl", [{"row": 2, "answer": "\\boxed{B}"}])
     found = subprocess.run([*cascade, rows, right], capture_output=True, text=True)
-    assert (found.returncode, found.stderr) == (0, "") and "\trows-000001\t1\tcompleted\t" in found.stdout
+    assert (found.returncode, found.stderr) == (0, "") and "\t2\t1\tcompleted\t" in found.stdout
     found = subprocess.run([*cascade, rows, str(tmp_path / "none.jsonl")], capture_output=True, text=True)
     assert found.returncode == 2 and found.stderr.startswith("cascade: ")

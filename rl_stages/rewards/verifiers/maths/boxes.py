@@ -58,9 +58,10 @@ def _last_box(text: str, end: int) -> Span | None:
 def _last_command(text: str, end: int) -> int:
     r"""Where the last `\boxed` or `\fbox` starts, or -1."""
     while (end := text.rfind("box", 0, end)) >= 0:
-        for before in ("\\", "\\f"):
-            if text.endswith(before, 0, end):
-                return end - len(before)
+        if text.startswith("\\", end - 1):
+            return end - 1
+        if text.startswith("\\f", end - 2):
+            return end - 2
     return -1
 
 

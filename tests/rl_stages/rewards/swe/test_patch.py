@@ -44,6 +44,11 @@ def test_new_lines_end_as_those_of_the_file(ends):
     assert mixed == {"a.py": "1\r\n"}
 
 
+def test_white_space_after_a_marker_or_a_fence_says_nothing():
+    block = edit_text(Edit("a.py", "one  ", " 1 ")).replace("SEARCH\n", "SEARCH \n").replace("REPLACE", "REPLACE\t")
+    assert parse_edits(f"```python \n{block}\n``` ") == [Edit("a.py", "one  ", " 1 ")]
+
+
 def test_edits_of_one_file_build_on_each_other():
     edits = [Edit("a.py", "three", "four"), Edit("a.py", "four", "five")]
     assert apply_edits(FILES, edits)["a.py"].endswith("five\n")
