@@ -88,10 +88,12 @@ def load_snapshot(value: Any) -> Repository:
 
 @lru_cache(SNAPSHOTS_IN_MEMORY)
 def _stored(path: str, sha256: str) -> Repository:
+    if not Path(path).is_file():  # nor a device: a row may name any
+        raise UserError(f"expected a snapshot at {path}; found no file: make the tasks again")
     try:
         content = Path(path).read_bytes()
     except OSError as error:
-        raise UserError(f"expected a snapshot at {path}; found none: {error.strerror}") from None
+        raise UserError(f"expected a snapshot at {path} that can be read; {error.strerror}: change its mode") from None
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         raise UserError(f"{path}: expected a snapshot with sha256 {sha256}; found {found}: make the tasks again")

@@ -103,7 +103,8 @@ def test_a_snapshot_is_read_only_with_its_digest(tmp_path):
     path.write_text(REPOSITORY.as_json())
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     assert load_snapshot({"path": str(path), "sha256": digest}) == REPOSITORY
-    for value in ({"path": str(path), "sha256": "0"}, {"path": str(tmp_path / "none"), "sha256": digest}):
+    missing = [{"path": other, "sha256": digest} for other in (str(tmp_path / "none"), "/dev/zero")]
+    for value in ({"path": str(path), "sha256": "0"}, *missing):
         with pytest.raises(UserError, match="expected a snapshot"):
             load_snapshot(value)
     for files in ({"../a": ""}, {"/a": ""}, {"a//b": ""}, {"a": 1}, []):
