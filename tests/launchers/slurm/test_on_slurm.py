@@ -126,13 +126,12 @@ def rank_process(folder: Path, stage: str, rank: int) -> tuple[int, str] | None:
     return None
 
 
-def keeper_of(folder: Path, stage: str) -> psutil.Process | None:
+def keeper_of(folder: Path) -> psutil.Process | None:
     """Of the node of a stage's job that has an engine and no rank, once it has started the engine."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            command = " ".join(process.cmdline())
-            if f"stage.keep_node {folder} " in command and process.environ()["SLURM_JOB_NAME"].endswith(f".{stage}"):
-                return process if process.children() else None
+            if f"stage.keep_node {folder} " in " ".join(process.cmdline()) and process.children():
+                return process
     return None
 
 
@@ -256,17 +255,17 @@ def test_a_changed_stage_is_not_submitted_again_without_leave(slurm: VirtualSlur
 
 
 def one_rank(slurm: VirtualSlurm, name: str, *settings: str) -> Launch:
-    """Of the tiny cascade's first two stages, with one engine."""
-    few = ("--only", "sft,if_rl", *VERY_SMALL, "nproc=1", "rollout.engines=1", "if_rl.steps=3")
-    launcher, profile = REPOSITORY / "launchers" / "cascade2_tiny.py", PROFILE.format(attempts=3, container="")
+    """A stage of RL that learns from its first step on, with one engine."""
+    launcher, profile = REPOSITORY / "examples" / "own_reward" / "launcher.py", PROFILE.format(attempts=3, container="")
+    few = ("rollout.deterministic=true", "rl.steps=4", "rl.checkpoint_every=1", "evaluation.prompts_per_domain=2")
     return Launch(slurm, name, launcher, *few, *settings, profile=profile)
 
 
 def lose_the_engines_node(launch: Launch, run: Path) -> None:
     """In the middle of RL."""
-    launch.wait_for((run / "stages" / "02_if_rl" / "checkpoints" / "step_00001").exists)
-    keeper = launch.wait_for(lambda: keeper_of(run, "if_rl"))
-    _, node = launch.wait_for(lambda: rank_process(run, "if_rl", 0))
+    launch.wait_for((run / "stages" / "01_rl" / "checkpoints" / "step_00001").exists)
+    keeper = launch.wait_for(lambda: keeper_of(run))
+    _, node = launch.wait_for(lambda: rank_process(run, "rl", 0))
     assert keeper.environ()["SLURMD_NODENAME"] != node
     keeper.kill()
 
@@ -274,19 +273,22 @@ def lose_the_engines_node(launch: Launch, run: Path) -> None:
 @pytest.mark.long
 def test_engines_on_nodes_of_their_own_give_the_bits_of_engines_beside_their_ranks(slurm: VirtualSlurm) -> None:
     """In turn with the trainer, with the loss of the engines' node; ahead of it, they end a run as well."""
-    own, runs = "rollout.placement=disaggregated", slurm.shared / "{}" / "runs" / "cascade2_tiny"
-    beside, apart, ahead = (Path(str(runs).format(name)) for name in ("beside", "apart", "ahead"))
-    with one_rank(slurm, "beside") as first, one_rank(slurm, "apart", own) as second:
-        lose_the_engines_node(second, apart)
-        ends = [first.finish(), second.finish()]
-    with one_rank(slurm, "ahead", own, "rollout.max_staleness=1") as third:
-        ends.append(third.finish())
+    own, names = "rollout.placement=disaggregated", ("beside", "apart", "ahead")
+    runs = [slurm.shared / name / "runs" / "own_reward" for name in names]
+    with (
+        one_rank(slurm, "beside") as first,
+        one_rank(slurm, "apart", own) as second,
+        one_rank(slurm, "ahead", own, "rollout.max_staleness=1") as third,
+    ):
+        lose_the_engines_node(second, runs[1])
+        ends = [launch.finish() for launch in (first, second, third)]
     assert [code for code, _ in ends] == [0, 0, 0], ends
-    stages = [run / "stages" / "02_if_rl" for run in (beside, apart, ahead)]
+    stages = [run / "stages" / "01_rl" for run in runs]
     bits = [(stage / "export" / "model.safetensors").read_bytes() for stage in stages]
     assert bits[0] == bits[1] != bits[2]
     assert [len(attempts(stage)) for stage in stages] == [1, 2, 1]
-    assert [row["age_max"] for row in rows(stages[2] / "metrics.jsonl")] == [0, 1, 1]
-    assert "on 2 nodes, 1 of them the engines'" in ends[1][1] and "on 1 nodes" in ends[0][1]
+    assert [row.get("age_max") for row in rows(stages[2] / "metrics.jsonl")] == [None, 1, 1, 1]
+    assert [row["grad_norm"] > 0 for row in rows(stages[0] / "metrics.jsonl")] == [True] * 4
+    assert "on 1 nodes: " in ends[0][1] and "on 2 nodes, 1 of them the engines': " in ends[1][1]
     assert slurm.ask("squeue", "--noheader") == ""
-    assert not any(map(left_over, (beside, apart, ahead)))
+    assert not any(map(left_over, runs))
