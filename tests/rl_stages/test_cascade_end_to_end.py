@@ -144,6 +144,12 @@ def test_events_tell_the_seconds_of_every_phase(undisturbed: Finished) -> None:
             assert set(event["seconds"]) == {"generation", "reward", "log-prob", "update", "refit"}
             assert event["seconds"]["generation"] > 0.01
             assert event["tokens"] == sum(len(row["token_ids"]) for row in samples(stage, event["step"]))
+        weights = (stage.export / "model.safetensors").stat().st_size
+        assert refit_bytes(stage) == [pytest.approx(weights, rel=0.1)] * stage.config.steps
+
+
+def refit_bytes(stage: StageFolder) -> list[int]:
+    return [event["bytes"] for event in stage.events.rows() if event["event"] == "refit"]
 
 
 def test_every_sample_is_kept(undisturbed: Finished) -> None:
@@ -369,7 +375,10 @@ def test_adapters_are_refitted_alone_and_a_killed_run_of_them_ends_with_the_same
         folder.mkdir()
     expected = finish(start(merged, launcher, *settings), merged).stage("if_rl")
     assert all(row["probe_gap"] <= 2e-3 for row in expected.metrics.rows())
-    require_same_results(finish(start(whole, launcher, *settings, adapters), whole).stage("if_rl"), expected)
+    alone = finish(start(whole, launcher, *settings, adapters), whole).stage("if_rl")
+    require_same_results(alone, expected)
+    for few, many in zip(refit_bytes(alone), refit_bytes(expected), strict=True):
+        assert 4 * few < many
 
     launched = start(killed, launcher, *settings, adapters)
     launched.wait_for((killed / "runs/tiny/stages/01_if_rl/checkpoints/step_00002").exists)
