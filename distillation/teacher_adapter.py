@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from cascade_rl.engine.core.settings import LoraConfig
 from cascade_rl.engine.lora.adapters import merge_shard
 from cascade_rl.engine.lora.peft import read_factors
 from cascade_rl.engine.lora.peft_config import read_peft
-from cascade_rl.engine.lora.rules import factor_map
-from cascade_rl.engine.models import HfConfig, family_of
+from cascade_rl.engine.lora.rules import factor_map, with_partners
+from cascade_rl.engine.models import family_of
 from cascade_rl.engine.train.trainer import Trainer
 
 
@@ -36,8 +35,7 @@ class TeacherAdapter:
 def fits(folder: Path, student: Trainer) -> bool:
     """Whether all weights that the adapter in `folder` changes have adapters of the student's too."""
     assert student.lora
-    return _names(read_peft(folder), student.hf_config) <= _names(student.lora.config, student.hf_config)
-
-
-def _names(lora: LoraConfig, hf: HfConfig) -> set[str]:
-    return {str(parameter) for parameter in factor_map(family_of(hf).name_map(hf), lora).parameters}
+    name_map = family_of(student.hf_config).name_map(student.hf_config)
+    teacher = with_partners(name_map, read_peft(folder))
+    changed, own = (factor_map(name_map, lora).parameters for lora in (teacher, student.lora.config))
+    return set(map(str, changed)) <= set(map(str, own))

@@ -132,8 +132,10 @@ class Session[S: Stage](TrainingSession[S]):
         self, step: int, metrics: Mapping[str, float], tokens: int, records: Sequence[SampleRecord] = ()
     ) -> None:
         """See `TrainingSession`. A step whose weights are in the engines also has what they changed there."""
-        moved = self.refit.moved if self.refit.version == step else {}
-        super().record(step, {**metrics, **moved}, tokens, records)
+        refitted = self.refit.version == step
+        super().record(step, {**metrics, **(self.refit.moved if refitted else {})}, tokens, records)
+        if self.log and refitted and self.refit.bytes:
+            self.folder.record_event("refit", step=step, bytes=self.refit.bytes)
 
     def on_rank0[T](self, produce: Callable[[RankZero], T], told: Callable[[T], T] | None = None) -> T:
         """The result of `produce(zero)` on rank 0, on every rank; on the others as `told` makes it. Collective."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cascade_rl.engine.lora.adapters import Lora
 from cascade_rl.engine.lora.peft_config import CONFIG, WEIGHTS, peft_config, read_peft
-from cascade_rl.engine.lora.rules import AdapterShard, adapter_shards, factor_map, module_of
+from cascade_rl.engine.lora.rules import AdapterShard, adapter_shards, factor_map, module_of, with_partners
 from cascade_rl.engine.models.build import place_of_this_rank
 from cascade_rl.engine.models.conversion import check_tensors, whole_folder, write_image
 from cascade_rl.engine.models.families.family import family_of
@@ -29,7 +29,7 @@ def export_adapters(lora: Lora, hf: HfConfig, folder: Path, base: str) -> None:
     appears complete or not at all."""
     tensors = factor_map(family_of(hf).name_map(hf), lora.config).hf_tensors()
     specs = {name: (torch.float32, tensor.shape) for name, tensor in tensors.items()}
-    modules = {module_of(name.removesuffix(".weight")) for name in tensors}
+    modules = set(map(_module, tensors))
     with whole_folder(folder) as partial:
         write_image(partial / WEIGHTS, specs, lora.factors())
         if dist.get_rank() == 0:
@@ -38,19 +38,30 @@ def export_adapters(lora: Lora, hf: HfConfig, folder: Path, base: str) -> None:
 
 
 def read_factors(folder: Path, hf: HfConfig) -> Iterator[tuple[AdapterShard, Tensor, Tensor]]:
-    """Of an adapter on the model `hf`: each weight that it has on this rank, A and B, float32 in host memory.
+    """Of an adapter on the model `hf`: each of its weights on this rank, A and B, float32 in host memory, and zeros for
+    parts of a weight that have no factors.
 
     Raises UserError as `read_peft` and `factor_map` do, or if tensors are missing, extra or misshapen.
     """
     lora, name_map, image = read_peft(folder), family_of(hf).name_map(hf), HfImage.read(folder / WEIGHTS)
-    check_tensors({name: image.shape(name) for name in image}, factor_map(name_map, lora), folder)
+    whole = with_partners(name_map, lora)
+    factors = factor_map(name_map, whole)
+    found = {name: image.shape(name) for name in image}
+    zeros = {name: each.shape for name, each in factors.hf_tensors().items() if _module(name) not in lora.targets}
+    check_tensors(zeros | found, factors, folder)
     place = place_of_this_rank()
-    for shard in adapter_shards(name_map, lora, place if name_map.experts else without_experts(place)):
+    for shard in adapter_shards(name_map, whole, place if name_map.experts else without_experts(place)):
         yield shard, _read(shard.a, image), _read(shard.b, image)
 
 
 def _read(shard: Shard, image: HfImage) -> Tensor:
-    factor = torch.zeros(shard.shape)
+    factor, there = torch.zeros(shard.shape), set(image)
     for block in shard.blocks:
-        factor[block.shard_index] = image.view(block.hf_name)[block.hf_index].float()
+        if block.hf_name in there:
+            factor[block.shard_index] = image.view(block.hf_name)[block.hf_index].float()
     return factor
+
+
+def _module(factor: str) -> str:
+    """The module whose factor it is."""
+    return module_of(factor.removesuffix(".weight"))

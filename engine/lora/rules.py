@@ -65,6 +65,15 @@ def factor_map(name_map: NameMap, lora: LoraConfig) -> NameMap:
     return NameMap(tuple(factors), name_map.layers, name_map.experts)
 
 
+def with_partners(name_map: NameMap, lora: LoraConfig) -> LoraConfig:
+    """With all parts of each weight of which one is a target. One weight here may be several modules to PEFT."""
+    chosen = set(lora.targets)
+    for parameter in name_map.parameters:
+        parts = {module_of(tensor) for tensor in _tensors(parameter.rule)}
+        chosen |= parts if _is_matrix(parameter.rule) and chosen & parts else set()
+    return replace(lora, targets=tuple(sorted(chosen)))
+
+
 def adapter_shards(name_map: NameMap, lora: LoraConfig, place: Place) -> list[AdapterShard]:
     """What the rank at `place` holds. Raises UserError as `factor_map` does, or if the layout does not divide the
     model."""

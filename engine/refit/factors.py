@@ -6,6 +6,7 @@ A worker makes its part of a weight of its part of the base, of rows of B and of
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from cascade_rl.engine.core.settings import LoraConfig
 from cascade_rl.engine.lora.rules import factor_map, factor_name
@@ -54,18 +55,22 @@ def worker_adapters(hf: HfConfig, lora: LoraConfig, place: WorkerPlace) -> Itera
 
 def _adapter(shard: WorkerShard, number: int, tensor: str, rank: int) -> WorkerAdapter:
     """Of the worker's `number`-th HF tensor in `shard`: its factors have the same name on all workers."""
-    pieces, b_blocks, length, columns, whole = list[tuple[Index, slice]](), list[Block](), 0, slice(0), slice(0, rank)
-    for block in shard.blocks:
-        if block.hf_name == tensor:
-            rows, columns = block.hf_index
-            own = slice(length, length := length + rows.stop - rows.start)
-            pieces.append((block.shard_index, own))
-            b_blocks.append(Block(factor_name(tensor, "B"), (rows, whole), (own, whole)))
-    width = columns.stop - columns.start
-    a_block = Block(factor_name(tensor, "A"), (whole, columns), (whole, slice(0, width)))
+    blocks, whole = [block for block in shard.blocks if block.hf_name == tensor], slice(0, rank)
+    ends = list(accumulate(_length(block.hf_index[0]) for block in blocks))
+    rows = [slice(end - _length(block.hf_index[0]), end) for block, end in zip(blocks, ends, strict=True)]
+    columns = blocks[0].hf_index[1]
+    a = Block(factor_name(tensor, "A"), (whole, columns), (whole, slice(0, _length(columns))))
+    b = (
+        Block(factor_name(tensor, "B"), (block.hf_index[0], whole), (own, whole))
+        for block, own in zip(blocks, rows, strict=True)
+    )
     return WorkerAdapter(
         shard.name,
-        tuple(pieces),
-        a=WorkerShard(f"{shard.name}.{number}.a", (rank, width), (a_block,)),
-        b=WorkerShard(f"{shard.name}.{number}.b", (length, rank), tuple(b_blocks)),
+        tuple((block.shard_index, own) for block, own in zip(blocks, rows, strict=True)),
+        a=WorkerShard(f"{shard.name}.{number}.a", (rank, _length(columns)), (a,)),
+        b=WorkerShard(f"{shard.name}.{number}.b", (ends[-1], rank), tuple(b)),
     )
+
+
+def _length(axis: slice) -> int:
+    return axis.stop - axis.start

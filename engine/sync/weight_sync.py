@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
 from cascade_rl.engine.backend.machine import backend
-from cascade_rl.engine.backend.ranks import from_rank0
+from cascade_rl.engine.backend.ranks import from_all, from_rank0
 from cascade_rl.engine.core.settings import Check, RolloutConfig
 from cascade_rl.engine.refit.group import BASE, Terms, join_as_trainer
 from cascade_rl.engine.refit.transport import Sender
@@ -40,6 +40,7 @@ class Refit:
     moved      {"routing_churn": share of the probe's experts that are others than before the newest weights}; empty
                without routes, and before a second comparison
     stalls     of the newest weights, one for each engine that they were sent to; on rank 0
+    bytes      that all ranks together send in a refit, without checks and without the base of adapters
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Refit:
         self.version = -1
         self.moved: dict[str, float] = {}
         self.stalls: list[Stall] = []
+        self.bytes = 0
         self._routes: Sequence[np.ndarray] = ()
         self._address, self._port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         self._store = TCPStore(self._address, self._port, is_master=False, wait_for_workers=False)
@@ -136,4 +138,5 @@ class Refit:
                 self._base = join_as_trainer(PrefixStore(BASE, store), rank, terms, tensors, device)
             else:
                 self._sender = join_as_trainer(store, rank, terms, tensors, device)
+        self.bytes = sum(from_all(self._sender.bytes))
         self._joined, self._meetings = engines, self._meetings + 1

@@ -10,7 +10,7 @@ from cascade_rl.distillation.teacher_vocabulary import check_vocabulary
 from cascade_rl.engine import models
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.lora.peft_config import is_adapter, read_peft, whole_model
-from cascade_rl.engine.lora.rules import check_lora, factor_map
+from cascade_rl.engine.lora.rules import check_lora, factor_map, with_partners
 from cascade_rl.engine.models import HfConfig, check_layout, family_of, read_config
 from cascade_rl.engine.rollout.engine_layout import check_build, check_cut
 from cascade_rl.launchers.local.prompt_lengths import overlong_prompts
@@ -192,6 +192,7 @@ def _check_teachers(stage: MopdStage, cascade: Cascade) -> None:
         sizes = layout.parallel, layout.nproc, layout.rollout.max_model_len
         check_teacher(where, hf := read_config(whole), student, *sizes)
         if is_adapter(Path(teacher)):
-            factor_map(family_of(hf).name_map(hf), read_peft(Path(teacher)))
+            name_map = family_of(hf).name_map(hf)
+            factor_map(name_map, with_partners(name_map, read_peft(Path(teacher))))
         if own := cascade.base.hf or cascade.base.tokenizer:
             check_vocabulary(where, whole, Path(own))

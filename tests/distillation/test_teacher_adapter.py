@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from cascade_rl.distillation import teachers as pool
 from cascade_rl.distillation.seating import Seating
 from cascade_rl.distillation.teachers import Teachers
 from cascade_rl.engine.backend.process_groups import initialize_distributed
+from cascade_rl.engine.backend.ranks import barrier, is_rank0
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.settings import LoraConfig, OptimizerConfig, ParallelConfig
+from cascade_rl.engine.lora.adapters import Lora
 from cascade_rl.engine.lora.peft import export_adapters
 from cascade_rl.engine.models import export_hf, read_config
 from cascade_rl.engine.train.reference import live_tensors
@@ -57,8 +60,28 @@ def make_teachers(base: Path, out: Path) -> None:
     for domain, config in TAUGHT.items():
         taught = trainer(base, config)
         assert taught.lora
+        if domain == "code":
+            without_keys(taught.lora)
         export_adapters(taught.lora, taught.hf_config, out / domain / "adapter", str(base))
         export_hf(taught.module, taught.hf_config, out / domain / "merged")
+    if is_rank0():
+        drop_keys(out / "code/adapter")
+    barrier()
+
+
+def without_keys(lora: Lora) -> None:
+    for shard, factor in lora.factors():
+        for block in shard.blocks:
+            if "k_proj.lora_B" in block.hf_name:
+                factor.data[block.shard_index] = 0
+    lora.merge()
+
+
+def drop_keys(adapter: Path) -> None:
+    """As PEFT writes an adapter of queries and values alone."""
+    weights, config = adapter / "adapter_model.safetensors", adapter / "adapter_config.json"
+    save_file({name: factor for name, factor in load_file(weights).items() if ".k_proj." not in name}, weights)
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"target_modules": ["q_proj", "v_proj"]}))
 
 
 def found(base: Path, student: Path, out: Path, lora: LoraConfig | None) -> Found:
@@ -121,7 +144,8 @@ def refused(base: Path, folder: Path) -> str:
     [
         ({"use_dora": True}, "a plain low-rank adapter (use_dora = False), found use_dora = True"),
         ({"base_model_name_or_path": "meta/model"}, "in base_model_name_or_path, found 'meta/model'"),
-        ({"target_modules": ["q_proj"]}, "expected all or none of q_proj, k_proj, v_proj"),
+        ({"target_modules": ["qkv"]}, "expected names among in_proj, out_proj, "),
+        ({}, "missing: base_model.model.backbone.layers."),
     ],
 )
 def test_another_adapter_is_refused(models: dict[str, Path], tmp_path: Path, changed: dict, told: str) -> None:

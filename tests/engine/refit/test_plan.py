@@ -12,7 +12,7 @@ from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.engine.models import family_of
 from cascade_rl.engine.models.name_map import Cut
 from cascade_rl.engine.models.places import place_of
-from cascade_rl.engine.refit import plan as refit_plan
+from cascade_rl.engine.refit import factors
 from cascade_rl.engine.refit.plan import Bucket, Concerns, Links, Member, Plan, RefitError, make_plan, wire_seconds
 from cascade_rl.engine.refit.vllm_map import WorkerPlace, worker_shards
 from tests.engine.refit.refit_layouts import MODELS, NEMOTRON, PAIRS, Pair, fitting, hf_numbers, laid_out
@@ -138,7 +138,7 @@ def test_a_number_that_no_rank_holds_is_named(monkeypatch: pytest.MonkeyPatch) -
     kept = [p for p in whole.parameters if p.rule.parts[0].hf_name != bias]
     part = type(whole)(tuple(kept), whole.layers, whole.experts)
     family = type("Family", (), {"name_map": lambda self, hf: part})()
-    monkeypatch.setattr(refit_plan, "family_of", lambda hf: family)
+    monkeypatch.setattr(factors, "family_of", lambda hf: family)
     with pytest.raises(RefitError, match=f"hold all of {bias}, .* found none with 4 numbers of it"):
         plan_of(pair, NEMOTRON)
 

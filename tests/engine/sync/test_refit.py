@@ -149,10 +149,12 @@ def adapters_gap(folder: Path, refit: Refit) -> float:
     adapted = Trainer(hf_config, LAYOUT, rate, total_steps=9, token_budget=256, seed=2, lora=LoraConfig(rank=2))
     sequences = [TrainSequence(np.array(ids), np.ones(len(ids) - 1, bool)) for ids in PROBE]
     before = np.concatenate(adapted.log_probs(sequences))
+    weights = refit.bytes
     refit.trainer, refit._joined, refit.config = adapted, {}, replace(CONFIG, refit="adapters")
     first = refit(refit.version + 1)
     adapted.update(sequences, SftLoss(), 0)
     assert np.abs(np.concatenate(adapted.log_probs(sequences)) - before).max() > 10 * BOUND
+    assert 0 < 4 * refit.bytes < weights
     return max(first, refit(refit.version + 1))
 
 
