@@ -2,7 +2,7 @@
 
     S_t = exp(g_t) S_(t-1) + beta_t k_t (v_t - exp(g_t) S_(t-1)^T k_t)^T        o_t = S_t^T q_t / sqrt(key channels)
 
-Yang, Kautz and Hatamizadeh, arXiv 2412.06464, section 3. In a chunk, what each token writes depends on what those before
+Yang, Kautz and Hatamizadeh, arXiv 2412.06464, section 3. In a chunk, what a token writes depends on what those before
 it wrote: a triangular system, solved for all chunks at once. Between chunks only the state S of each head is passed on.
 Each sequence begins a chunk of its own. Letters: c chunk, h head, l position in a chunk, k and v channels.
 """

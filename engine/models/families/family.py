@@ -18,8 +18,8 @@ from cascade_rl.engine.models.name_map import NameMap
 class Family(Protocol):
     """Pure functions of config.json. They raise UserError for what is not supported.
 
-    pattern              one symbol per HybridModel layer: M Mamba-2, G gated delta net, * attention, + of a latent, - MLP,
-                         E experts
+    pattern              one symbol per HybridModel layer: M Mamba-2, G gated delta net, * attention, + of a latent,
+                         - MLP, E experts
     transformer_config   TransformerConfig fields that the model fixes; `activation_func` by its HF name
     model_kwargs         arguments of HybridModel: positions, tied head
     name_map             every parameter, and where its numbers are in the HF checkpoint
