@@ -373,6 +373,13 @@ def test_gemma_is_refused_with_what_is_missing(architecture: str) -> None:
         family_of({"architectures": [architecture]})
 
 
+@pytest.mark.parametrize("architecture", ["Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForCausalLM"])
+def test_qwen3_5_is_refused_with_what_is_missing(architecture: str) -> None:
+    told = f"found {architecture}.*Qwen3-Next, whose layers it has, is built.*nested config.*Take a model of another"
+    with pytest.raises(UserError, match=told):
+        family_of({"architectures": [architecture]})
+
+
 @pytest.mark.parametrize(
     ("hf", "message"),
     [
