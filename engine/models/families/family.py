@@ -61,8 +61,8 @@ def family_of(hf: HfConfig) -> Family:
         )
     if architecture.startswith("Qwen3_5"):
         raise UserError(
-            f"expected a model whose checkpoint Cascade reads, found {architecture}. Qwen3-Next, whose layers it has, is "
-            "built; Qwen3.5's tensors, its nested config.json and its image tower are not. "
+            f"expected a model whose checkpoint Cascade reads, found {architecture}. Qwen3-Next, whose layers it has, "
+            "is built; Qwen3.5's tensors, its nested config.json and its image tower are not. "
             f"Take a model of another family: {', '.join(FAMILIES)}"
         )
     if architecture not in FAMILIES:
