@@ -1,4 +1,4 @@
-"""The functions of FLA (flash-linear-attention) that Megatron's GatedDeltaNet calls, with their arguments, in plain torch."""
+"""The functions of flash-linear-attention (FLA) that Megatron's GatedDeltaNet calls, in plain torch."""
 
 import torch
 import torch.nn.functional as F

@@ -46,6 +46,7 @@ def factors(norm: type) -> type:
             config.layernorm_zero_centered_gamma = False
             return norm(config=config, **kwargs)
 
+    Norm.__name__ = f"factors of {norm.__name__}"
     return Norm
 
 

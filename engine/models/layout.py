@@ -95,7 +95,7 @@ def _check_mamba(hf: HfConfig, parallel: ParallelConfig) -> None:
 
 
 def _check_delta_net(hf: HfConfig, parallel: ParallelConfig) -> None:
-    """Megatron splits the heads over the context parallel ranks too. There are no fewer heads of values than of keys."""
+    """Megatron splits its heads over the context parallel ranks. Heads of values are a multiple of those of keys."""
     heads = read(hf, "linear_num_key_heads") // parallel.tensor
     if heads % parallel.context:
         raise UserError(

@@ -1,10 +1,10 @@
 """vLLM's side of the name map: which slices of the Hugging Face tensors a worker holds, in pure numbers.
 
 The counterpart of `NameMap.shards`, derived from the same rules. vLLM stacks the same parts in the same order
-([q, k, v], [gate, up], [z, x, B, C, dt]). It has one linear for a gated delta net's betas and alphas and one for the
-rest, and differs in names and in its padding of the vocabulary, it has one tensor
-for all experts of a layer, and it repeats key/value heads and state groups if there are fewer than ranks. Source: the
-weight loaders of vLLM 0.32; `tests/engine/refit/test_vllm_map.py` compares with them.
+([q, k, v], [gate, up], [z, x, B, C, dt]). It differs in names and in its padding of the vocabulary, it has one tensor
+for all experts of a layer, a linear of its own for the betas and alphas of a gated delta net, and it repeats key/value
+heads and state groups if there are fewer than ranks. Source: the weight loaders of vLLM 0.32;
+`tests/engine/refit/test_vllm_map.py` compares with them.
 """
 
 import math

@@ -303,8 +303,10 @@ def _engine_arguments(settings: Settings) -> dict[str, Any]:
     model = EngineArgs(**arguments).create_model_config()
     routes = config.replay_routes and model.is_moe
     cached = config.keeps_prefixes(model.is_moe) and vllm_cpu_patches.caches_prefixes(model.is_hybrid, routes)
+    # A trainer's states are float32. Qwen3-Next's would have the dtype of the model, and lose what each token adds.
+    states = {"mamba_ssm_cache_dtype": "float32"} if model.is_hybrid else {}
     passed = config.vllm.given if config.vllm else {}
-    return arguments | passed | {"enable_return_routed_experts": routes, "enable_prefix_caching": cached}
+    return arguments | states | passed | {"enable_return_routed_experts": routes, "enable_prefix_caching": cached}
 
 
 def _build_engine(arguments: dict[str, Any]) -> "LLMEngine":

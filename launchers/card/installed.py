@@ -16,6 +16,7 @@ NEEDED = {
     "mamba_ssm": "mamba-ssm",
     "causal_conv1d": "causal-conv1d",
     "einops": "einops",
+    "fla.ops.gated_delta_rule": "flash-linear-attention",
 }
 
 

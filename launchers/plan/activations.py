@@ -4,7 +4,8 @@ The counts follow the modules of Megatron-Core 0.19 that the layer spec names. `
 compares them with what autograd saves. The counts of kernels that do not run on a CPU come from their sources.
 Transformer Engine's LayerNormLinear keeps its input, the normed input and one float32 per row. Attention keeps its
 queries, keys, values and outputs, and one float32 per head. `mamba_split_conv1d_scan_combined` keeps its input and the
-scan's output before the gate; it recomputes the convolution and the states.
+scan's output before the gate; it recomputes the convolution and the states. FLA's `chunk_gated_delta_rule` keeps its
+inputs and, for each head, a token's row of a chunk's triangular inverse; its `causal_conv1d` keeps its input.
 
 T is the number of tensor parallel ranks. S is the number of ranks that share the rows of the residual stream: T under
 sequence parallelism, otherwise 1. The tokens are assumed to spread evenly over the expert parallel ranks.
@@ -19,6 +20,7 @@ from cascade_rl.engine.models.flops import head_widths
 from cascade_rl.launchers.plan.model import Model, trained_itemsize
 
 FLOAT32, INT64 = 4, 8
+DELTA_CHUNK = 64  # tokens of a chunk of FLA's gated delta rule
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,9 @@ def _norm(model: Model, cuts: Cuts) -> float:
 def _attention(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
     heads, groups, width = (config[key] for key in ("num_attention_heads", "num_query_groups", "kv_channels"))
     query, key, local_groups = heads * width / cuts.tensor, groups * width / cuts.tensor, groups // cuts.tensor
-    numbers = query + 2 * key if local_groups else heads * width + 2 * groups * width  # all heads are gathered
+    gate = heads * width if config.get("attention_output_gate") else 0
+    fused = heads * width + gate + 2 * groups * width
+    numbers = fused / cuts.tensor if local_groups else fused  # all heads are gathered
     statistics = 0 if "core_attn" in cuts.again else heads / cuts.tensor  # log-sum-exp
     copied = query if local_groups > 1 else 0  # queries, copied out of the fused groups of queries, keys and values
     if model.qk_norm:
@@ -84,6 +88,9 @@ def _attention(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
         numbers += query + key + 4 * width * model.rotary  # rotated queries and keys, cosines and sines of both
     elif not model.qk_norm:
         numbers += copied
+    if gate:
+        numbers += query  # the product with the gate
+        statistics += query  # the gate's sigmoid
     return _norm(model, cuts) + cuts.itemsize * (numbers + query) + FLOAT32 * statistics
 
 
@@ -110,6 +117,18 @@ def _mamba(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
     return _norm(model, cuts) + cuts.itemsize * numbers + FLOAT32 * groups / cuts.tensor
 
 
+def _delta_net(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
+    """Queries and keys are normed, then repeated for the heads of values. The output's gate is widened to float32."""
+    heads, width = config["linear_num_value_heads"], config["linear_key_head_dim"]
+    keys, values = config["linear_num_key_heads"] * width, heads * config["linear_value_head_dim"]
+    projected = 2 * keys + 2 * values + 2 * heads
+    rule = 2 * heads * width + values + heads * DELTA_CHUNK  # copies of its inputs, and the inverses
+    gated = 3 * values  # the rule's output, normed, and in the model's dtype again
+    statistics = 2 * values + 5 * heads + 2 * config["linear_num_key_heads"]
+    numbers = projected + 2 * keys + rule + gated
+    return _norm(model, cuts) + (cuts.itemsize * numbers + FLOAT32 * statistics) / cuts.tensor
+
+
 def _mlp(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
     activated = 0 if "mlp" in cuts.again else _activated(config)
     return _norm(model, cuts) + cuts.itemsize * activated * config["ffn_hidden_size"] / cuts.tensor
@@ -130,9 +149,11 @@ def _experts(model: Model, config: dict[str, Any], cuts: Cuts) -> float:
     own_shared = 0 if "shared_experts" in cuts.again else config.get("moe_shared_expert_intermediate_size", 0)
     shared = _activated(config) * own_shared / cuts.tensor
     normed = cuts.itemsize * model.hidden / cuts.rows if "layernorm" in cuts.again else 0  # not fused in these layers
+    gated = cuts.itemsize * model.hidden / cuts.rows if config.get("moe_shared_expert_gate") else 0
     return (
         _norm(model, cuts)
         - normed
+        + gated
         + (topk * choice + _router(config, experts, topk)) / cuts.rows
         + cuts.itemsize * shared
     )
@@ -149,6 +170,7 @@ LAYERS: Mapping[str, Callable[[Model, dict[str, Any], Cuts], float]] = {
     "*": _attention,
     "+": _latent_attention,
     "M": _mamba,
+    "G": _delta_net,
     "-": _mlp,
     "E": _experts,
 }

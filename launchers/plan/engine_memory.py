@@ -1,9 +1,10 @@
 """What a worker of a vLLM engine holds on its GPU, and how many sequences fit in its cache.
 
 The cache has the layout of vLLM 0.32 (vllm/v1/core/kv_cache_utils.py, vllm/platforms/interface.py). All pages have the
-same size, and the state of a Mamba layer must fit in one. Layers form groups of equal size, and a block is one page for
-each layer of a group. A sequence takes one block per `block_tokens` tokens of each attention group, and of each Mamba
-group one block, or STATES_WITH_PREFIXES if prefixes are kept. Of latent attention every worker has the whole latents.
+same size, and the state of a Mamba layer must fit in one; a gated delta net is a Mamba layer here. Layers form groups
+of equal size, and a block is one page for each layer of a group. A sequence takes one block per `block_tokens` tokens
+of each attention group, and of each Mamba group one block, or STATES_WITH_PREFIXES if prefixes are kept. Of latent
+attention every worker has the whole latents.
 """
 
 import math
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from cascade_rl.engine.core.settings import ParallelConfig, RolloutConfig
 from cascade_rl.engine.models.hf_config import read
 from cascade_rl.engine.refit.plan import BUCKET_BYTES
-from cascade_rl.launchers.plan.activations import layer_bytes
+from cascade_rl.launchers.plan.activations import FLOAT32, layer_bytes
 from cascade_rl.launchers.plan.hardware import GIB, Assumed
 from cascade_rl.launchers.plan.model import Model
 from cascade_rl.launchers.plan.trainer_memory import ROUNDS_IN_FLIGHT, Terms
@@ -104,17 +105,30 @@ class EngineWorker:
         return 2 * groups * config["kv_channels"] * self.itemsize
 
     def state_bytes(self) -> float:
-        """Bytes of a sequence in one Mamba layer: last convolution inputs in the engine's dtype, and float32 states."""
+        """Bytes of a sequence in one Mamba layer or delta net: last convolution inputs in the engine's dtype, and
+        float32 states. 0 for a model without such layers."""
+        if not self.model.state_layers:
+            return 0
+        return self._delta_net_state() if "G" in self.model.pattern else self._mamba_state()
+
+    def _delta_net_state(self) -> float:
+        config, tensor = self.model.config, self.rollout.tensor
+        width = config["linear_key_head_dim"]
+        values = config["linear_num_value_heads"] * config["linear_value_head_dim"] // tensor
+        convolved = 2 * config["linear_num_key_heads"] * width // tensor + values
+        return convolved * (config["linear_conv_kernel_dim"] - 1) * self.itemsize + FLOAT32 * values * width
+
+    def _mamba_state(self) -> float:
         config, tensor = self.model.config, self.rollout.tensor
         heads, groups, state = (config[f"mamba_{key}"] for key in ("num_heads", "num_groups", "state_dim"))
         groups = groups if groups % tensor == 0 else tensor  # vLLM then gives each worker one
         channels = heads * config["mamba_head_dim"]
         convolved = (channels + 2 * groups * state) // tensor * (read(self.model.hf, "conv_kernel") - 1)
-        return convolved * self.itemsize + 4 * (channels // tensor) * state
+        return convolved * self.itemsize + FLOAT32 * (channels // tensor) * state
 
     def cache(self, least_block_tokens: int = BLOCK_TOKENS) -> Cache:
-        attention, mamba = self.model.attention_layers, self.model.pattern.count("M")
-        state = self.state_bytes() if mamba else 0
+        attention, mamba = self.model.attention_layers, self.model.state_layers
+        state = self.state_bytes()
         block = max(math.ceil(state / (least_block_tokens * self.token_bytes())), 1) * least_block_tokens
         fewest, most = sorted((attention, mamba)) if mamba else (attention, attention)
         layers = most if most < GROUPS_ALIKE * fewest else fewest

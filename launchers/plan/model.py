@@ -71,6 +71,11 @@ class Model:
         return sum(map(self.pattern.count, "*+"))
 
     @property
+    def state_layers(self) -> int:
+        """Those that keep a state of each sequence: Mamba and gated delta nets."""
+        return sum(map(self.pattern.count, "MG"))
+
+    @property
     def rotary(self) -> float:
         """The share of a head's channels that turn with the position."""
         positions = family_of(self.hf).model_kwargs(self.hf)

@@ -84,9 +84,9 @@ class EngineTime:
 
     def _cache_bytes(self, tokens: int) -> float:
         """Bytes of a sequence over all workers. States count twice: they are read and written."""
-        worker, pattern = self.worker, self.model.pattern
-        states = 2 * pattern.count("M") * worker.state_bytes() if "M" in pattern else 0
-        return self.rollout.tensor * (self.model.attention_layers * worker.token_bytes() * tokens + states)
+        worker, model = self.worker, self.model
+        states = 2 * model.state_layers * worker.state_bytes()
+        return self.rollout.tensor * (model.attention_layers * worker.token_bytes() * tokens + states)
 
     def _prefill(self, sequences: int, prompt: int) -> float:
         flops = sequences * self.model.cost.of([prompt])[0]

@@ -18,6 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs/support_matrix.md"
 NAMES = {
     "nemotron_h": "Nemotron-H",
     "qwen3_moe": "Qwen3-MoE",
+    "qwen3_next": "Qwen3-Next",
     "qwen3": "Qwen3",
     "qwen2": "Qwen2, Qwen2.5",
     "llama": "Llama 2 to 3.3",

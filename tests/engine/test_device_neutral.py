@@ -4,7 +4,7 @@ The rule, read from the syntax tree, so that comments and docstrings may say wha
 `MAY_KNOW`, the packages have
   * no attribute `cuda` (torch.cuda, tensor.cuda()), `is_cuda`, `is_cpu`, `is_available`, `get_device_name`;
   * no string that is a device, a device prefix or a process-group backend: "cuda", "cuda:0", "cpu", "nccl", "gloo";
-  * no import of the modules that stand for CUDA ones: cpu_shim, torch_layers, ssm.
+  * no import of the modules that stand for CUDA ones: cpu_shim, torch_layers, ssm, fla.
 `tensor.cpu()` is allowed: it means "to the host" on both. What Megatron and vLLM call cuda or cpu in names of their
 own (get_cuda_rng_tracker, num_computed_tokens_cpu) is theirs.
 """
@@ -22,6 +22,7 @@ MAY_KNOW = (
     "engine/backend/machine.py",
     "engine/backend/cards.py",  # what a card says of itself
     "engine/backend/cpu_shim.py",
+    "engine/backend/fla.py",  # stands for Triton's, and shares a convolution with what stands for Mamba's
     "engine/backend/wire.py",  # between two processes, of which one has no `backend()`
     "engine/train/fake_card.py",  # tensors that are on a card by name alone
     "engine/train/fake_kernels.py",
@@ -38,7 +39,7 @@ MAY_KNOW = (
 )
 ATTRIBUTES = {"cuda", "is_cuda", "is_cpu", "is_available", "get_device_name"}
 DEVICE = re.compile(r"(cuda|cpu)(:\d*)?|nccl|gloo")
-MODULES = re.compile(r"torch\.cuda|cascade_rl\.engine\.backend\.(cpu_shim|torch_layers|ssm)")
+MODULES = re.compile(r"torch\.cuda|cascade_rl\.engine\.backend\.(cpu_shim|torch_layers|ssm|fla)")
 
 
 def findings(source: str) -> list[str]:

@@ -18,8 +18,8 @@ from cascade_rl.engine.models.name_map import NameMap
 class Family(Protocol):
     """Pure functions of config.json. They raise UserError for what is not supported.
 
-    pattern              one symbol per HybridModel layer: M Mamba-2, G gated delta net, * attention, + of a latent, - MLP,
-                         E experts
+    pattern              one symbol per HybridModel layer: M Mamba-2, G gated delta net, * attention, + of a latent,
+                         - MLP, E experts
     transformer_config   TransformerConfig fields that the model fixes; `activation_func` by its HF name
     model_kwargs         arguments of HybridModel: positions, tied head
     name_map             every parameter, and where its numbers are in the HF checkpoint
@@ -57,6 +57,12 @@ def family_of(hf: HfConfig) -> Family:
         raise UserError(
             f"expected a model whose layers Cascade has, found {architecture}. Soft-capped logits, sliding windows and "
             "norms after attention and MLP are not built; without them the numbers would not be vLLM's. "
+            f"Take a model of another family: {', '.join(FAMILIES)}"
+        )
+    if architecture.startswith("Qwen3_5"):
+        raise UserError(
+            f"expected a model whose checkpoint Cascade reads, found {architecture}. Qwen3-Next, whose layers it has, "
+            "is built; Qwen3.5's tensors, its nested config.json and its image tower are not. "
             f"Take a model of another family: {', '.join(FAMILIES)}"
         )
     if architecture not in FAMILIES:

@@ -10,7 +10,7 @@ from typing import Any
 
 from cascade_rl.engine.models.families import layers
 from cascade_rl.engine.models.families.qwen3_moe import Qwen3Moe
-from cascade_rl.engine.models.hf_config import HfConfig, head_width, read, require, rotary_share
+from cascade_rl.engine.models.hf_config import HfConfig, head_width, read, rotary_share
 from cascade_rl.engine.models.name_map import NameMap, Parameter, Part, replicated
 
 MIXERS = {"linear_attention": "G", "full_attention": "*"}

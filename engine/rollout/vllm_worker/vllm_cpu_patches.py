@@ -135,7 +135,7 @@ def refresh_packed(model: "torch.nn.Module") -> None:
         if hasattr(module, "cpu_linear") and weight is not None and weight.ndim == 2 and weight.numel():
             dispatch_cpu_unquantized_gemm(module, remove_weight=False)
         unpacked = getattr(getattr(module, "conv1d", None), "_cpu_unpacked_conv_weight", None)
-        if unpacked is not None:
+        if unpacked is not None and hasattr(module, "conv_weights"):
             module.conv_weights.copy_(unpacked.view_as(module.conv_weights))
 
 
@@ -212,7 +212,7 @@ def _turn_neighbours_in_torch() -> None:
 
 
 def _add_float32_delta_nets() -> None:
-    """vLLM's CPU kernels of gated delta nets refuse all but bfloat16. The op is registered with the first such layer."""
+    """vLLM's CPU kernels of gated delta nets are for bfloat16 alone. The first such layer registers the op."""
     from vllm.model_executor.layers.mamba.ops.cpu import gdn_attention
 
     from cascade_rl.engine.rollout.vllm_worker import cpu_delta_net

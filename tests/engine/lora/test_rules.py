@@ -11,18 +11,21 @@ from cascade_rl.engine.models.name_map import Cut, NameMap, Place
 from tests.engine.models import tiny
 
 ONE = ParallelConfig()
-ARCHITECTURES = {"nemotron_h": "NemotronHForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}
+ARCHITECTURES = {
+    "nemotron_h": "NemotronHForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "qwen3_next": "Qwen3NextForCausalLM",
+}
 EVERY_MATRIX = {
     "nemotron_h": {"q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "in_proj", "out_proj"},
     "qwen3_moe": {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},
 }
+EVERY_MATRIX["qwen3_next"] = EVERY_MATRIX["qwen3_moe"] | {"in_proj_qkvz", "in_proj_ba", "out_proj"}
 
 
 def name_map(family: str) -> NameMap:
     config = tiny.FAMILIES[family]()
-    hf = config.to_dict() | {
-        "architectures": [{"nemotron_h": "NemotronHForCausalLM"}.get(family, "Qwen3MoeForCausalLM")]
-    }
+    hf = config.to_dict() | {"architectures": [ARCHITECTURES[family]]}
     return family_of(hf).name_map(hf)
 
 

@@ -72,5 +72,17 @@ def test_latent_attention_costs_its_matrices_and_its_wide_keys(queries: int | No
     assert sequence_cost(hf).per_pair == 4 * (24 + 8 + 20)
 
 
+@pytest.mark.parametrize("experts", [4, 8])
+def test_gates_and_delta_nets_cost_their_matrices_and_the_rule(experts: int):
+    """All experts are chosen, so that each matrix is met, and a convolution's weights are met once too."""
+    hf = json.loads(tiny.qwen3_next(num_experts=experts, num_experts_per_tok=experts).to_json_string(use_diff=False))
+    hf |= {"architectures": ["Qwen3NextForCausalLM"]}
+    tensors = family_of(hf).name_map(hf).hf_tensors()
+    matrices = sum(prod(tensor.shape) for tensor in tensors.values() if len(tensor.shape) > 1)
+    rule = 4 * 8 * 12 * 8  # 8 heads of 12 channels of values and 8 of keys
+    assert sequence_cost(hf).per_token == 2 * (matrices - tiny.VOCABULARY * 64 + rule)
+    assert sequence_cost(hf).per_pair == 4 * (16 + 16)
+
+
 def test_only_pairs_of_tokens_of_one_sequence_attend():
     assert SequenceCost(per_token=3.0, per_pair=2.0).of([1, 10]) == [5.0, 230.0]

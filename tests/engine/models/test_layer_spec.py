@@ -7,14 +7,16 @@ from typing import Any
 
 import megatron.core
 import pytest
+import torch
 from megatron.core.extensions import transformer_engine
 from megatron.core.models.hybrid.hybrid_layer_specs import hybrid_stack_spec as megatrons
 from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.transformer_config import TransformerConfig
 
 from cascade_rl.engine.backend.torch_layers import TorchSpecProvider
-from cascade_rl.engine.models.layer_spec import hybrid_stack_spec
+from cascade_rl.engine.models.layer_spec import factors, hybrid_stack_spec
 
-LAYERS = ("mamba_layer", "attention_layer", "mla_layer", "mlp_layer", "moe_layer")
+LAYERS = ("mamba_layer", "gdn_layer", "attention_layer", "mla_layer", "mlp_layer", "moe_layer")
 # which class of Megatron's own table plays which role of a provider
 ROLES = {
     "TELayerNormColumnParallelLinear": "column_parallel_layer_norm_linear",
@@ -27,7 +29,13 @@ ROLES = {
 
 
 # of latents: Megatron asks Transformer Engine itself for a linear with a norm in it, our layer names both
-OURS_ALONE = {"": "LatentAttention", ".q_layernorm": "layer_norm", ".kv_layernorm": "layer_norm"}
+OURS_ALONE = {
+    "mla_layer.self_attention": "LatentAttention",
+    "mla_layer.self_attention.q_layernorm": "layer_norm",
+    "mla_layer.self_attention.kv_layernorm": "layer_norm",
+    "gdn_layer.self_attention": "DeltaNet",
+    "gdn_layer.self_attention.out_norm": "factors of layer_norm",
+}
 
 
 class Roles:
@@ -80,10 +88,19 @@ def test_the_table_is_megatrons_own_with_a_providers_classes() -> None:
     experts = "moe_layer.mlp.experts"
     assert ours.pop(experts) == "grouped_mlp_modules"
     roles = {name_of(getattr(transformer_engine, name)): role for name, role in ROLES.items()}
-    theirs |= {f"mla_layer.self_attention{place}": name for place, name in OURS_ALONE.items()}
+    theirs |= OURS_ALONE
     theirs = {place: roles.get(name, name) for place, name in theirs.items() if not place.startswith(experts)}
     assert len(theirs) > 15
     assert ours == theirs
+
+
+def test_the_norm_in_a_delta_net_has_factors_whatever_the_others_have() -> None:
+    provider = TorchSpecProvider()
+    config = TransformerConfig(num_layers=1, hidden_size=8, num_attention_heads=1, layernorm_zero_centered_gamma=True)
+    norm = factors(provider.layer_norm(rms_norm=True))(config=config, hidden_size=4, eps=1e-6)
+    assert torch.equal(norm.weight, torch.ones(4))
+    assert not norm.zero_centered
+    assert config.layernorm_zero_centered_gamma
 
 
 @pytest.mark.parametrize(("qk_layernorm", "expected"), [(True, "layer_norm"), (False, IdentityOp.__name__)])

@@ -84,8 +84,8 @@ SMOLLM2_135M = {
 
 
 PUBLISHED = Path(models.__file__).parent / "published"
-GLM_AIR, DEEPSEEK_V3, GLM_FLASH = (
-    read_config(PUBLISHED / name) for name in ("glm_4_5_air", "deepseek_v3", "glm_4_7_flash")
+GLM_AIR, DEEPSEEK_V3, GLM_FLASH, QWEN3_NEXT = (
+    read_config(PUBLISHED / name) for name in ("glm_4_5_air", "deepseek_v3", "glm_4_7_flash", "qwen3_next_80b_a3b")
 )
 
 
@@ -119,6 +119,23 @@ def test_queries_keys_and_values_are_interleaved_by_key_value_head(size: int) ->
         rows += [hf["q"][2 * group * width : 2 * (group + 1) * width]]
         rows += [hf[name][group * width : (group + 1) * width] for name in "kv"]
     whole = np.concatenate(rows)
+    stretch = len(whole) // size
+    for rank in range(size):
+        np.testing.assert_array_equal(shard(rule, hf, rank, size), whole[rank * stretch : (rank + 1) * stretch])
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_queries_and_gates_that_take_turns_are_told_apart(size: int) -> None:
+    """In the checkpoint the gate of each head is behind its query; for Megatron each group has its queries first."""
+    heads, groups, width, hidden = 8, 4, 3, 5
+    query, gate = (Part("q", heads, width, start, stride=2 * width) for start in (0, width))
+    rule = interleaved(query, gate, Part("k", groups, width), units=groups, others=(hidden,))
+    assert rule.hf_shapes() == {"q": (2 * heads * width, hidden), "k": (groups * width, hidden)}
+    hf = numbered(rule)
+    head = hf["q"].reshape(heads, 2, width, hidden)
+    of_group = [head[2 * group : 2 * group + 2].swapaxes(0, 1).reshape(-1, hidden) for group in range(groups)]
+    keys = hf["k"].reshape(groups, width, hidden)
+    whole = np.concatenate([rows for pair in zip(of_group, keys, strict=True) for rows in pair])
     stretch = len(whole) // size
     for rank in range(size):
         np.testing.assert_array_equal(shard(rule, hf, rank, size), whole[rank * stretch : (rank + 1) * stretch])
@@ -286,8 +303,9 @@ def test_layers_and_experts_are_numbered_from_the_rank_that_holds_them() -> None
         (GLM_AIR, 106_852_251_264),  # "106 billion"
         (DEEPSEEK_V3, 671_026_419_200),  # "671B"
         (GLM_FLASH, 29_943_393_920),  # "30B-A3B"
+        (QWEN3_NEXT, 79_674_391_296),  # "80B"
     ],
-    ids=["nano", "qwen3", "smollm2", "GLM-4.5-Air", "DeepSeek-V3", "GLM-4.7-Flash"],
+    ids=["nano", "qwen3", "smollm2", "GLM-4.5-Air", "DeepSeek-V3", "GLM-4.7-Flash", "Qwen3-Next"],
 )
 def test_published_models_have_their_published_size(hf: dict, numbers: int) -> None:
     assert name_map(hf).parameter_count() == numbers
@@ -338,9 +356,26 @@ def test_heads_that_predict_further_tokens_are_beside_the_model(hf: dict, head: 
     assert not any(name.startswith(head) for name in name_map(hf).hf_tensors())
 
 
+def test_qwen3_next_has_attention_in_every_fourth_layer() -> None:
+    """transformers 5 writes a list of kinds in place of the interval."""
+    pattern = family_of(QWEN3_NEXT).pattern(QWEN3_NEXT)
+    assert pattern == "GEGEGE*E" * 12
+    kinds = ["linear_attention"] * 3 + ["full_attention"]
+    listed = QWEN3_NEXT | {"layer_types": kinds * 12, "full_attention_interval": None}
+    assert family_of(listed).pattern(listed) == pattern
+    assert name_map(QWEN3_NEXT).beside == ("mtp.",)
+
+
 @pytest.mark.parametrize("architecture", ["Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"])
 def test_gemma_is_refused_with_what_is_missing(architecture: str) -> None:
     told = f"expected a model whose layers Cascade has, found {architecture}.*Soft-capped.*sliding.*Take a model of"
+    with pytest.raises(UserError, match=told):
+        family_of({"architectures": [architecture]})
+
+
+@pytest.mark.parametrize("architecture", ["Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForCausalLM"])
+def test_qwen3_5_is_refused_with_what_is_missing(architecture: str) -> None:
+    told = f"found {architecture}.*Qwen3-Next, whose layers it has, is built.*nested config.*Take a model of another"
     with pytest.raises(UserError, match=told):
         family_of({"architectures": [architecture]})
 

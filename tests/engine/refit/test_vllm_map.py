@@ -50,7 +50,7 @@ CASES = [
     ("nemotron_h", 2, True),
     ("qwen3_moe", 2, False),
     ("qwen3_moe", 2, True),
-    ("qwen3_next", 4, False),
+    ("qwen3_next", 2, True),
     ("qwen3", 2, False),
     ("qwen2", 4, False),
     ("llama", 1, False),

@@ -1,6 +1,7 @@
 """What an engine asks of its card, by vLLM's own checks: none of them runs on a CPU by itself."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +38,13 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 def arguments(family: str, folder: Any, **changed: Any) -> dict[str, Any]:
     config = RolloutConfig(max_model_len=64, max_num_seqs=4, kv_cache_mib=16, **changed)
     return _engine_arguments(Settings(str(write_config(family, folder)), config, seed=0))
+
+
+@pytest.mark.parametrize(("family", "states"), [("qwen3_next", "float32"), ("qwen3", None)])
+def test_states_to_which_every_token_adds_are_float32(family: str, states: str | None, tmp_path: Path) -> None:
+    """vLLM would keep those of Qwen3-Next in the model's dtype."""
+    found = arguments(family, tmp_path / "model", dtype="bfloat16")
+    assert found.get("mamba_ssm_cache_dtype") == states
 
 
 def asked(free: int, utilization: float) -> int:

@@ -23,6 +23,8 @@ from tests.engine.train.test_invariance import MATRIX, TOKEN_BUDGETS, Answer, an
 from tests.gloo import run_ranks
 
 ALL_GRADIENTS = 0.015  # norm of the difference by norm of all gradients; one process: at most 0.0105
+# The same of models with delta nets, whose rule solves a triangular system of rounded keys; one process: 0.0172.
+OF_DELTA_NETS = 0.025
 ONE_TENSOR = 0.04  # the same of one tensor; measured: 0.022
 # Sums over all tokens whose terms cancel: of a head's scalars; of a key's bias, which adds the same to all scores of a
 # query in the channels that do not turn.
@@ -30,6 +32,7 @@ CANCELLING = ("A_log", ".D", "dt_bias", "k_proj.bias")
 OF_CANCELLING = 0.15  # measured: 0.092, of a key's bias 0.042
 METRICS = 0.02  # measured: 0.0097
 AFTER_A_STEP = 0.06  # nats of any log-prob, after an Adam step at a rate of 0.01; measured: 0.032
+AFTER_A_STEP_OF_DELTA_NETS = 0.2  # measured: 0.134; one process: 0.062
 CASES = {model: {"1": (1, ParallelConfig())} | layouts for model, layouts in MATRIX.items()}
 QUICK = {"nemotron_h": ("TP2 SP EP2", "PP2 VP2")}
 
@@ -120,11 +123,14 @@ def test_every_layout_stays_near_the_answer_in_float32(
     model: str, ranks: int, beside: tuple[str, ...], layout: str, measured: Callable
 ) -> None:
     exact, found = measured(model, ranks, beside)
+    delta_nets = model == "qwen3_next"
+    of_all_gradients = OF_DELTA_NETS if delta_nets else ALL_GRADIENTS
+    after_a_step = AFTER_A_STEP_OF_DELTA_NETS if delta_nets else AFTER_A_STEP
     for rank in (rank[layout] for rank in found):
-        assert 1e-4 < max(rank.all_gradients.values()) < ALL_GRADIENTS, rank.all_gradients
+        assert 1e-4 < max(rank.all_gradients.values()) < of_all_gradients, rank.all_gradients
         bounds = {name: OF_CANCELLING if name.endswith(CANCELLING) else ONE_TENSOR for name in rank.tensors}
         assert {name: gap for name, gap in rank.tensors.items() if gap > bounds[name]} == {}
         for loss, metrics in exact.metrics.items():
             assert rank.metrics[loss] == pytest.approx(metrics, rel=METRICS)
         assert rank.biases_equal
-        assert rank.after < AFTER_A_STEP
+        assert rank.after < after_a_step

@@ -33,9 +33,9 @@ def locked() -> set[str]:
 
 
 def modules_of_the_layers() -> set[str]:
-    """Megatron's modules that hold a class which the layer specs name on a card."""
+    """Megatron's modules that hold a class which the layer specs name on a card, or one that it is made from."""
     spec = hybrid_stack_spec(CudaBackend.spec_provider(None), qk_layernorm=True)  # type: ignore[arg-type]
-    named = {getattr(cls, "__module__", "") for _, cls in installed.classes(spec)}
+    named = {base.__module__ for _, cls in installed.classes(spec) for base in getattr(cls, "__mro__", (type(cls),))}
     return {name for name in named if name.startswith("megatron.")} | {"megatron.core.extensions.transformer_engine"}
 
 

@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,10 +16,12 @@ import numpy as np
 import pytest
 import torch
 from megatron.core.ssm import mamba_mixer
+from megatron.core.ssm.gated_delta_net import common, gdn
 from torch import Tensor
+from vllm.model_executor.layers.mamba.mamba_utils import MambaStateShapeCalculator
 from vllm.v1.kv_cache_interface import MambaSpec
 
-from cascade_rl.engine.backend import ssm
+from cascade_rl.engine.backend import fla, ssm
 from cascade_rl.engine.backend.process_groups import initialize_distributed
 from cascade_rl.engine.core.passed_fields import VllmFields
 from cascade_rl.engine.core.rollouts import Sampling
@@ -32,7 +35,7 @@ from cascade_rl.engine.train.packing import pack
 from cascade_rl.engine.train.trainer import Trainer
 from cascade_rl.launchers import plan
 from cascade_rl.launchers.plan import activations, command
-from cascade_rl.launchers.plan.activations import Cuts, embedding_bytes, final_bytes, layer_bytes
+from cascade_rl.launchers.plan.activations import DELTA_CHUNK, Cuts, embedding_bytes, final_bytes, layer_bytes
 from cascade_rl.launchers.plan.cascade_plan import plan_cascade
 from cascade_rl.launchers.plan.engine_memory import EngineWorker
 from cascade_rl.launchers.plan.hardware import read_hardware
@@ -64,20 +67,21 @@ class Allocated:
 
 
 class Kernel(torch.autograd.Function):
-    """Stands for a fused kernel of CUDA: keeps its first input, and `extra` float32, and computes the rest again."""
+    """Stands for a fused kernel of CUDA: keeps the first `inputs` of its inputs, and `extra` float32, and computes the
+    rest again."""
 
     @staticmethod
-    def forward(ctx: Any, function: Callable[..., Tensor], extra: int, x: Tensor, *others: Tensor) -> Tensor:
-        ctx.function, ctx.others = function, others
-        ctx.save_for_backward(x, torch.empty(extra))
-        return function(x, *others)
+    def forward(ctx: Any, function: Callable[..., Tensor], inputs: int, extra: int, *given: Tensor) -> Tensor:
+        ctx.function, ctx.others = function, given[inputs:]
+        ctx.save_for_backward(torch.empty(extra), *given[:inputs])
+        return function(*given)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        leaves = [t.detach().requires_grad_() for t in (ctx.saved_tensors[0], *ctx.others)]
+        leaves = [t.detach().requires_grad_() for t in (*ctx.saved_tensors[1:], *ctx.others)]
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):  # not counted
             grads = torch.autograd.grad(ctx.function(*leaves), leaves, grad, allow_unused=True)
-        return None, None, *grads
+        return None, None, None, *grads
 
 
 def fuse_mamba(patch: pytest.MonkeyPatch) -> None:
@@ -88,15 +92,35 @@ def fuse_mamba(patch: pytest.MonkeyPatch) -> None:
             return ssm.split_conv1d_scan(*tensors, **fixed)
 
         ungated = x.size(0) * x.size(1) * dt_bias.numel() * fixed["headdim"]
-        return Kernel.apply(run, ungated, x, weight, bias, dt_bias, A, D)
+        return Kernel.apply(run, 1, ungated, x, weight, bias, dt_bias, A, D)
 
     forward = ssm.GroupedRMSNorm.forward
 
     def norm(self: ssm.GroupedRMSNorm, x: Tensor) -> Tensor:
-        return Kernel.apply(lambda rows: forward(self, rows), x.numel() // self.group_size, x)
+        return Kernel.apply(lambda rows: forward(self, rows), 1, x.numel() // self.group_size, x)
 
     patch.setattr(mamba_mixer, "mamba_split_conv1d_scan_combined", scan)
     patch.setattr(ssm.GroupedRMSNorm, "forward", norm)
+
+
+def fuse_delta_net(patch: pytest.MonkeyPatch) -> None:
+    """What FLA's kernels keep, instead of what their plain-torch twins do."""
+
+    def rule(q: Tensor, k: Tensor, v: Tensor, *, g: Tensor, beta: Tensor, **fixed: Any) -> tuple[Tensor, None]:
+        def run(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
+            return fla.chunk_gated_delta_rule(q, k, v, g=g, beta=beta, **fixed)[0]
+
+        return Kernel.apply(run, 5, g.numel() * DELTA_CHUNK, q, k, v, g, beta), None
+
+    def convolution(*, x: Tensor, weight: Tensor, **fixed: Any) -> tuple[Tensor, None]:
+        def run(x: Tensor, weight: Tensor) -> Tensor:
+            return fla.causal_conv1d(x=x, weight=weight, **fixed)[0]
+
+        return Kernel.apply(run, 1, 0, x, weight), None
+
+    patch.setattr(gdn, "chunk_gated_delta_rule", rule)
+    patch.setattr(gdn, "causal_conv1d", convolution)
+    patch.setattr(common, "l2norm", lambda x: Kernel.apply(fla.l2norm, 1, x.numel() // x.size(-1), x))
 
 
 def allocated(hf: dict, parallel: ParallelConfig) -> Allocated:
@@ -104,6 +128,7 @@ def allocated(hf: dict, parallel: ParallelConfig) -> Allocated:
     with pytest.MonkeyPatch.context() as patch:
         initialize_distributed(parallel, seed=1)
         fuse_mamba(patch)
+        fuse_delta_net(patch)
         trainer = Trainer(hf, parallel, OptimizerConfig(), total_steps=1, token_budget=TOKENS, seed=1)
         own = {parameter.untyped_storage().data_ptr() for parameter in trainer.module.parameters()}
         kept: dict[int, Tensor] = {}
@@ -144,7 +169,8 @@ def twin_bytes(model: Model, parallel: ParallelConfig) -> float:
     norms = (len(model.pattern) + 1) * model.hidden / cuts.rows
     attention = model.pattern.count("*") * (query + (query + key if model.qk_norm else 0))
     latents = model.pattern.count("+") * (config.get("kv_lora_rank", 0) + config.get("q_lora_rank", 0)) / cuts.rows
-    return cuts.itemsize * (norms + latents + attention)
+    values = model.pattern.count("G") * config.get("linear_num_value_heads", 0) * config.get("linear_value_head_dim", 0)
+    return cuts.itemsize * (norms + latents + attention + values / cuts.tensor)
 
 
 def plain(config: Any) -> dict:
@@ -155,6 +181,7 @@ MODELS = {
     "nemotron_h": (tiny.nemotron_h(hybrid_override_pattern="ME*-"), "NemotronHForCausalLM"),
     "qwen3": (tiny.qwen3(), "Qwen3ForCausalLM"),
     "qwen3_moe": (tiny.qwen3_moe(), "Qwen3MoeForCausalLM"),
+    "qwen3_next": (tiny.qwen3_next(), "Qwen3NextForCausalLM"),
     "llama": (tiny.llama(tie_word_embeddings=False), "LlamaForCausalLM"),
     "glm4_moe": (tiny.glm4_moe(n_group=1, topk_group=1), "Glm4MoeForCausalLM"),
     "deepseek_v3": (tiny.deepseek_v3(n_group=1, topk_group=1), "DeepseekV3ForCausalLM"),
@@ -164,6 +191,8 @@ CASES = [
     ("nemotron_h", SHARED),
     ("qwen3", ParallelConfig()),
     ("qwen3_moe", SHARED),
+    pytest.param("qwen3_next", ParallelConfig(), marks=pytest.mark.long),
+    pytest.param("qwen3_next", SHARED, marks=pytest.mark.long),
     pytest.param("glm4_moe", SHARED, marks=pytest.mark.long),
     pytest.param("deepseek_v3", ParallelConfig(), marks=pytest.mark.long),
     pytest.param("deepseek_v3", SHARED, marks=pytest.mark.long),
@@ -279,6 +308,15 @@ def test_nanos_cache_by_hand() -> None:
     worker = EngineWorker(Model(read_config(PUBLISHED / NANO), ""), RolloutConfig(dtype="bfloat16"), ASSUMED)
     assert 6 * worker.token_bytes() == 6144
     assert 23 * worker.state_bytes() == 23 * (64 * 64 * 128 * 4 + 3 * 6144 * 2)
+
+
+def test_a_delta_nets_state_is_vllms() -> None:
+    for tensor in (1, 4):
+        rollout = RolloutConfig(dtype="bfloat16", tensor=tensor)
+        worker = EngineWorker(Model(read_config(PUBLISHED / "qwen3_next_80b_a3b"), ""), rollout, ASSUMED)
+        convolved, state = MambaStateShapeCalculator.gated_delta_net_state_shape(tensor, 16, 32, 128, 128, 4)
+        assert worker.state_bytes() == 2 * math.prod(convolved) + 4 * math.prod(state)
+        assert worker.cache().mamba_groups == 3  # of 36 layers, as many as have attention: 12
 
 
 def of_nano(parallel: ParallelConfig | None = None, nproc: int = 128, **changes: Any) -> Setting:
