@@ -114,7 +114,7 @@ def end_servers() -> None:
     """Ends all servers of this process, which have lost their trainer; on return they are gone."""
     own = {pid: server for pid, server in _servers.items() if server.owner == os.getpid()}
     for server in own.values():
-        server.process.terminate()  # ends one that has not started yet, and no other
+        server.process.terminate()  # ends at once what has nothing to leave, such as an engine that still starts
     deadline = time.monotonic() + LAST_PARTS_SECONDS
     for pid in own:
         end_server(pid, max(deadline - time.monotonic(), 0.0))
