@@ -269,8 +269,8 @@ class RolloutConfig:
             )
         if self.batch_order == "ending" and self.max_staleness < 3:
             raise UserError(
-                "rollout.batch_order: expected starting with rollout.max_staleness below 3, where a step has no choice: "
-                "a group that it left would be too old for the next one; found ending. Leave it out."
+                "rollout.batch_order: expected starting with rollout.max_staleness below 3, where a step may leave no "
+                "group to the next one, for which it would be too old; found ending. Leave it out."
             )
 
     @property

@@ -113,9 +113,12 @@ def end_server(pid: int, seconds: float = 0.0) -> int:
 
 def end_servers() -> None:
     """Ends all servers of this process, which have lost their trainer; on return they are gone."""
-    for pid, server in [(pid, server) for pid, server in _servers.items() if server.owner == os.getpid()]:
-        server.process.terminate()  # ends one that has not started yet, and no other
-        end_server(pid, LAST_PARTS_SECONDS)
+    own = {pid: server for pid, server in _servers.items() if server.owner == os.getpid()}
+    for server in own.values():
+        server.process.terminate()  # ends at once what has nothing to leave, such as an engine that still starts
+    deadline = time.monotonic() + LAST_PARTS_SECONDS
+    for pid in own:
+        end_server(pid, max(deadline - time.monotonic(), 0.0))
 
 
 class EngineProcess:
@@ -193,15 +196,14 @@ class EngineProcess:
             self._owed.discard(request_id)
             self.send(Received(request_id))
 
-    def hang_up(self) -> float:
-        """The server leaves what it has drawn, and ends. Returns the seconds that it may take."""
+    def hang_up(self) -> None:
+        """The server loses its trainer: it leaves what it has drawn, and ends."""
         hang_up(self._connection)
-        return LAST_PARTS_SECONDS if self._owed else 0.0
 
-    def kill(self, seconds: float = 0.0) -> None:
-        """End the server and its workers, now or once `seconds` have passed; on return they are gone. What has arrived
-        stays in `arrivals`."""
-        self._end(seconds)
+    def kill(self, deadline: float = 0.0) -> None:
+        """End the server and its workers: now, or at the deadline if it has something to leave. On return they are
+        gone. What has arrived stays in `arrivals`."""
+        self._end(max(deadline - time.monotonic(), 0.0) if self._owed else 0.0)
 
     def obituary(self, pending_ids: tuple[str, ...]) -> EngineDied:
         """The error that reports this server's end. Ends the server if it only hangs."""

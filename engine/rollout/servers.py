@@ -1,11 +1,13 @@
 """The server processes of all engines: started on their nodes, asked together, replaced when they died."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from cascade_rl.engine.cluster.node import Node
+from cascade_rl.engine.rollout.last_parts import LAST_PARTS_SECONDS
 from cascade_rl.engine.rollout.pending import Pending
 from cascade_rl.engine.rollout.protocol import Settings
 from cascade_rl.engine.rollout.seats import seats
@@ -88,9 +90,12 @@ class Servers:
         return dead
 
     def close(self) -> None:
-        """Ends all at the same time. Those with samples leave what they have drawn."""
-        for process, seconds in {process: process.hang_up() for process in self}.items():
-            process.kill(seconds)
+        """Ends all. Those with samples leave what they have drawn, all at the same time."""
+        for process in self:
+            process.hang_up()
+        deadline = time.monotonic() + LAST_PARTS_SECONDS
+        for process in self:
+            process.kill(deadline)
 
     def _start(self, index: int) -> EngineProcess:
         path = self._log_path

@@ -29,8 +29,11 @@ from cascade_rl.rl_stages.run.known_data import KnownData
 # Settings of a stage that do not change its weights, or that are hashed by what they resolve to.
 NOT_HASHED = {"parent", "gate", "nproc", "parallel", "rollout", "checkpoint_every", "keep_checkpoints"}
 # The keys of a stage's layout that change them all the same, and which of them only what learns from samples.
-OF_THE_LAYOUT = {"rollout": ("dtype", "replay_routes", "max_staleness", "cache_at_refit"), "parallel": ("precision",)}
-OF_SAMPLES = ("max_staleness", "cache_at_refit")
+OF_THE_LAYOUT = {
+    "rollout": ("dtype", "replay_routes", "max_staleness", "cache_at_refit", "batch_order"),
+    "parallel": ("precision",),
+}
+OF_SAMPLES = ("max_staleness", "cache_at_refit", "batch_order")
 
 
 def teacher_stages(cascade: Cascade, stage: Stage) -> tuple[Stage, ...]:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from cascade_rl.engine.core.errors import UserError
 from cascade_rl.engine.core.rollouts import PART, Request, Rollout, Sampling
 from cascade_rl.engine.rollout.client import EngineDied, RolloutEngine
+from cascade_rl.engine.rollout.last_parts import left
 from cascade_rl.engine.rollout.protocol import AskHealth, UpdateWeights
 from cascade_rl.engine.rollout.server_process import EngineProcess
 from tests.living import runs
@@ -24,7 +25,7 @@ from tests.until import until
 
 from .conftest import CONFIG, Tiny, make_requests, next_version
 from .test_rollouts import gap, gaps
-from .tiny_models import Reference, write_config
+from .tiny_models import Reference, build, write_config, write_image
 
 LONG = Sampling(max_new_tokens=200)
 
@@ -209,6 +210,42 @@ def test_the_engine_dies_with_its_trainer(tmp_path: Path) -> None:
         until(lambda: cpu_ticks(server) > 50)  # it imports vLLM
         trainer.kill()
     until(lambda: not runs(server))
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from cascade_rl.engine.core.rollouts import Request, Sampling
+from cascade_rl.engine.core.settings import RolloutConfig
+from cascade_rl.engine.rollout.client import RolloutEngine
+
+folder = Path(sys.argv[1])
+limits = RolloutConfig(max_model_len=4096, part_every_s=3600)
+engine = RolloutEngine(folder, limits, 0, folder / "log", last_parts=folder / "left/attempt")
+engine.update_weights(sys.argv[2], 0)
+engine.submit(Request(name, (5, 6, 7), Sampling(4000), 1) for name in "ab")
+while engine.health().steps < 20:
+    pass
+print(engine.pids[0], flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.long
+def test_an_engine_leaves_what_it_has_drawn_when_its_trainer_is_killed(tmp_path: Path) -> None:
+    """Also one that was stopped: the kernel wakes it."""
+    folder = write_config("qwen3", tmp_path)
+    (folder / "left/attempt").mkdir(parents=True)
+    image = write_image(build("qwen3", 1), folder / "image.safetensors")
+    with subprocess.Popen([sys.executable, "-c", OWNER, folder, image], stdout=subprocess.PIPE) as trainer:
+        pid = int(trainer.stdout.readline())
+        os.kill(pid, signal.SIGTERM)  # as to all processes of a job
+        os.kill(pid, signal.SIGSTOP)
+        trainer.kill()
+    until(lambda: not runs(pid))
+    with left(folder / "left") as found:
+        assert [request.id for request, _ in found] == ["a", "b"]
+        assert all(len(part.token_ids) > 10 and part.finish == PART for _, [part] in found)
 
 
 def test_scores_and_samples_interleave(engines: dict[str, Tiny]) -> None:

@@ -29,6 +29,9 @@ if does == "waits":
         time.sleep(0.02)
     sys.exit(75)
 if does == "kills itself":
+    # an engine that leaves what it has drawn
+    leaves = "import os, pathlib, time; time.sleep(3); pathlib.Path(os.environ['PIDS']).with_name('left').touch()"
+    subprocess.Popen([sys.executable, "-c", leaves, "cascade_rl.engine.rollout.server"], start_new_session=True)
     os.kill(os.getpid(), signal.SIGKILL)
 if does == "finishes":
     from cascade_rl.rl_stages.run.run_folder import RunFolder
@@ -77,6 +80,7 @@ def final_text(stage: StageFolder) -> str | None:
 def test_a_crash_is_not_final_until_it_is_a_loop_and_leaves_no_process(stage: StageFolder) -> None:
     codes = [end(start(stage, "kills itself"))[0] for _ in range(2)]
     assert codes == [137, 137]
+    assert (stage.root.parents[1] / "left").exists()
     assert final_text(stage) is None
     pids = [int(pid) for pid in (stage.root.parents[1] / "pids").read_text().split()]
     assert len(pids) == 4 and not any(map(runs, pids))

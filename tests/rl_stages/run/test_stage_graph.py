@@ -28,9 +28,9 @@ def names(stages: tuple[Stage, ...]) -> list[str]:
     return [stage.name for stage in stages]
 
 
-def changed(cascade: Cascade) -> set[str]:
-    """The stages whose hash is not that of GRAPH."""
-    before, after = content_hashes(GRAPH), content_hashes(cascade)
+def changed(cascade: Cascade, graph: Cascade = GRAPH) -> set[str]:
+    """The stages whose hash is not that of `graph`."""
+    before, after = content_hashes(graph), content_hashes(cascade)
     return {name for name in after if after[name] != before.get(name)}
 
 
@@ -60,6 +60,9 @@ def test_a_change_reaches_what_depends_on_it_and_nothing_else() -> None:
     assert changed(override(GRAPH, ahead)) == {"rl", "side", "mopd"}  # SFT learns from no samples
     kept = [ahead[0], "rollout.max_staleness=2", "rollout.cache_at_refit=kept"]
     assert changed(override(GRAPH, kept)) == {"rl", "side", "mopd"}
+    in_flight = [ahead[0], "rollout.max_staleness=3"]
+    graph = override(GRAPH, in_flight)
+    assert changed(override(graph, ["rollout.batch_order=ending"]), graph) == {"rl", "side", "mopd"}
     passed = ["parallel.recompute=full", "parallel.megatron.overlap_grad_reduce=true", "rollout.vllm.block_size=32"]
     assert changed(override(GRAPH, passed)) == set()
     assert changed(override(GRAPH, ["rl.parallel.precision=bfloat16"])) == {"rl", "mopd"}
