@@ -195,6 +195,8 @@ class RolloutConfig:
                     for so many of the next ones, and samples in flight go on under new weights (docs/async.md)
     cache_at_refit  what becomes of the keys, values and states of a sample in flight when new weights come
                     (max_staleness of 2 or more): "recomputed", or "kept" as the older weights have made them
+    weight_buffer   new weights arrive in memory of their own while an engine samples, and go into its layers between
+                    two steps (max_staleness of 2 or more). Cost: each worker holds its weights twice
     start_limit_s   seconds that an engine has until its first answer; a cold compilation takes minutes
     silence_limit_s  seconds that an engine with work may go without a token or an answer; then it is replaced
     part_every_s    seconds between two moments at which an engine hands over what it has of unfinished samples: what is
@@ -219,6 +221,7 @@ class RolloutConfig:
     placement: Placement = "colocated"
     max_staleness: int = 0
     cache_at_refit: Literal["recomputed", "kept"] = "recomputed"
+    weight_buffer: bool = False
     start_limit_s: float = 3600.0
     silence_limit_s: float = 600.0
     part_every_s: float = 30.0
@@ -255,11 +258,12 @@ class RolloutConfig:
                 "which new weights reach a sample depends on time; found True. Set rollout.max_staleness=1, or "
                 "rollout.deterministic=false."
             )
-        if self.cache_at_refit == "kept" and not self.in_flight:
-            raise UserError(
-                "rollout.cache_at_refit: expected recomputed with rollout.max_staleness below 2, where no sample is in "
-                "flight when new weights come; found kept. Leave it out."
-            )
+        for name, unset in (("cache_at_refit", "recomputed"), ("weight_buffer", False)):
+            if (found := getattr(self, name)) != unset and not self.in_flight:
+                raise UserError(
+                    f"rollout.{name}: expected {unset} with rollout.max_staleness below 2, where no sample is in "
+                    f"flight when new weights come; found {found}. Leave it out."
+                )
 
     @property
     def in_flight(self) -> bool:

@@ -18,6 +18,7 @@ from cascade_rl.engine.rollout.engine import Follow, single_turn
 from cascade_rl.engine.rollout.pending import Pending
 from cascade_rl.engine.rollout.protocol import (
     AskHealth,
+    BufferWeights,
     Health,
     JoinRefit,
     ReceiveWeights,
@@ -174,11 +175,17 @@ class RolloutEngine:
 
     @contextmanager
     def receiving(self, engines: Iterable[int], version: int, check: Check) -> Iterator[list[Stall]]:
-        """See `Engine`; otherwise as `update_weights`."""
+        """See `Engine`; otherwise as `update_weights`. With `weight_buffer` samples run during the block, too: after it
+        every worker has all weights, and puts them into its layers between two steps."""
         processes = [self._servers[index] for index in engines]
-        command = ReceiveWeights(version, check, self._keep_cache)
-        with self._servers.answering(dict.fromkeys(processes, command)) as stalls:
-            yield stalls
+        commands = dict.fromkeys(processes, ReceiveWeights(version, check, self._keep_cache))
+        if self._config.weight_buffer:
+            self._servers.ask(dict.fromkeys(processes, BufferWeights(version, check)))
+            yield (stalls := list[Stall]())
+            stalls += self._servers.ask(commands)
+        else:
+            with self._servers.answering(commands) as stalls:
+                yield stalls
         self._renewed(processes, version)
 
     # Life and death.

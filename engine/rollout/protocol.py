@@ -71,8 +71,18 @@ class JoinRefit:
 
 
 @dataclass(frozen=True)
+class BufferWeights:
+    """Work goes on after the answer. Beside it every weight arrives in a buffer, from the trainer's ranks, which send
+    then; the next `ReceiveWeights` puts them into the layers."""
+
+    version: int
+    check: Check
+
+
+@dataclass(frozen=True)
 class ReceiveWeights:
-    """Receive every weight from the trainer's ranks, which send them now. Otherwise as `UpdateWeights`."""
+    """Receive every weight from the trainer's ranks, which send them now, or have sent them into the buffer. Otherwise
+    as `UpdateWeights`."""
 
     version: int
     check: Check

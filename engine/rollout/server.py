@@ -24,6 +24,7 @@ from cascade_rl.engine.core.rollouts import PART, Request, Rollout, Scored
 from cascade_rl.engine.core.uncollected import uncollected
 from cascade_rl.engine.rollout.protocol import (
     AskHealth,
+    BufferWeights,
     Health,
     JoinRefit,
     Progress,
@@ -112,6 +113,8 @@ class Server:
                 return self._update_weights({"image_path": image_path}, version, keep_cache)
             case JoinRefit():
                 self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": asdict(command)})
+            case BufferWeights(version, check):
+                self._engine.collective_rpc("buffer_weights", args=(version, check))
             case ReceiveWeights(version, check, keep_cache):
                 return self._update_weights({"version": version, "check": check}, version, keep_cache)
             case Score(sequences):

@@ -4,14 +4,20 @@ With a trainer, this is the worker's end of a planned refit (`engine/refit/trans
 that hold them, and are written into the layer in the layout in which vLLM loads it. vLLM's layerwise reload packs each
 complete layer and copies it in place.
 
+What waits for trainer ranks is done in a thread, so that the engine decodes meanwhile: the meeting, and the arrival of
+weights that are buffered. The thread writes into a buffer alone (`weight_buffer.py`). Only the worker's own thread,
+between two steps, writes into layers.
+
 Without a trainer (`cascade parity`) the weights come from safetensors files with Hugging Face names.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -30,12 +36,14 @@ from vllm.model_executor.model_loader.reload.layerwise import _layerwise_process
 from vllm.model_executor.model_loader.reload.meta import materialize_layer
 from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
 
+from cascade_rl.engine.backend.wire import own_stream
 from cascade_rl.engine.core.settings import Check
 from cascade_rl.engine.models.name_map import Cut
 from cascade_rl.engine.refit.group import join_as_worker
 from cascade_rl.engine.refit.transport import Receiver
 from cascade_rl.engine.refit.vllm_map import WHOLE, WorkerPlace
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
+from cascade_rl.engine.rollout.vllm_worker.weight_buffer import WeightBuffer
 
 BACKEND = "cascade"
 
@@ -57,7 +65,7 @@ class JoinInfo(WeightTransferInitInfo):
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    """The source of new weights: a file, or else the trainer's ranks, which send now."""
+    """The source of new weights: a file, or else the trainer's ranks, which send now or have sent into the buffer."""
 
     image_path: str | None = None
     version: int = -1
@@ -72,24 +80,40 @@ class CascadeTransferEngine(WeightTransferEngine[JoinInfo, UpdateInfo]):
 
     init_info_cls = JoinInfo
     update_info_cls = UpdateInfo
-    _receiver: Receiver
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._beside = ThreadPoolExecutor(1, "refit")
+        self._receiver: Future[Receiver]
+        self._buffer: WeightBuffer | None = None
+        self._arrived: Future[None] | None = None
 
     def init_transfer_engine(self, init_info: JoinInfo) -> None:
         """Called on every worker while every trainer rank joins; again when an engine has been replaced."""
         cut = Cut(get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size())
         place = WorkerPlace(cut, cut if self.parallel_config.enable_expert_parallel else WHOLE)
-        store = PrefixStore(init_info.meeting, TCPStore(init_info.address, init_info.port, wait_for_workers=False))
         rank = init_info.first_rank + cut.rank
-        self._receiver = join_as_worker(store, rank, place, as_loaded(self.model), self.device)
+        self._receiver = self._beside.submit(self._join, init_info, rank, place, as_loaded(self.model))
+
+    def buffer_weights(self, version: int, check: Check) -> None:
+        """From now on the trainer's ranks may send: the weights go into a buffer, and the next `receive_weights` puts
+        them into the layers."""
+        self._buffer = self._buffer or WeightBuffer(as_loaded(self.model), self.device)
+        self._arrived = self._beside.submit(self._receive, self._receiver, version, check, self._buffer)
 
     def start_weight_update(self) -> None:
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        if update_info.image_path is None:
-            self._receiver.receive(update_info.version, LayerwiseParameters(self.model), update_info.check)
-            return
-        self.model.load_weights(_tensors(Path(update_info.image_path)))
+        if update_info.image_path is not None:
+            self.model.load_weights(_tensors(Path(update_info.image_path)))
+        elif self._buffer and self._arrived:
+            self._arrived.result()
+            self._arrived = None
+            self._buffer.pour(LayerwiseParameters(self.model))
+        else:
+            receiver = self._receiver.result()
+            receiver.receive(update_info.version, LayerwiseParameters(self.model), update_info.check)
 
     def finish_weight_update(self) -> None:
         if stale := _stale_layers(self.model, self.model_config.hf_text_config.tie_word_embeddings):
@@ -99,6 +123,15 @@ class CascadeTransferEngine(WeightTransferEngine[JoinInfo, UpdateInfo]):
 
     def shutdown(self) -> None:
         pass
+
+    def _join(self, info: JoinInfo, rank: int, place: WorkerPlace, found: Mapping[str, torch.Tensor]) -> Receiver:
+        with own_stream(self.device):
+            store = PrefixStore(info.meeting, TCPStore(info.address, info.port, wait_for_workers=False))
+            return join_as_worker(store, rank, place, found, self.device)
+
+    def _receive(self, receiver: Future[Receiver], version: int, check: Check, buffer: WeightBuffer) -> None:
+        with own_stream(self.device):
+            receiver.result().receive(version, buffer, check)
 
 
 def _tensors(image: Path) -> Iterator[tuple[str, torch.Tensor]]:

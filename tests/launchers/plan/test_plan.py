@@ -382,6 +382,15 @@ def test_engines_on_cards_of_their_own_are_refused_as_on_a_gpu() -> None:
     assert told.startswith("rollout.placement: expected colocated, since engines on cards or nodes of their own")
 
 
+def test_a_buffer_holds_the_weights_once_more() -> None:
+    setting = of_nano()
+    alone = replace(setting.layout.rollout, placement="disaggregated", max_staleness=2, sleep=False)
+    worker = replace(setting.worker, rollout=alone)
+    buffered = replace(worker, rollout=replace(alone, weight_buffer=True))
+    for before, after in ((worker.awake(), buffered.awake()), (worker.asleep(), buffered.asleep())):
+        assert after.items() - before.items() == {("weight buffer", worker.weights())}
+
+
 def test_what_stays_after_a_step_is_on_the_gpu() -> None:
     setting = of_nano(ParallelConfig(tensor=2, context=8, expert=8, sequence=True))
     phases = {phase.name: phase.memory for phase in plan_stage(setting).phases}
