@@ -162,8 +162,10 @@ class RolloutEngine:
         self._renewed(behind, version)
 
     def lacking(self, version: int) -> dict[int, int]:
-        """See `Engine`. Waits until they have started."""
+        """See `Engine`. Waits until they have started, unless they can have the weights later, while samples run."""
         behind = self._servers.behind(version)
+        if self._config.in_flight and self._servers.able:
+            behind = [process for process in behind if not process.starting]
         self._servers.ask(dict.fromkeys(behind, AskHealth()))
         return {process.index: process.pid for process in behind}
 
@@ -215,6 +217,11 @@ class RolloutEngine:
         self._orphans |= {index: self._pending.undrawn(index, arrived) for index in dead}
         self._servers.ask({self._servers[index]: AskHealth() for index in dead})
         return False
+
+    def awaits_weights(self) -> bool:
+        """See `Engine`."""
+        able = self._servers.able
+        return bool(able) and any(p.alive and not p.starting for p in self._servers if p not in able)
 
     def close(self) -> None:
         """End the servers. Pending requests are lost."""

@@ -128,8 +128,8 @@ class Stall:
 
 @dataclass(frozen=True)
 class Progress:
-    """Sent unasked while the engine works, a few times in `silence_limit_s`, if it has sampled or scored something
-    since: it has made so many steps."""
+    """Sent unasked when the engine has started, and a few times in `silence_limit_s` while it works, if it has sampled
+    or scored something since: it has made so many steps."""
 
     steps: int
 

@@ -80,6 +80,7 @@ class Server:
 
     def run(self) -> NoReturn:
         """Runs until the trainer is gone, then raises EOFError."""
+        self._connection.send(Progress(self._steps))
         while True:
             while self._connection.poll(0.0 if self._has_work() else None):
                 self._handle(self._connection.recv())
