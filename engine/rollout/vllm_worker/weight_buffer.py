@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import torch
 
+from cascade_rl.engine.backend.wire import settle
 from cascade_rl.engine.refit.transport import Destination
 
 
@@ -16,6 +17,7 @@ class WeightBuffer:
         self._tensors = {
             name: torch.zeros(tensor.shape, dtype=tensor.dtype, device=device) for name, tensor in loaded.items()
         }
+        settle(device)  # weights arrive on another stream, which does not wait for these zeros
 
     def tensor(self, parameter: str) -> torch.Tensor:
         """See `Destination`."""

@@ -80,11 +80,11 @@ class CascadeTransferEngine(WeightTransferEngine[JoinInfo, UpdateInfo]):
 
     init_info_cls = JoinInfo
     update_info_cls = UpdateInfo
+    _receiver: Future[Receiver]
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._beside = ThreadPoolExecutor(1, "refit")
-        self._receiver: Future[Receiver]
         self._buffer: WeightBuffer | None = None
         self._arrived: Future[None] | None = None
 
