@@ -5,7 +5,8 @@ Decided by the device alone: a worker of vLLM has no `backend()`.
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -34,9 +35,19 @@ def payload_group(store: Store, rank: int, size: int, device: torch.device, time
 
 
 def settle(device: torch.device) -> None:
-    """Waits until all copies are done, so that another process may read the results."""
+    """Waits until this thread's copies are done, so that another process may read the results."""
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """In the block, this thread's copies wait for those of no other, nor does any wait for them."""
+    if device.type == "cpu":
+        yield
+    else:
+        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+            yield
 
 
 def at_rest(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -200,6 +200,8 @@ class RolloutConfig:
                     (max_staleness of 2 or more): "recomputed", or "kept" as the older weights have made them
     batch_order     which groups a step learns from (max_staleness of 3 or more): "starting", those of its own prompts;
                     "ending", those that ended first, of its own prompts and of later ones (docs/async.md)
+    weight_buffer   new weights arrive in memory of their own while an engine samples, and go into its layers between
+                    two steps (max_staleness of 2 or more). Cost: each worker holds its weights twice
     start_limit_s   seconds that an engine has until its first answer; a cold compilation takes minutes
     silence_limit_s  seconds that an engine with work may go without a token or an answer; then it is replaced
     part_every_s    seconds between two moments at which an engine hands over what it has of unfinished samples: what is
@@ -226,6 +228,7 @@ class RolloutConfig:
     max_staleness: int = 0
     cache_at_refit: Literal["recomputed", "kept"] = "recomputed"
     batch_order: Literal["starting", "ending"] = "starting"
+    weight_buffer: bool = False
     start_limit_s: float = 3600.0
     silence_limit_s: float = 600.0
     part_every_s: float = 30.0
@@ -262,11 +265,12 @@ class RolloutConfig:
                 "which new weights reach a sample depends on time; found True. Set rollout.max_staleness=1, or "
                 "rollout.deterministic=false."
             )
-        if self.cache_at_refit == "kept" and not self.in_flight:
-            raise UserError(
-                "rollout.cache_at_refit: expected recomputed with rollout.max_staleness below 2, where no sample is in "
-                "flight when new weights come; found kept. Leave it out."
-            )
+        for name, unset in (("cache_at_refit", "recomputed"), ("weight_buffer", False)):
+            if (found := getattr(self, name)) != unset and not self.in_flight:
+                raise UserError(
+                    f"rollout.{name}: expected {unset} with rollout.max_staleness below 2, where no sample is in "
+                    f"flight when new weights come; found {found}. Leave it out."
+                )
         if self.batch_order == "ending" and self.max_staleness < 3:
             raise UserError(
                 "rollout.batch_order: expected starting with rollout.max_staleness below 3, where a step may leave no "

@@ -18,6 +18,7 @@ from cascade_rl.engine.rollout.engine import Follow, single_turn
 from cascade_rl.engine.rollout.pending import Pending
 from cascade_rl.engine.rollout.protocol import (
     AskHealth,
+    BufferWeights,
     Health,
     JoinRefit,
     ReceiveWeights,
@@ -164,8 +165,10 @@ class RolloutEngine:
         self._renewed(behind, version)
 
     def lacking(self, version: int) -> dict[int, int]:
-        """See `Engine`. Waits until they have started."""
+        """See `Engine`. Waits until they have started, unless they can have the weights later, while samples run."""
         behind = self._servers.behind(version)
+        if self._config.in_flight and self._servers.able:
+            behind = [process for process in behind if not process.starting]
         self._servers.ask(dict.fromkeys(behind, AskHealth()))
         return {process.index: process.pid for process in behind}
 
@@ -177,11 +180,17 @@ class RolloutEngine:
 
     @contextmanager
     def receiving(self, engines: Iterable[int], version: int, check: Check) -> Iterator[list[Stall]]:
-        """See `Engine`; otherwise as `update_weights`."""
+        """See `Engine`; otherwise as `update_weights`. With `weight_buffer` samples run during the block, too: after it
+        every worker has all weights, and puts them into its layers between two steps."""
         processes = [self._servers[index] for index in engines]
-        command = ReceiveWeights(version, check, self._keep_cache)
-        with self._servers.answering(dict.fromkeys(processes, command)) as stalls:
-            yield stalls
+        commands = dict.fromkeys(processes, ReceiveWeights(version, check, self._keep_cache))
+        if self._config.weight_buffer:
+            self._servers.ask(dict.fromkeys(processes, BufferWeights(version, check)))
+            yield (stalls := list[Stall]())
+            stalls += self._servers.ask(commands)
+        else:
+            with self._servers.answering(commands) as stalls:
+                yield stalls
         self._renewed(processes, version)
 
     # Life and death.
@@ -211,6 +220,11 @@ class RolloutEngine:
         self._orphans |= {index: self._pending.undrawn(index, arrived) for index in dead}
         self._servers.ask({self._servers[index]: AskHealth() for index in dead})
         return False
+
+    def awaits_weights(self) -> bool:
+        """See `Engine`."""
+        able = self._servers.able
+        return bool(able) and any(p.alive and not p.starting for p in self._servers if p not in able)
 
     def close(self) -> None:
         """End the servers. Of pending requests, what was drawn is in `last_parts`."""

@@ -46,9 +46,13 @@ class Engine(Protocol):
         where one dies again."""
         ...
 
+    def awaits_weights(self) -> bool:
+        """Whether one that replaces a dead one has started and has no weights yet, while others sample."""
+        ...
+
     def lacking(self, version: int) -> dict[int, int]:
-        """The engines that lack the weights of this version, and their process ids. Raises ValueError for an older
-        version than the engines have."""
+        """The engines that lack the weights of this version, and their process ids; of engines in flight, those that
+        have started. Raises ValueError for an older version than the engines have."""
         ...
 
     def joining(self, places: Mapping[int, JoinRefit]) -> AbstractContextManager[None]:

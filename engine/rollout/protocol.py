@@ -79,8 +79,18 @@ class JoinRefit:
 
 
 @dataclass(frozen=True)
+class BufferWeights:
+    """Work goes on after the answer. Beside it every weight arrives in a buffer, from the trainer's ranks, which send
+    then; the next `ReceiveWeights` puts them into the layers."""
+
+    version: int
+    check: Check
+
+
+@dataclass(frozen=True)
 class ReceiveWeights:
-    """Receive every weight from the trainer's ranks, which send them now. Otherwise as `UpdateWeights`."""
+    """Receive every weight from the trainer's ranks, which send them now, or have sent them into the buffer. Otherwise
+    as `UpdateWeights`."""
 
     version: int
     check: Check
@@ -126,8 +136,8 @@ class Stall:
 
 @dataclass(frozen=True)
 class Progress:
-    """Sent unasked while the engine works, a few times in `silence_limit_s`, if it has sampled or scored something
-    since: it has made so many steps."""
+    """Sent unasked when the engine has started, and a few times in `silence_limit_s` while it works, if it has sampled
+    or scored something since: it has made so many steps."""
 
     steps: int
 

@@ -26,6 +26,7 @@ from cascade_rl.engine.core.uncollected import uncollected
 from cascade_rl.engine.rollout.last_parts import LAST_PARTS_SECONDS, LastParts, leave
 from cascade_rl.engine.rollout.protocol import (
     AskHealth,
+    BufferWeights,
     Health,
     JoinRefit,
     Progress,
@@ -84,6 +85,7 @@ class Server:
 
     def run(self) -> NoReturn:
         """Runs until the trainer is gone. Then leaves what it has drawn, and raises EOFError."""
+        self._connection.send(Progress(self._steps))
         while True:
             try:
                 while self._connection.poll(0.0 if self._has_work() else None):
@@ -144,6 +146,8 @@ class Server:
                 return self._update_weights({"image_path": image_path}, version, keep_cache)
             case JoinRefit():
                 self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": asdict(command)})
+            case BufferWeights(version, check):
+                self._engine.collective_rpc("buffer_weights", args=(version, check))
             case ReceiveWeights(version, check, keep_cache):
                 return self._update_weights({"version": version, "check": check}, version, keep_cache)
             case Score(sequences):

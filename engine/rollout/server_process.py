@@ -159,6 +159,11 @@ class EngineProcess:
         return self._reader.is_alive()
 
     @property
+    def starting(self) -> bool:
+        """Whether it has said nothing yet, and may take longer."""
+        return self.alive and not self._answered and not self._silent
+
+    @property
     def stuck(self) -> bool:
         """Whether it has requests, and has neither made a token nor sent anything for as long as it may."""
         return self.alive and self._given > self._returned and self._silent

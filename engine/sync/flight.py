@@ -10,6 +10,8 @@ from cascade_rl.engine.rollout.engine import Engine, Follow
 from cascade_rl.engine.rollout.server_process import EngineDied
 from cascade_rl.engine.sync.sampler import Batch
 
+LOOK_SECONDS = 1.0  # between two looks at whether a new engine has started
+
 
 class Flight:
     """The samples of all its batches arrive in `thread`, which takes them from the engine as long as any is pending.
@@ -33,15 +35,15 @@ class Flight:
             self._receive()
 
     def collect(self, batch: Batch) -> bool:
-        """Waits for all samples of a batch. False where an engine died, whose successor waits for the weights."""
+        """Waits for all samples of a batch. False where the successor of an engine that died waits for the weights."""
         return self.wait_for(lambda: not batch.pending(), batch)
 
     def wait_for(self, holds: Callable[[], bool], batch: Batch) -> bool:
         """As `collect`, until `holds()`, which is asked again whenever a sample has ended."""
         while not holds():
             with self._change:
-                self._change.wait_for(lambda: holds() or self._errors())
-            if not holds() and not self.revive(batch):
+                self._change.wait_for(lambda: holds() or self._errors(), LOOK_SECONDS)
+            if not holds() and (not self.revive(batch) or self.engine.awaits_weights()):
                 return False
         return True
 

@@ -45,14 +45,17 @@ class Batch:
         self._ahead = thread.submit(self._sample)
 
     def collect(self) -> bool:
-        """Samples until nothing is pending. False where an engine died whose samples wait for weights for the new one.
+        """Samples until nothing is pending. False where weights are needed first: for the successor of an engine whose
+        samples wait for them, or for one that has started since the last draw.
 
         Raises EngineDied after RESTARTS restarts.
         """
         if self.awaited:
             return self.awaited()
         ahead, self._ahead = self._ahead, None
-        return ahead.result() if ahead else self._sample()
+        if ahead:
+            return ahead.result()
+        return not self.engine.awaits_weights() and self._sample()
 
     def receive(self, rollout: Rollout) -> None:
         """Called with each sample as it finishes."""
@@ -117,9 +120,9 @@ def sample(batch: Batch | None, refit: Refit) -> list[Rollout]:
     """One rollout per request, in the order of the requests, on rank 0; on the others, whose `batch` is None, an empty
     list. Collective.
 
-    An engine that died is started again with the same weights, for which every trainer rank is needed. What it had not
-    finished is sampled again with the same seeds; of a sample in several turns, only the turn. Raises EngineDied after
-    RESTARTS restarts.
+    An engine that died is started again with the same weights, for which every trainer rank is needed: the trainer has
+    them until its next update, and sends while it waits for samples here. What the engine had not finished is sampled
+    again with the same seeds; of a sample in several turns, only the turn. Raises EngineDied after RESTARTS restarts.
     """
     while not from_rank0(lambda: batch.collect() if batch else True):
         refit.send()

@@ -72,6 +72,7 @@ class EngineWorker:
     def awake(self) -> Terms:
         return {
             "engine weights": self.weights(),
+            **({"weight buffer": self.weights()} if self.rollout.weight_buffer else {}),
             "KV and Mamba cache": self.rollout.kv_cache_mib << 20,
             "engine work": self.work(),
             "engine process": self.process(),

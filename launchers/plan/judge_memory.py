@@ -4,6 +4,8 @@ Its size is taken to be the policy's. A Bradley-Terry model has a process on eac
 of it while it scores; a judge engine is like the others.
 """
 
+from dataclasses import replace
+
 from cascade_rl.engine.core.settings import ParallelConfig
 from cascade_rl.launchers.plan.activations import layer_bytes
 from cascade_rl.launchers.plan.engine_memory import EngineWorker
@@ -22,7 +24,8 @@ def judge_memory(stage: Stage, worker: EngineWorker, longest: int) -> tuple[Term
     if judge.kind == "bradley_terry":
         process = {"reward model's process": GIB * worker.assumed.context_gib}
         return {"reward model": _weights(worker), "reward model's work": _work(worker, longest), **process}, process
-    return _judges(worker.awake()), _judges(worker.asleep())
+    judges = replace(worker, rollout=replace(worker.rollout, weight_buffer=False))  # its weights stay as they are
+    return _judges(judges.awake()), _judges(judges.asleep())
 
 
 def judge_host_bytes(stage: Stage, worker: EngineWorker, gpus: int) -> int:

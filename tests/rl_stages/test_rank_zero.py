@@ -33,6 +33,9 @@ def test_an_engine_that_hung_is_an_event_of_the_run_folder(tmp_path: Path) -> No
 class CutEngine:
     """Tells two parts of a sample and one of its second turn, and is gone."""
 
+    def awaits_weights(self) -> bool:
+        return False
+
     def generate(self, requests: Sequence[Request], *_: Any) -> Iterator[Rollout]:
         self.asked = list(requests)
         for prompt, start, ids in (((5, 6), 2, [1, 2]), ((5, 6), 4, [3]), ((5, 6, 1, 2, 3, 9), 6, [4])):

@@ -58,6 +58,9 @@ class ScriptedEngine:
 
     def restart(self) -> None: ...
 
+    def awaits_weights(self) -> bool:
+        return False
+
     def submit(self, requests: Sequence[Request]) -> None: ...
 
     joining = receiving = nullcontext

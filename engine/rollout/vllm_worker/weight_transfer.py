@@ -5,12 +5,17 @@ that hold them, and are written into the layer in the layout in which vLLM loads
 complete layer and copies it in place. Of adapters only the factors arrive, and the layers are made of them
 (adapted_layers.py).
 
+What waits for trainer ranks is done in a thread, so that the engine decodes meanwhile: the meeting, and the arrival of
+weights that are buffered. The thread writes into a buffer alone (`weight_buffer.py`). Only the worker's own thread,
+between two steps, writes into layers.
+
 Without a trainer (`cascade parity`) the weights come from safetensors files with Hugging Face names.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,14 +37,13 @@ from vllm.model_executor.model_loader.reload.layerwise import _layerwise_process
 from vllm.model_executor.model_loader.reload.meta import materialize_layer
 from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
 
-from cascade_rl.engine.cluster.store import get
+from cascade_rl.engine.backend.wire import own_stream
 from cascade_rl.engine.core.settings import Check
 from cascade_rl.engine.models.name_map import Cut
-from cascade_rl.engine.refit.group import BASE, join_as_worker
-from cascade_rl.engine.refit.transport import Receiver
 from cascade_rl.engine.refit.vllm_map import WHOLE, WorkerPlace
 from cascade_rl.engine.rollout.vllm_worker import vllm_cpu_patches
-from cascade_rl.engine.rollout.vllm_worker.adapted_layers import AdaptedLayers, Base
+from cascade_rl.engine.rollout.vllm_worker.meeting import Meeting
+from cascade_rl.engine.rollout.vllm_worker.weight_buffer import WeightBuffer
 
 BACKEND = "cascade"
 
@@ -61,7 +65,7 @@ class JoinInfo(WeightTransferInitInfo):
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    """The source of new weights: a file, or else the trainer's ranks, which send now."""
+    """The source of new weights: a file, or else the trainer's ranks, which send now or have sent into the buffer."""
 
     image_path: str | None = None
     version: int = -1
@@ -76,42 +80,47 @@ class CascadeTransferEngine(WeightTransferEngine[JoinInfo, UpdateInfo]):
 
     init_info_cls = JoinInfo
     update_info_cls = UpdateInfo
-    _receiver: Receiver
-    _base: Receiver | None = None  # until the weights under adapters have come
-    _adapted: AdaptedLayers | None = None
+    _reloaded: Any
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._beside = ThreadPoolExecutor(1, "refit")
+        self._meeting: Future[Meeting] | None = None
+        self._buffer: WeightBuffer | None = None
+        self._arrived: Future[WeightBuffer] | None = None
 
     def init_transfer_engine(self, init_info: JoinInfo) -> None:
         """Called on every worker while every trainer rank joins; again when an engine has been replaced."""
         cut = Cut(get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size())
         place = WorkerPlace(cut, cut if self.parallel_config.enable_expert_parallel else WHOLE)
-        store = PrefixStore(init_info.meeting, TCPStore(init_info.address, init_info.port, wait_for_workers=False))
-        rank, loaded, terms = init_info.first_rank + cut.rank, as_loaded(self.model), get(store, "terms")
-        self._adapted = None  # its memory goes before the next one's comes
-        self._adapted = AdaptedLayers(self.model, loaded, terms, place, self.device) if terms.lora else None
-        if self._adapted:
-            self._receiver = join_as_worker(store, rank, place, self._adapted.factors().tensors, self.device)
-            found = loaded | self._adapted.base
-            self._base = join_as_worker(PrefixStore(BASE, store), rank, place, found, self.device)
-        else:
-            self._receiver = join_as_worker(store, rank, place, loaded, self.device)
+        self._meeting = None  # its memory goes before the next one's comes
+        self._meeting = self._beside.submit(
+            self._join, init_info, init_info.first_rank + cut.rank, place, as_loaded(self.model)
+        )
+
+    def buffer_weights(self, version: int, check: Check) -> None:
+        """From now on the trainer's ranks may send: the weights go into a buffer, and the next `receive_weights` puts
+        them into the layers."""
+        assert self._meeting
+        self._arrived = self._beside.submit(self._arrive, self._meeting, version, check, as_loaded(self.model))
 
     def start_weight_update(self) -> None:
-        self._reloaded: Any = self._adapted if self._adapted and not self._base else self.model
+        part = self._meeting.result().part if self._meeting else None
+        self._reloaded = part or self.model
         initialize_layerwise_reload(self._reloaded)
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        version, check, parameters = update_info.version, update_info.check, LayerwiseParameters(self.model)
         if update_info.image_path is not None:
             self.model.load_weights(_tensors(Path(update_info.image_path)))
-        elif self._adapted:
-            if self._base:
-                self._base.receive(version, Base(self._adapted.base, parameters, self.device), check)
-                self._base = None
-            factors = self._adapted.factors()
-            self._receiver.receive(version, factors, check)
-            self._adapted.make(factors.tensors, parameters)
+            return
+        assert self._meeting
+        meeting, layers = self._meeting.result(), LayerwiseParameters(self.model)
+        if self._arrived:
+            self._arrived.result().pour(layers)
+            self._arrived = None
         else:
-            self._receiver.receive(version, parameters, check)
+            meeting.receive(update_info.version, update_info.check, layers)
+        meeting.make(layers)
 
     def finish_weight_update(self) -> None:
         if stale := _stale_layers(self.model, self.model_config.hf_text_config.tie_word_embeddings):
@@ -121,6 +130,22 @@ class CascadeTransferEngine(WeightTransferEngine[JoinInfo, UpdateInfo]):
 
     def shutdown(self) -> None:
         pass
+
+    def _join(self, info: JoinInfo, rank: int, place: WorkerPlace, loaded: Mapping[str, torch.Tensor]) -> Meeting:
+        with own_stream(self.device):
+            store = PrefixStore(info.meeting, TCPStore(info.address, info.port, wait_for_workers=False))
+            return Meeting.join(store, rank, place, self.model, loaded, self.device)
+
+    def _arrive(
+        self, joined: Future[Meeting], version: int, check: Check, loaded: Mapping[str, torch.Tensor]
+    ) -> WeightBuffer:
+        with own_stream(self.device):
+            meeting = joined.result()
+            copied = meeting.copied(loaded)
+            if self._buffer is None or self._buffer.names != copied.keys():
+                self._buffer = WeightBuffer(copied, self.device)
+            meeting.receive(version, check, self._buffer)
+            return self._buffer
 
 
 def _tensors(image: Path) -> Iterator[tuple[str, torch.Tensor]]:

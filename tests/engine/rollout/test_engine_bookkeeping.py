@@ -24,9 +24,10 @@ class ScriptedServer:
 
     eager  draws whatever comes at once
     stuck  makes no progress
+    starting  has not said anything yet
     """
 
-    eager = stuck = False
+    eager = stuck = starting = False
 
     def __init__(self, _settings: Settings, index: int, log_path: Path, arrivals: process.Arrivals, *_node: Any):
         self.index, self.log_path, self.version, self.alive = index, log_path, None, True
@@ -169,6 +170,46 @@ def test_a_server_that_is_gone_does_not_keep_requests_from_the_others(start: Cal
     for server in servers:
         server.finish(len(server.drawn))
     assert {rollout.id for rollout in engine.results()} == {request.id for request in REQUESTS}
+
+
+def test_a_refit_in_flight_waits_for_no_start(start: Callable) -> None:
+    """The new engine gets its weights when it has started, alone, and samples from then on."""
+    engine, servers = start(engines=2, placement="disaggregated", max_staleness=2)
+    engine.submit(REQUESTS[:6])
+    servers[1].die()
+    with pytest.raises(EngineDied):
+        next(engine.results())
+    assert not engine.awaits_weights()
+    assert engine.restart()
+    servers[1].starting, servers[1].pid = True, 7
+    assert not engine.awaits_weights()
+    servers[0].pid = 6
+    assert engine.lacking(1) == {0: 6}
+    with engine.receiving([0], 1, "none"):
+        pass
+    assert engine.version == 1
+    assert engine.lacking(1) == {}
+    servers[1].starting = False
+    assert engine.awaits_weights()
+    assert engine.lacking(1) == {1: 7}
+    with engine.receiving([1], 1, "none"):
+        pass
+    assert not engine.awaits_weights()
+    engine.submit(REQUESTS[6:9])
+    assert names(servers[1].drawn) == names(REQUESTS[6:9])
+
+
+def test_one_that_cannot_start_is_not_waited_for_in_vain(start: Callable) -> None:
+    engine, servers = start(engines=2, placement="disaggregated", max_staleness=2)
+    engine.submit(REQUESTS)
+    servers[1].die()
+    with pytest.raises(EngineDied):
+        next(engine.results())
+    engine.restart()
+    servers[1].die()
+    assert not engine.awaits_weights()
+    with pytest.raises(EngineDied, match=r"engine-1\.log"):
+        engine.lacking(1)
 
 
 def followed_by(following: Request | Rollout) -> Future[Request | Rollout]:

@@ -80,11 +80,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_a_start_has_a_limit_of_its_own(tmp_path: Path, clock: SimpleNamespace) -> None:
     slow = started(answers_once, tmp_path, start_limit_s=2 * LONG, silence_limit_s=SHORT)
     clock.ahead += LONG
+    assert slow.starting
     slow.send(AskHealth())
     assert slow.reply() == Reply("healthy")
+    assert not slow.starting
     never = started(says_nothing, tmp_path, start_limit_s=SHORT, silence_limit_s=LONG)
     never.send(AskHealth())
     assert never.reply() is None
+    assert not never.starting
     told = str(death_of(never))
     assert told.startswith(
         "the rollout engine had not started after 0.3 s (rollout.start_limit_s) and was ended with exit code -9 and 1 "

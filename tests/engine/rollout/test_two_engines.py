@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -132,8 +133,17 @@ def test_the_samples_of_a_lost_engine_go_on_elsewhere(pair: Tiny, fate: signal.S
         assert (len(rollout.passports) > 1) == (request_id in lost)
     assert drawn_by_the_first(pair) - before == rest + LONG.max_new_tokens * (len(requests) - len(lost))
 
-    engine.update_weights(pair.images[0], version)
-    assert pair.sample(make_requests(2, LONG, seed=2))
+    deadline = time.monotonic() + 300
+    while not engine.awaits_weights():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    before, earlier, later = drawn_by_the_first(pair), groups(2, LONG), make_requests(1, LONG, seed=2)
+    engine.submit(earlier)
+    assert engine.lacking(version).keys() == {1}
+    engine.update_weights(pair.images[0], version)  # while the first samples
+    assert not engine.awaits_weights()
+    assert pair.sample(later).keys() == {request.id for request in earlier + later}
+    assert drawn_by_the_first(pair) - before == LONG.max_new_tokens * len(earlier)
     with pytest.raises(ValueError, match=f"expected more than {version}, found {version}"):
         engine.update_weights(pair.images[0], version)
 

@@ -1,6 +1,6 @@
 """Planned refits of a real vLLM engine: what it computes afterwards is what transformers makes of the same weights.
 
-A refit of adapters alone leaves the engine with the bits that the merged weights would have brought.
+A refit of adapters alone, in place or buffered, leaves the engine with the bits of the merged weights.
 """
 
 import json
@@ -42,8 +42,13 @@ CASES = [
     pytest.param("glm4_moe", ParallelConfig(tensor=2, expert=2, sequence=True), 2, 1e-4, marks=pytest.mark.long),
 ]
 TRAINERS = 2
-WEIGHTS, ADAPTERS, MERGED = "weights", "adapters", "merged"
-MEETINGS = {WEIGHTS: ["sums", "digests", "none"], ADAPTERS: ["digests", "none"], MERGED: ["none", "sums"]}
+WEIGHTS, ADAPTERS, BUFFERED, MERGED = "weights", "adapters", "buffered adapters", "merged"
+MEETINGS = {
+    WEIGHTS: ["sums", "digests", "none"],
+    ADAPTERS: ["digests", "none"],
+    BUFFERED: ["sums", "none"],
+    MERGED: ["none", "sums"],
+}
 LORA = LoraConfig(rank=3)
 KEPT = list[TCPStore]()  # a rank may still ask when rank 0, whose store it is, has returned
 SEQUENCES = [list(range(3, 60)), list(range(100, 130, 2))]
@@ -73,12 +78,17 @@ def send(
     name_map, device, version, sizes, sent = family_of(hf).name_map(hf), torch.device("cpu"), 0, dict[str, int](), 0
     weights, adapters = Held(name_map, rank, parallel), Held(factor_map(name_map, LORA), rank, parallel)
     terms = Terms(hf, parallel, TRAINERS, workers, bucket_bytes=100_000, seconds=600.0)
-    contents = {WEIGHTS: states, ADAPTERS: factors, MERGED: [adapted(states[0], own) for own in factors]}
+    contents = {
+        WEIGHTS: states,
+        ADAPTERS: factors,
+        BUFFERED: factors,
+        MERGED: [adapted(states[0], own) for own in factors],
+    }
     for meeting, checks in MEETINGS.items():
-        held, own = (adapters, replace(terms, lora=LORA)) if meeting == ADAPTERS else (weights, terms)
+        held, own = (adapters, replace(terms, lora=LORA)) if meeting in (ADAPTERS, BUFFERED) else (weights, terms)
         place = PrefixStore(meeting, store)
         sender = join_as_trainer(place, rank, own, held.tensors, device)
-        if meeting == ADAPTERS:
+        if meeting in (ADAPTERS, BUFFERED):
             weights.become(states[0])
             join_as_trainer(PrefixStore(BASE, place), rank, terms, weights.tensors, device).send(version, checks[0])
         for state, check in zip(contents[meeting], checks, strict=True):
@@ -121,7 +131,8 @@ def test_the_engine_computes_with_what_the_trainer_sent(
     states = [{name: value.numpy() for name, value in hub_state(model).items()} for model in models]
     factors = [drawn_factors(folder, seed) for seed in (1, 2)]
     job = {"model": str(folder), "tensor": tensor, "port": port, "first_rank": TRAINERS, "meetings": MEETINGS}
-    (tmp_path / "job.json").write_text(json.dumps(job | {"sequences": SEQUENCES, "out": f"{tmp_path / 'scores'}"}))
+    job |= {"buffered": [BUFFERED], "sequences": SEQUENCES, "out": f"{tmp_path / 'scores'}"}
+    (tmp_path / "job.json").write_text(json.dumps(job))
     program = Path(__file__).with_name("vllm_refit.py")
     environment = SAFE_PATH | OFFLINE | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "GLOO_SOCKET_IFNAME": "lo"}
     environment |= {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
@@ -134,7 +145,7 @@ def test_the_engine_computes_with_what_the_trainer_sent(
         engine.kill()
     assert sum(wire for wire, _ in sent) == 0  # one host: through shared memory
     sizes = {meeting: sum(sizes[meeting] for _, sizes in sent) for meeting in MEETINGS}
-    assert 10 * sizes[ADAPTERS] < sizes[WEIGHTS] == sizes[MERGED]
+    assert 10 * sizes[ADAPTERS] == 10 * sizes[BUFFERED] < sizes[WEIGHTS] == sizes[MERGED]
     scores, packed = pickle.loads((tmp_path / "scores").read_bytes())
     for model, found in zip(models, scores[:3], strict=True):
         reference = Reference(model)
@@ -142,11 +153,11 @@ def test_the_engine_computes_with_what_the_trainer_sent(
             expected = reference(np.array(ids), routes=scored.routes)[np.arange(len(ids) - 1), ids[1:]]
             assert np.abs(expected - scored.logprobs).max() < tolerance
     first, second = packed[3:5]
-    assert [first, second] == packed[5:]  # to the byte, on every worker
+    assert [first, second] == packed[5:7] == packed[7:]  # to the byte, on every worker
     for one, base, other in zip(first, packed[2], second, strict=True):
         assert one.keys() == base.keys() == other.keys()
         assert {name for name in one if one[name] != base[name]} == {name for name in one if one[name] != other[name]}
         assert sum(one[name] != base[name] for name in one) >= 4
-    for one, other in zip(scores[3:5], scores[5:], strict=True):
+    for one, other in zip(2 * scores[3:5], scores[5:], strict=True):
         for ours, theirs in zip(one, other, strict=True):
             assert np.array_equal(ours.logprobs, theirs.logprobs)

@@ -3,7 +3,8 @@
     python vllm_refit.py JOB
 
 JOB is a JSON file: {"model": folder, "tensor": n, "port": of the store, "first_rank": n, "meetings": {name: checks},
-"sequences": [...], "out": file}. What it scored is pickled to `out`, and hashes of what its workers hold.
+"buffered": names of those whose weights arrive in a buffer, "sequences": [...], "out": file}. What it scored is pickled
+to `out`, and hashes of what its workers hold.
 """
 
 import hashlib
@@ -54,6 +55,8 @@ def main() -> None:
         meeting = {"address": "127.0.0.1", "port": job["port"], "meeting": name, "first_rank": job["first_rank"]}
         engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": meeting})
         for check in checks:
+            if name in job["buffered"]:
+                engine.collective_rpc("buffer_weights", args=(version, check))
             engine.collective_rpc("start_weight_update")
             engine.collective_rpc("update_weights", kwargs={"update_info": {"version": version, "check": check}})
             engine.collective_rpc("finish_weight_update")

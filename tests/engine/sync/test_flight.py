@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -22,6 +23,7 @@ class DyingEngine:
 
     def __init__(self, lives: int, others_go_on: bool) -> None:
         self.lives, self.others_go_on, self.has_weights = lives, others_go_on, True
+        self.successor_started = Event()
         self.pending: list[Request] = []
 
     def submit(self, requests: Sequence[Request]) -> None:
@@ -35,6 +37,9 @@ class DyingEngine:
                 raise EngineDied(-9, (), Path("log"), "")
             self.lives -= 1
             yield rollout_of(self.pending.pop(0))
+
+    def awaits_weights(self) -> bool:
+        return self.successor_started.is_set()
 
     def restart(self) -> bool:
         self.has_weights = self.others_go_on
@@ -67,6 +72,32 @@ def test_each_batch_has_its_samples_and_their_parts(lives: int, others_go_on: bo
     assert refits == (0 if others_go_on else 1)
     assert sum(batch.parts for batch in batches) == 5  # of the sample that was cut, two
     assert sum(len(batch.deaths) for batch in batches) == 1
+
+
+def test_a_successor_gets_weights_while_others_draw() -> None:
+    """The batch that is waited for says so, when it has started and no earlier; what is in flight goes on."""
+
+    class SlowEngine(DyingEngine):
+        refitted = Event()
+
+        def generate(self, *_: object) -> Iterator[Rollout]:
+            for rollout in super().generate():
+                if rollout.id == "c":
+                    self.successor_started.set()
+                    assert self.refitted.wait(60), "its successor got no weights while it drew"
+                yield rollout
+
+    engine = SlowEngine(1, others_go_on=True)
+    with ThreadPoolExecutor(1) as thread:
+        flight = Flight(engine, single_turn, thread)  # type: ignore[arg-type]
+        batch = Batch(engine, REQUESTS, single_turn)  # type: ignore[arg-type]
+        flight.begin(batch, REQUESTS)
+        assert not batch.collect()
+        assert batch.pending() == ["c", "d"]
+        engine.successor_started.clear()
+        engine.refitted.set()
+        assert batch.collect()
+    assert len(batch.deaths) == 1
 
 
 def test_what_is_no_death_ends_the_sampling() -> None:

@@ -34,6 +34,8 @@ TEMPERATURE = 0.7
 LAYOUT = ParallelConfig(tensor=2, expert=2, sequence=True)
 CONFIG = RolloutConfig(max_model_len=64, max_num_seqs=8, probe_bound=BOUND, checksum="digests", checksum_every=2)
 
+BUFFERED = replace(CONFIG, placement="disaggregated", max_staleness=2, weight_buffer=True)
+
 
 @dataclass
 class Found:
@@ -104,12 +106,15 @@ def with_vllm(folder: Path) -> Found:
     gaps = [refit(0)]
     before = draw(engine, refit, deaths)
     drawn = [sampled_gap(trainer, before)]
+    if engine:
+        engine._config = BUFFERED
     replayed = trainer.update([training_sequence(r) for r in before], SftLoss(), 0)["replay_fraction"]
 
     refit.send = lambda: None  # type: ignore[method-assign]
     errors = [stale_error(refit, 1)]
     refit.send = send  # type: ignore[method-assign]
     gaps.append(refit(1))
+    assert [(stall.running, stall.seconds > 0) for stall in refit.stalls] == ([(0, True)] if engine else [])
     after = draw(engine, refit, deaths)
     drawn.append(sampled_gap(trainer, after))
     kill(engine)
@@ -173,7 +178,9 @@ def nan_scores(engine: RolloutEngine | None, send: Callable[[], None]) -> None:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
-    """Mamba, attention and experts on two ranks: refit, sample, replay, train, refit, sample, die, refit."""
+    """Mamba, attention and experts on two ranks: refit, sample, replay, train, refit, sample, die, refit.
+
+    From the second refit on the weights are buffered."""
     folder = tmp_path_factory.mktemp("nemotron_h")
     return run_ranks(2, with_vllm, tiny_models.write_config("nemotron_h", folder))
 

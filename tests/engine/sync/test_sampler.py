@@ -36,6 +36,7 @@ class FragileEngine:
         self.pending: dict[str, Request] = {}
         self.told: list[str] = []
         self.has_weights = True
+        self.successors = 0  # those that have started while others draw
 
     def act(self, name: str) -> None:
         if self.lives[0] == 0:
@@ -60,9 +61,12 @@ class FragileEngine:
         self.told.append("restart")
         self.act("started")
 
+    def awaits_weights(self) -> bool:
+        return self.successors > 0
+
     def send(self) -> None:
         self.act("send")
-        self.has_weights = True
+        self.has_weights, self.successors = True, 0
 
 
 @dataclass
@@ -144,6 +148,16 @@ def test_where_others_go_on_no_weights_are_waited_for(ahead: bool) -> None:
     assert sorted(parts) == [request.id for request in REQUESTS]
     assert engine.told == ["submit", "result", "result", "others go on", "result", "others go on", *["result"] * 2]
     assert len(batch.deaths) == 2
+
+
+def test_an_engine_that_has_started_since_the_last_draw_gets_weights_before_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sampler, "from_rank0", lambda produce: produce())
+    engine = FragileEngine([np.inf])
+    engine.successors = 1
+    assert len(sample(Batch(engine, REQUESTS), engine)) == len(REQUESTS)  # type: ignore[arg-type]
+    assert engine.told == ["send", "submit", *["result"] * 5]
 
 
 @pytest.mark.parametrize(("largest", "dtype"), [(255, np.uint8), (256, np.int16)])

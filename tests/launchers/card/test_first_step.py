@@ -42,6 +42,9 @@ class TrainersEcho:
 
     def restart(self) -> None: ...
 
+    def awaits_weights(self) -> bool:
+        return False
+
     joining = receiving = nullcontext
 
 

@@ -413,6 +413,15 @@ def test_a_problem_is_printed_with_its_brackets() -> None:
     assert "\nrl: install it[gpu]\n" in plain_text(told)
 
 
+def test_a_buffer_holds_the_weights_once_more() -> None:
+    setting = of_nano()
+    alone = replace(setting.layout.rollout, placement="disaggregated", max_staleness=2, sleep=False)
+    worker = replace(setting.worker, rollout=alone)
+    buffered = replace(worker, rollout=replace(alone, weight_buffer=True))
+    for before, after in ((worker.awake(), buffered.awake()), (worker.asleep(), buffered.asleep())):
+        assert after.items() - before.items() == {("weight buffer", worker.weights())}
+
+
 def test_what_stays_after_a_step_is_on_the_gpu() -> None:
     setting = of_nano(ParallelConfig(tensor=2, context=8, expert=8, sequence=True))
     phases = {phase.name: phase.memory for phase in plan_stage(setting).phases}

@@ -299,6 +299,10 @@ def test_a_setting_in_a_stages_null_layout_keeps_the_rest_of_its_hardwares() -> 
             "rollout.batch_order: expected starting with rollout.max_staleness below 3",
         ),
         (
+            "rollout.weight_buffer=true",
+            "rollout.weight_buffer: expected False with rollout.max_staleness below 2, where",
+        ),
+        (
             "rollout.max_staleness=1",
             "rollout.max_staleness: expected 0 with rollout.placement=colocated, whose engines",
         ),

@@ -63,6 +63,8 @@ def test_a_change_reaches_what_depends_on_it_and_nothing_else() -> None:
     in_flight = [ahead[0], "rollout.max_staleness=3"]
     graph = override(GRAPH, in_flight)
     assert changed(override(graph, ["rollout.batch_order=ending"]), graph) == {"rl", "side", "mopd"}
+    buffered = override(GRAPH, [*kept, "rollout.weight_buffer=true"])
+    assert content_hashes(buffered) == content_hashes(override(GRAPH, kept))
     passed = ["parallel.recompute=full", "parallel.megatron.overlap_grad_reduce=true", "rollout.vllm.block_size=32"]
     assert changed(override(GRAPH, passed)) == set()
     assert changed(override(GRAPH, ["rl.parallel.precision=bfloat16"])) == {"rl", "mopd"}
