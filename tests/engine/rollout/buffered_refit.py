@@ -84,7 +84,8 @@ def _layers(worker: Any) -> str:
 
 
 def _has_begun(worker: Any) -> bool:
-    return any(tensor.any() for tensor in worker.weight_transfer_engine._buffer._tensors.values())
+    buffer = worker.weight_transfer_engine._buffer
+    return buffer is not None and any(tensor.any() for tensor in buffer._tensors.values())
 
 
 def _has_arrived(worker: Any) -> bool:
