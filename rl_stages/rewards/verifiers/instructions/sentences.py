@@ -43,6 +43,8 @@ _SHORT_FORMS = frozenset(
 )
 _HOURS = ("a.m", "p.m")
 _AFTER_HOURS = frozenset(listed("friday fri mon monday sat saturday sun sunday thu thursday tue tuesday wed wednesday"))
+# Before a letter that belongs to them, also where they begin a sentence: "Plan B".
+_LABELLED = frozenset(listed("appendix choice class exhibit grade group option part plan section team type vitamin"))
 _SHORTENED = _ABBREVIATIONS | _SHORT_FORMS
 # Words that often begin a sentence and are seldom part of a name.
 FIRST_WORDS = frozenset(
@@ -111,7 +113,7 @@ def _first_word(text: str, start: int) -> str:
 def _is_label(letter: str, before: list[str]) -> bool:
     """Whether a letter belongs to the word before it, as in "plan B" and "did I", and not to the name after it."""
     word = before[0] if before else ""
-    return word.islower() and (letter == "I" or word not in FIRST_WORDS)
+    return word.lower() in _LABELLED or (word.islower() and (letter == "I" or word not in FIRST_WORDS))
 
 
 def stop_of(sentence: str) -> str:

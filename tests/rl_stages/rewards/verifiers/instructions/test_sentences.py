@@ -7,6 +7,7 @@ TEXTS = """
 I chose plan B.|It worked.
 We chose plan B.|Dogs bark.
 So did I.|Dogs bark.
+Plan B.|Dogs bark.|See Appendix A.|Tables follow.
 John F. Kennedy met J. R. R. Tolkien.|They talked.
 It is by J. Smith.|See M. A. Jones (2013).
 We bought apples, pears, etc.|Then we left.
