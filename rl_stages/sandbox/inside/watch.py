@@ -41,7 +41,8 @@ class Watch:
         self._now = process_tree.usages(os.getpid())
         self._seen = dict(self._now)
         self._summed_before, self._own_before = _summed(self._now.values()), _own(self._now.values())
-        self._waited_seconds = 0.0
+        self._queued_before = _queued(self._now.values())
+        self._waits: list[tuple[float, float]] = []  # first and last moment, apart from each other
 
     @property
     def wall_seconds(self) -> float:
@@ -59,7 +60,7 @@ class Watch:
         if client_gone(self._client):
             raise ClientGone
         self._now = process_tree.usages(os.getpid())
-        self._waited_seconds += max(map(self._newly_queued, self._now), default=0.0)
+        self._note_wait(max(map(self._newly_queued, self._now), default=0.0))
         self._seen |= self._now
         if self._too_much_memory():
             raise BeyondLimit("memory limit", f"more than {self._limits.memory_mib} MiB")
@@ -83,14 +84,26 @@ class Watch:
         """How long a process has waited for a processor since the last look."""
         return self._now[pid].queued_seconds - (self._seen[pid].queued_seconds if pid in self._seen else 0.0)
 
-    def starved(self) -> bool:
-        """Whether the box ran, or waited for a processor, for more than half of the wall time.
+    def _note_wait(self, seconds: float) -> None:
+        """A process has waited until now, for so long."""
+        last = time.monotonic()
+        first = last - seconds
+        while self._waits and self._waits[-1][1] >= first:
+            first = min(first, self._waits.pop()[0])
+        self._waits.append((first, last))
 
-        Then the machine was too busy, since a box that runs as much on a free one exceeds its processor time. Of
-        processes that wait at once only one counts. So on a free machine, whose processors are all busy with the box
-        while one of its processes waits, it cannot wait for longer than it runs.
+    def starved(self) -> bool:
+        """Whether the box ran, or waited for a processor, for more than half of the wall time, and some process of it
+        waited in at least a quarter of that time.
+
+        Then the machine was too busy, since a box that runs as much on a free one exceeds its processor time. There all
+        processors are busy with the box while a process of it waits, so that it waits no longer than it may run.
         """
-        return self._excusable() and self.cpu_seconds + self._waited_seconds > self.wall_seconds / 2
+        queued = _queued(self._seen.values()) - self._queued_before
+        waited = sum(last - first for first, last in self._waits)
+        return (
+            self._excusable() and self.cpu_seconds + queued > self.wall_seconds / 2 and waited > self.wall_seconds / 4
+        )
 
     def _excusable(self) -> bool:
         """Whether its processes cannot be what kept the box from a processor: they had no more processor time than they
@@ -113,3 +126,7 @@ def _summed(usages: Iterable[process_tree.Usage]) -> float:
 
 def _own(usages: Iterable[process_tree.Usage]) -> float:
     return sum(usage.cpu_seconds for usage in usages)
+
+
+def _queued(usages: Iterable[process_tree.Usage]) -> float:
+    return sum(usage.queued_seconds for usage in usages)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cascade_rl.rl_stages.sandbox.errors import SandboxFailure
 from cascade_rl.rl_stages.sandbox.limits import Limits
@@ -13,6 +13,7 @@ from cascade_rl.rl_stages.sandbox.outside.program import Program, Status
 from cascade_rl.rl_stages.sandbox.outside.victims import victims
 
 LIMITS = Limits(cpu_seconds=0.3, memory_mib=1024, file_mib=4)
+PATIENT = replace(LIMITS, cpu_seconds=30.0)  # for what must be noticed or come to its end on a busy machine too
 OK, ERROR, TIME, MEMORY, OUTPUT = Status
 ENDED = frozenset({OK, ERROR})
 

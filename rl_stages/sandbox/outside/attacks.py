@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cascade_rl.rl_stages.sandbox.outside.attack import ENDED, ERROR, LIMITS, MEMORY, OK, OUTPUT, TIME, Attack, attack
+from cascade_rl.rl_stages.sandbox.outside.attack import (
+    ENDED,
+    ERROR,
+    LIMITS,
+    MEMORY,
+    OK,
+    OUTPUT,
+    PATIENT,
+    TIME,
+    Attack,
+    attack,
+)
 from cascade_rl.rl_stages.sandbox.outside.attacks_on_memory import ATTACKS_ON_MEMORY
 
 STRAY = "sandbox-stray"  # argv[0] of the processes that an attack leaves running
@@ -110,12 +121,12 @@ for number in range(60):
     file = os.open("f", os.O_CREAT | os.O_RDWR); os.unlink("f"); os.write(file, b"x" * (2 << 20))
     kept.append(mmap.mmap(file, 4096) if {mapped} else file)
     if {mapped}: os.close(file)
-time.sleep(0.6); print("BREACH")
+time.sleep(60); print("BREACH")
 """
 
 
 def _nameless(*, mapped: bool = False, hidden: bool = False) -> Attack:
-    return Attack(_NAMELESS.format(mapped=mapped, hidden=hidden), frozenset([OUTPUT]), is_command=True)
+    return Attack(_NAMELESS.format(mapped=mapped, hidden=hidden), frozenset([OUTPUT]), is_command=True, limits=PATIENT)
 
 
 ATTACKS = {
@@ -123,15 +134,15 @@ ATTACKS = {
     "fill the disk without a name": _nameless(),
     "fill the disk without a name, only mapped": _nameless(mapped=True),
     "fill the disk without a name, and hide it": _nameless(hidden=True),
-    "leave files that run as another": Attack(_ANOTHERS, frozenset([OK]), is_command=True),
+    "leave files that run as another": Attack(_ANOTHERS, frozenset([OK]), is_command=True, limits=PATIENT),
     "say what is no command": Attack("print(1)\0", frozenset([ERROR]), is_command=True),
     "say more than a command": Attack("#" * 140_000, frozenset([ERROR]), is_command=True),
     "nest folders": Attack(_DEEP, frozenset([OUTPUT]), is_command=True, turns=2),
-    "close folders": Attack(_CLOSED, ENDED, is_command=True, turns=2),
+    "close folders": Attack(_CLOSED, ENDED, is_command=True, turns=2, limits=PATIENT),
     "fill the disk over an episode": Attack(_FILL, frozenset([OUTPUT]), is_command=True, turns=4),
     "make a hundred thousand files": Attack(_MANY, frozenset([OUTPUT, TIME]), is_command=True),
     "harm what is outside": _HARM,
-    "harm what is outside, as a command": replace(_HARM, is_command=True),
+    "harm what is outside, as a command": replace(_HARM, is_command=True, limits=PATIENT),
     "honest": attack("print(sum(map(int, input().split())))", OK),
     "loop": attack("while True: pass", TIME),
     "sleep": attack("import time; time.sleep(100)", TIME),

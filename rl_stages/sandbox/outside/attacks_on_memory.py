@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cascade_rl.rl_stages.sandbox.outside.attack import LIMITS, MEMORY, OK, TIME, Attack
+from cascade_rl.rl_stages.sandbox.outside.attack import MEMORY, OK, PATIENT, Attack
 
 _HIDE = """
 import ctypes, mmap, os
@@ -36,7 +36,7 @@ for hide in (memfd, lambda: os.write(0, block), lambda: mapped(-1), zero, segmen
     except (OSError, ValueError) as error:
         print(error)
 """
-_SMALL = replace(LIMITS, cpu_seconds=2.0, memory_mib=96)
+_SMALL = replace(PATIENT, memory_mib=96)
 _SOCKETS = """
 import socket, time
 held = 0
@@ -66,7 +66,7 @@ try:
             for at in range(0, 160 << 20, 8192): libc.mprotect(first + at, 4096, 0)
             os.write(tell, b"x"); time.sleep(60)
     for _ in range(8): os.read(told, 1)
-    time.sleep(0.2); print("BREACH")
+    time.sleep(60); print("BREACH")
 except OSError as error:
     print(error)
 """
@@ -149,7 +149,7 @@ try:
             threading.Thread(target=hold).start()
             ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)  # ends the first thread alone
     for _ in range(3): os.read(told, 1)
-    time.sleep(0.3); print("BREACH")
+    time.sleep(60); print("BREACH")
 except OSError as error:
     print(error)
 """
@@ -161,14 +161,14 @@ libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [
 for number in range(1, 14_000):
     at = libc.mmap(number << 30, 4096, 1, 0x100022, -1, 0)
     if at not in (None, 2**64 - 1): ctypes.string_at(at, 1)
-time.sleep(0.3); print("BREACH")
+time.sleep(60); print("BREACH")
 """
 _LOCKS = """
 import fcntl, os, time
 try:
     file = os.open("/tmp/f", os.O_CREAT | os.O_RDWR)
     for number in range(10_000, 0, -1): fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * number)
-    time.sleep(0.3); print("BREACH")
+    time.sleep(60); print("BREACH")
 except OSError as error:
     print(error)
 """
@@ -183,25 +183,25 @@ try:
                 for descriptor in watched: each.register(descriptor)
             os.write(tell, b"x"); time.sleep(60)
     for _ in range(30): os.read(told, 1)
-    time.sleep(0.3); print("BREACH")
+    time.sleep(60); print("BREACH")
 except OSError as error:
     print(error)
 """
 
 
 def _hiding(source: str, memory_mib: int = _SMALL.memory_mib) -> Attack:
-    return Attack(source, frozenset([OK, MEMORY, TIME]), limits=replace(_SMALL, memory_mib=memory_mib))
+    return Attack(source, frozenset([OK, MEMORY]), limits=replace(_SMALL, memory_mib=memory_mib))
 
 
 ATTACKS_ON_MEMORY = {
     "take what nobody counts": Attack(_BUFFERS, frozenset([OK])),
-    "take what nobody counts, as a command": Attack(_BUFFERS, frozenset([OK]), is_command=True),
+    "take what nobody counts, as a command": Attack(_BUFFERS, frozenset([OK]), is_command=True, limits=PATIENT),
     "hide memory in sockets": Attack(_SOCKETS, frozenset([OK, MEMORY]), limits=_SMALL),
     "hide memory in sockets, as a command": Attack(_SOCKETS, frozenset([OK, MEMORY]), is_command=True, limits=_SMALL),
     "hide memory in mappings": _hiding(_MAPPINGS, 192),
     "hide memory in names": Attack(_EMPTY, frozenset([OK, MEMORY]), limits=_SMALL),
     "hide memory": Attack(_HIDE, frozenset([OK])),
-    "hide memory, as a command": Attack(_HIDE, frozenset([OK]), is_command=True),
+    "hide memory, as a command": Attack(_HIDE, frozenset([OK]), is_command=True, limits=PATIENT),
     "hide memory behind a thread that has ended": _hiding(_LEADERS, 192),
     "hide memory in page tables": _hiding(_TABLES),
     "hide memory in locks": _hiding(_LOCKS),

@@ -48,7 +48,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 @pytest.mark.parametrize(
     ("processes", "queued_seconds", "starved"),
-    [(1, 0.0, False), (1, 0.8 * TICK_SECONDS, True), (2, 0.6 * TICK_SECONDS, True), (50, 0.1 * TICK_SECONDS, False)],
+    [(1, 0.0, False), (1, 0.8 * TICK_SECONDS, True), (2, 0.4 * TICK_SECONDS, True), (50, 0.1 * TICK_SECONDS, False)],
     ids=["idle", "others have the processors", "so do they for two", "fifty in each other's way"],
 )
 def test_who_waits_for_himself_is_not_starved(machine, processes, queued_seconds, starved):
@@ -58,6 +58,20 @@ def test_who_waits_for_himself_is_not_starved(machine, processes, queued_seconds
         machine.tick(cpu=LIMITS.cpu_seconds / TICKS / processes / 2, queued=queued_seconds)
         box.look()
     assert box.starved() is starved
+
+
+def test_waits_that_are_seen_late_count_once(machine):
+    """What a process waits is known when it gets its processor: here two of them, each every twentieth tick."""
+    machine.processes = {1: usage(), 2: usage()}
+    box = Watch(0, LIMITS)
+    for tick in range(TICKS):
+        machine.tick(cpu=0.0, queued=0.0)
+        if tick % 20 in (0, 1):
+            before = machine.processes[1 + tick % 20].queued_seconds
+            machine.processes[1 + tick % 20] = usage(queued_seconds=before + 4 * TICK_SECONDS)
+        box.look()
+    waited = sum(last - first for first, last in box._waits)
+    assert waited == pytest.approx(TICKS / 20 * 5 * TICK_SECONDS, rel=0.02)
 
 
 def test_processes_one_after_another_are_starved_as_one_is(machine):
