@@ -2,7 +2,8 @@
 
 Kept are, by the sources of Transformer Engine 2.20, mamba-ssm 2.3 and FLA 0.4: of a norm its input and one float32 of
 each row, of attention its queries, keys, values, outputs and one float32 of each head, of the scan its input and its
-output before the gate, and of the delta rule its inputs and a row of the triangular inverse. Our own kernels in Triton are not replaced: their host code runs and only the launches are left out.
+output before the gate, and of the delta rule its inputs and a row of the triangular inverse. Our own kernels in Triton
+are not replaced: their host code runs and only the launches are left out.
 """
 
 from collections.abc import Iterator
