@@ -1,8 +1,9 @@
 """Stand-ins of the fused kernels of a GPU on fake tensors: they give the shapes, and keep for backward what these keep.
 
-Kept are, by the sources of Transformer Engine 2.20 and mamba-ssm 2.3: of a norm its input and one float32 of each row,
-of attention its queries, keys, values, outputs and one float32 of each head, and of the scan its input and its output
-before the gate. Our own kernels in Triton are not replaced: their host code runs and only the launches are left out.
+Kept are, by the sources of Transformer Engine 2.20, mamba-ssm 2.3 and FLA 0.4: of a norm its input and one float32 of
+each row, of attention its queries, keys, values, outputs and one float32 of each head, of the scan its input and its
+output before the gate, and of the delta rule its inputs and a row of the triangular inverse. Our own kernels in Triton
+are not replaced: their host code runs and only the launches are left out.
 """
 
 from collections.abc import Iterator
@@ -14,11 +15,14 @@ from unittest import mock
 import torch
 from megatron.core.optimizer import clip_grads
 from megatron.core.ssm import mamba_mixer
+from megatron.core.ssm.gated_delta_net import common, gdn
 from torch import Tensor
 from triton.runtime.jit import JITFunction
 
 from cascade_rl.engine.backend import ssm, torch_layers
 from cascade_rl.kernels.runtime.configs import CONFIGS
+
+DELTA_CHUNK = 64  # tokens of a chunk of FLA's gated delta rule
 
 
 class _Kept(torch.autograd.Function):
@@ -80,6 +84,22 @@ def _grouped_norm(self: ssm.GroupedRMSNorm, x: Tensor) -> Tensor:
     return _Kept.apply(x.shape, x.numel() // self.group_size, 0, (0, 0), x, self.weight)
 
 
+def _delta_rule(q: Tensor, k: Tensor, v: Tensor, *, g: Tensor, beta: Tensor, **_: Any) -> tuple[Tensor, None]:
+    inverses = k.new_empty(*k.shape[:3], DELTA_CHUNK)
+    states = -(-k.shape[1] // DELTA_CHUNK) * k.shape[2] * k.shape[3] * v.shape[3]
+    # the states and their gradients; what is made again, w, u and the new values, and the gradients of w and values
+    workspace = 2 * states + 2 * k.numel() + 3 * v.numel()
+    return _Kept.apply(v.shape, 0, 0, (0, workspace), q, k, v, g, beta, inverses), None
+
+
+def _convolution(*, x: Tensor, weight: Tensor, **_: Any) -> tuple[Tensor, None]:
+    return _Kept.apply(x.shape, 0, 0, (0, 0), x, weight), None
+
+
+def _l2norm(x: Tensor) -> Tensor:
+    return _Kept.apply(x.shape, x.numel() // x.size(-1), 0, (0, 0), x)
+
+
 def _norm_of_all(_chunk: int, _overflow: Tensor, tensors: list[list[Tensor]], *_: Any) -> tuple[Tensor, None]:
     return tensors[0][0].new_empty(1, dtype=torch.float32), None
 
@@ -94,6 +114,9 @@ def fake_kernels(architecture: str) -> Iterator[None]:
         mock.patch.object(torch_layers, "normalize", _normalize),
         mock.patch.object(ssm.GroupedRMSNorm, "forward", _grouped_norm),
         mock.patch.object(mamba_mixer, "mamba_split_conv1d_scan_combined", _scan),
+        mock.patch.object(gdn, "chunk_gated_delta_rule", _delta_rule),
+        mock.patch.object(gdn, "causal_conv1d", _convolution),
+        mock.patch.object(common, "l2norm", _l2norm),
         mock.patch.object(clip_grads, "l2_norm_impl", _norm_of_all),
         mock.patch.object(JITFunction, "run", lambda *_, **__: None),
         mock.patch.object(torch.cuda, "get_device_capability", lambda *_: capability),

@@ -131,7 +131,8 @@ def deepseek_v3() -> transformers.PreTrainedConfig:
 
 
 def qwen3_next() -> transformers.PreTrainedConfig:
-    """A gated delta net, then gated attention of which a quarter turns."""
+    """A gated delta net, then gated attention of which a quarter turns. Keys are as wide as values, as vLLM's kernel in
+    bfloat16 for the CPU wants them."""
     return transformers.Qwen3NextConfig(
         **COMMON,
         architectures=["Qwen3NextForCausalLM"],

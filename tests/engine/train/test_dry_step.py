@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from cascade_rl.engine.core.settings import Recomputed
+from cascade_rl.engine.models import read_config
 from cascade_rl.engine.train.dry_step import DryStep
 from cascade_rl.launchers.cli.dry_step import STATE, step_of, trainer_rank
 from cascade_rl.launchers.plan.activations import kept_bytes, layer_bytes
-from cascade_rl.launchers.plan.model import Model
+from cascade_rl.launchers.plan.model import PUBLISHED, Model
 from cascade_rl.launchers.plan.trainer_memory import TrainerRank
 from tests.gloo import run_ranks
 
@@ -61,6 +62,21 @@ def test_a_rank_of_512_with_a_layer_of_each_kind() -> None:
     more = rank_of("if_rl", "h100", 333, "MME*E", nproc=512)
     layer = layer_bytes(more.model, "M", more.parallel) * more.tokens
     assert stepped(more, "sm90").forward - found.forward == pytest.approx(layer, rel=0.01)
+
+
+@pytest.mark.long
+def test_a_rank_with_gated_delta_nets() -> None:
+    """Of Qwen3-Next, in the same layout: four decoder layers, of which the last has attention, then two more."""
+    rank = rank_of("if_rl", "h100", 333, nproc=512)
+    published = read_config(PUBLISHED / "qwen3_next_80b_a3b")
+    found = []
+    for layers in (4, 6):
+        model = Model(published | {"num_hidden_layers": layers, "full_attention_interval": 4}, "")
+        own = replace(rank, model=model)
+        found.append(stepped(own, "sm90"))
+        check(found[-1], own)
+    added = sum(2 * layer_bytes(own.model, symbol, own.parallel) * own.tokens for symbol in "GE")
+    assert found[1].forward - found[0].forward == pytest.approx(added, rel=0.05)
 
 
 @pytest.mark.long
