@@ -68,11 +68,12 @@ def _draws(folder: Path) -> Iterator[Draw]:
             yield Draw(float(when), name, int(first), int(end))
 
 
-def drawn_again(draws: list[Draw]) -> Iterator[tuple[float, int]]:
-    """(time, number of tokens) of each draw of what had been drawn before."""
-    known = set[tuple[str, int]]()
+def lost(draws: list[Draw]) -> list[float]:
+    """Of each token that was drawn again, when it had been drawn before: what came next has lost it."""
+    known, found = dict[tuple[str, int], float](), list[float]()
     for draw in draws:
-        places = {(draw.sample_id, place) for place in range(draw.first, draw.end)}
-        if again := len(places & known):
-            yield draw.time, again
-        known |= places
+        for place in range(draw.first, draw.end):
+            if (draw.sample_id, place) in known:
+                found.append(known[draw.sample_id, place])
+            known[draw.sample_id, place] = draw.time
+    return found
