@@ -69,9 +69,10 @@ def _draws(folder: Path) -> Iterator[Draw]:
 
 
 def lost(draws: list[Draw]) -> list[float]:
-    """Of each token that was drawn again, when it had been drawn before: what came next has lost it."""
+    """Of each token that was drawn again, when it had been drawn before: what came next has lost it. Samples of
+    held-out prompts are left out: each evaluation draws them, under the same names."""
     known, found = dict[tuple[str, int], float](), list[float]()
-    for draw in draws:
+    for draw in [draw for draw in draws if not draw.sample_id.startswith("heldout")]:
         for place in range(draw.first, draw.end):
             if (draw.sample_id, place) in known:
                 found.append(known[draw.sample_id, place])
