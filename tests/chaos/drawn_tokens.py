@@ -68,11 +68,13 @@ def _draws(folder: Path) -> Iterator[Draw]:
             yield Draw(float(when), name, int(first), int(end))
 
 
-def drawn_again(draws: list[Draw]) -> Iterator[tuple[float, int]]:
-    """(time, number of tokens) of each draw of what had been drawn before."""
-    known = set[tuple[str, int]]()
-    for draw in draws:
-        places = {(draw.sample_id, place) for place in range(draw.first, draw.end)}
-        if again := len(places & known):
-            yield draw.time, again
-        known |= places
+def lost(draws: list[Draw]) -> list[float]:
+    """Of each token that was drawn again, when it had been drawn before: what came next has lost it. Samples of
+    held-out prompts are left out: each evaluation draws them, under the same names."""
+    known, found = dict[tuple[str, int], float](), list[float]()
+    for draw in [draw for draw in draws if not draw.sample_id.startswith("heldout")]:
+        for place in range(draw.first, draw.end):
+            if (draw.sample_id, place) in known:
+                found.append(known[draw.sample_id, place])
+            known[draw.sample_id, place] = draw.time
+    return found

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tests.chaos.drawn_tokens import Draw, drawn_again
+from tests.chaos.drawn_tokens import Draw, lost
 
 
 class Kill(NamedTuple):
@@ -16,7 +16,7 @@ class Kill(NamedTuple):
 
 class Cost(NamedTuple):
     """Of one kill: seconds until the next token is drawn and until the next step has been learned, None where the run
-    needed none; tokens drawn again before the next kill."""
+    needed none; tokens that were drawn again because of it."""
 
     kill: Kill
     sampling_s: float | None
@@ -26,16 +26,16 @@ class Cost(NamedTuple):
 
 def costs(kills: Sequence[Kill], draws: list[Draw], steps: Iterable[float]) -> list[Cost]:
     """`steps`: the times at which steps ended."""
-    ends = [kill.time for kill in kills[1:]] + [float("inf")]
-    again, ended = list(drawn_again(draws)), sorted(steps)
+    before = [0.0] + [kill.time for kill in kills]
+    gone, ended = lost(draws), sorted(steps)
     return [
         Cost(
             kill,
             _seconds(kill.time, [draw.time for draw in draws]),
             _seconds(kill.time, ended),
-            sum(count for when, count in again if kill.time <= when < end),
+            sum(earlier < when <= kill.time for when in gone),
         )
-        for kill, end in zip(kills, ends, strict=True)
+        for kill, earlier in zip(kills, before, strict=False)
     ]
 
 
