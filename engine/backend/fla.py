@@ -16,7 +16,8 @@ def chunk_gated_delta_rule(
     """[batch, tokens, heads, channels]; g and beta without channels. Neither takes nor returns states."""
     assert not any(fixed.values())
     lengths = _lengths(k, cu_seqlens)
-    output, _ = gated_delta_rule(*(x.flatten(0, 1) for x in (q, k, v, g, beta)), lengths=lengths)
+    q, k, v_, g, beta = (x.flatten(0, 1) for x in (q, k, v, g, beta))
+    output, _ = gated_delta_rule(q, k, v_, g, beta, lengths)
     return output.view(v.shape).to(v.dtype), None
 
 
