@@ -83,7 +83,7 @@ def _in_order(golds: Sequence[str], given: Sequence[str]) -> tuple[Sequence[str]
         return elements, _ordered(given, sorted(filter(None, map(name_of, given))))
     if len(golds) > 1 and len(given) == 1 and not any(map(tuple_elements, golds)):
         elements = listed_elements(sides(given[0])[-1])
-        return elements and (golds, elements)
+        return (golds, elements) if elements else None
     return None
 
 
