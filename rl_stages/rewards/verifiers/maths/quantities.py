@@ -4,7 +4,8 @@ What stands around a number counts. `5 million` is 5,000,000; `5 cm` is not `5 m
 `9:30 a.m.`; a number with a base, a modulus or a word that changes it is no number here.
 
 - A unit may be left out, or be added, since the question names it.
-- `28%` is 28 where per cent are asked for, and 0.28; `500%` is not 5: an expected integer is no share.
+- `28%` is 28 where per cent are asked for, and 0.28; `500%` is not 5: an expected integer is no share; `0.5%` is not
+  0.5.
 - Unknown units (apples, yuan) are not compared.
 """
 
@@ -65,7 +66,9 @@ def read_quantity(text: str) -> Quantity | None:
     rest, sign = words[currency.end() if currency else start :], -1 if minus else 1
     if not currency and (inner := _in_brackets(rest)) is not None:
         found = read_quantity(inner)
-        return found and replace(found, value=sign * found.value)
+        if found is None or (minus and found.value < 0):
+            return None
+        return replace(found, value=sign * found.value)
     if (numeral := read_numeral(rest) or read_number_words(rest)) is None:
         return None
     return _with_surroundings(sign * numeral[0], numeral[1], "$" if currency else "")
@@ -122,7 +125,7 @@ def same_quantity(expected: Quantity, given: Quantity) -> bool:
     if one and other:
         return one[0] == other[0] and expected.value * one[1] == given.value * other[1]
     if expected.value == given.value:
-        return True
+        return expected.percent or not given.percent or not 0 < abs(expected.value) < 1
     share = expected.value.denominator > 1 or expected.percent
     return share and expected.percent != given.percent and _plain(expected) == _plain(given)
 
