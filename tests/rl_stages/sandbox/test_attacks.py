@@ -74,7 +74,7 @@ def outcomes() -> dict[Place, dict[str, str | None] | str]:
     battery = {place: start("attacks", place) for place in PLACES}
     found = {}
     for place, process in battery.items():
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors
         found[place] = json.loads(output)
     return found
