@@ -15,7 +15,8 @@ def chunk_gated_delta_rule(
 ) -> tuple[Tensor, None]:
     """[batch, tokens, heads, channels]; g and beta without channels. Neither takes nor returns states."""
     assert not any(fixed.values())
-    output, _ = gated_delta_rule(*(x.flatten(0, 1) for x in (q, k, v, g, beta)), _lengths(k, cu_seqlens))
+    flat = (x.flatten(0, 1) for x in (q, k, v, g, beta))
+    output, _ = gated_delta_rule(*flat, lengths=_lengths(k, cu_seqlens))
     return output.view(v.shape).to(v.dtype), None
 
 
