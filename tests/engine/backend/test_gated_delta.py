@@ -65,11 +65,11 @@ def test_chunks_are_the_recurrence_from_any_state(lengths: tuple[int, ...], stre
 def test_a_sequence_goes_on_from_its_state() -> None:
     """As an engine decodes: a prompt, then one token after the other."""
     given = inputs(70)
-    whole, last = gated_delta_rule(*given, torch.tensor([70]))
-    begun, state = gated_delta_rule(*(x[:66] for x in given), torch.tensor([66]))
+    whole, last = gated_delta_rule(*given, lengths=torch.tensor([70]))
+    begun, state = gated_delta_rule(*(x[:66] for x in given), lengths=torch.tensor([66]))
     outputs = [begun]
     for token in range(66, 70):
-        one, state = gated_delta_rule(*(x[token : token + 1] for x in given), torch.tensor([1]), state)
+        one, state = gated_delta_rule(*(x[token : token + 1] for x in given), lengths=torch.tensor([1]), initial=state)
         outputs.append(one)
     torch.testing.assert_close(torch.cat(outputs), whole, rtol=0, atol=1e-13)
     torch.testing.assert_close(state, last, rtol=0, atol=1e-13)
@@ -85,7 +85,7 @@ def test_megatron_gets_what_it_asks_fla_for(lengths: tuple[int, ...] | None) -> 
         q, k, v, g=g, beta=beta, cu_seqlens=borders, use_qk_l2norm_in_kernel=False, **fixed
     )
     alone = torch.tensor(lengths or (tokens,) * rows)
-    expected, _ = gated_delta_rule(*(x.flatten(0, 1) for x in (q, k, v, g, beta)), alone)
+    expected, _ = gated_delta_rule(*(x.flatten(0, 1) for x in (q, k, v, g, beta)), lengths=alone)
     torch.testing.assert_close(rule, expected.view_as(v), rtol=0, atol=0)
 
     x, weight = torch.randn(rows, tokens, 6), torch.randn(6, 4)
