@@ -52,6 +52,7 @@ STALENESS = os.environ.get("CHAOS_AHEAD", "")
 AHEAD = ("rollout.placement=disaggregated", "rollout.max_staleness=1")
 LONG_ANSWERS = ("grpo.steps=8", "grpo.sampling.max_new_tokens=64", "rollout.part_every_s=1")
 FLIGHT = (*AHEAD[:1], "rollout.max_staleness=2", "rollout.deterministic=false", *LONG_ANSWERS)
+FLIGHT_STEPS = 2 + 8 + 2  # of SFT, GRPO and MOPD
 MODES = {0: (), 1: AHEAD, 2: FLIGHT}
 GRPO_ALONE = """
 from dataclasses import replace
@@ -175,7 +176,8 @@ def test_a_long_campaign(tmp_path: Path) -> None:
         campaign = Campaign(folder, launcher, settings, rng, say, staleness)
         targets = rng.choices(list(COMMAND), k=min(PER_RUN, KILLS - len(found)))
         expected = calm.get(settings)
-        progress = partial(share_of_bytes, drawn_bytes(expected.root.parents[1])) if expected else share_of_steps
+        in_flight = partial(share_of_steps, FLIGHT_STEPS)
+        progress = partial(share_of_bytes, drawn_bytes(expected.root.parents[1])) if expected else in_flight
         arrived = campaign.run(targets, progress)
         done = require_nothing_lost(campaign)
         require_steps_repeated(campaign)

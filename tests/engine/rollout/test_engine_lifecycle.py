@@ -220,10 +220,10 @@ from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.rollout.client import RolloutEngine
 
 folder = Path(sys.argv[1])
-limits = RolloutConfig(max_model_len=4096, part_every_s=3600)
+limits = RolloutConfig(max_model_len=512, part_every_s=3600)
 engine = RolloutEngine(folder, limits, 0, folder / "log", last_parts=folder / "left/attempt")
 engine.update_weights(sys.argv[2], 0)
-engine.submit(Request(name, (5, 6, 7), Sampling(4000), 1) for name in "ab")
+engine.submit(Request(name, (5, 6, 7), Sampling(500), 1) for name in "ab")
 while engine.health().steps < 20:
     pass
 print(engine.pids[0], flush=True)
