@@ -119,6 +119,7 @@ def require_replay(run: RunFolder) -> None:
     stage.metrics.path.write_bytes(kept)
 
 
+@pytest.mark.long  # in CI a rehearsal kills a run and goes on with it
 @pytest.mark.skipif(KILLS > 5, reason="make chaos: the long campaign alone")
 def test_nothing_is_lost_and_the_end_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calm, wild = tmp_path / "calm", tmp_path / "wild"
