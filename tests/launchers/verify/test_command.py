@@ -95,7 +95,7 @@ def test_rows_of_another_form_are_read_as_in_an_evaluation(tmp_path: Path, capsy
     rows = write(tmp_path / "rows.jsonl", [{"q": "What is 3 + 4?", "expected_answer": "7"}])
     answers = write(tmp_path / "answers.jsonl", [{"row": 1, "answer": "\\boxed{7}"}])
     assert command.run([rows, answers, "--domain", "math", "--column", "prompt=q"]) == 0
-    assert told(capsys)[0].split("\t")[1:4] == ["rows-000000", "1", "completed"]
+    assert told(capsys)[0].split("\t")[1:4] == ["1", "1", "completed"]
     with pytest.raises(UserError, match="--column: expected FIELD=COLUMN; found 'q'"):
         command.run([rows, answers, "--domain", "math", "--column", "q"])
 

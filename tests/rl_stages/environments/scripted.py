@@ -61,6 +61,8 @@ class ScriptedServer:
     def reply(self) -> Reply:
         return Reply(None)
 
+    def received(self, request_id: str) -> None: ...
+
     def kill(self) -> None:
         self.alive = False
 
