@@ -85,7 +85,6 @@ class Server:
 
     def run(self) -> NoReturn:
         """Runs until the trainer is gone. Then leaves what it has drawn, and raises EOFError."""
-        self._connection.send(Progress(self._steps))
         while True:
             try:
                 while self._connection.poll(0.0 if self._has_work() else None):
@@ -365,6 +364,7 @@ def main() -> None:
     try:
         server = Server(connection, connection.recv())
         signal.signal(signal.SIGTERM, lambda *_: None)  # to a whole job: the rank ends of it, and the engine sees that
+        connection.send(Progress(0))  # it has started
         server.run()
     except (EOFError, ConnectionError):
         sys.exit("the trainer closed the connection")

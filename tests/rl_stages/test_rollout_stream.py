@@ -15,6 +15,7 @@ from cascade_rl.engine.core.rollouts import Request, Rollout
 from cascade_rl.engine.core.train_sequence import TrainSequence
 from cascade_rl.engine.rollout.client import EngineDied
 from cascade_rl.launchers.cli import replay
+from cascade_rl.launchers.stage.recorded_step import RecordedStep
 from cascade_rl.rl_stages import grpo
 from cascade_rl.rl_stages.agreement import Mismatch
 from cascade_rl.rl_stages.config.cascade import Cascade
@@ -209,7 +210,7 @@ def require_replayed(run: RunFolder, step: int) -> None:
 
     def told() -> tuple[int, str]:
         with redirect_stdout(StringIO()) as text:
-            return replay.run(run.root, "rl", step), text.getvalue()
+            return replay.run(RecordedStep.find(run.root, "rl", step)), text.getvalue()
 
     ((code, text),) = run_ranks(1, told)
     assert f"rl, step {step}: {SAMPLES} samples (train_logprobs)" in text
