@@ -46,7 +46,7 @@ LAYOUTS = {
     "glm4_moe": ParallelConfig(context=2, expert=2),
     "deepseek_v3": ParallelConfig(context=2, expert=2),
 }
-LONG = ("qwen3_next", "glm4_moe", "deepseek_v3")
+LONG = ("qwen2", "llama", "qwen3_next", "glm4_moe", "deepseek_v3")
 BOUNDS = Bounds(logprob=1e-5, layer=1e-5)
 
 

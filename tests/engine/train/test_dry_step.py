@@ -67,7 +67,8 @@ def test_a_rank_of_512_with_a_layer_of_each_kind() -> None:
 @pytest.mark.long
 def test_a_rank_with_gated_delta_nets() -> None:
     """Of Qwen3-Next, in the same layout: four decoder layers, of which the last has attention, then two more."""
-    rank = rank_of("if_rl", "h100", 333, nproc=512)
+    # of four layers with 512 experts each, frozen gates without gradients would be noticed
+    rank = trainer_rank(LAUNCHER, "if_rl", "h100", 333, ["if_rl.nproc=512", "if_rl.router.trained=true"])
     published = read_config(PUBLISHED / "qwen3_next_80b_a3b")
     found = []
     for layers in (4, 6):
