@@ -13,6 +13,7 @@ class Llama:
 
     architecture = "LlamaForCausalLM"
     attention = "*"
+    attention_layer = staticmethod(layers.attention)
 
     def pattern(self, hf: HfConfig) -> str:
         """HF layer n is layers 2n (attention) and 2n + 1 (MLP or experts) of HybridModel."""
@@ -75,7 +76,7 @@ class Llama:
         return 0
 
     def attention_rules(self, hf: HfConfig, prefix: str) -> layers.Rules:
-        return layers.attention(
+        return self.attention_layer(
             f"{prefix}.self_attn",
             f"{prefix}.input_layernorm.weight",
             hidden=read(hf, "hidden_size"),

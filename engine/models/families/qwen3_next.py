@@ -10,7 +10,7 @@ from typing import Any
 
 from cascade_rl.engine.models.families import layers
 from cascade_rl.engine.models.families.qwen3_moe import Qwen3Moe
-from cascade_rl.engine.models.hf_config import HfConfig, head_width, read, rotary_share
+from cascade_rl.engine.models.hf_config import HfConfig, read, rotary_share
 from cascade_rl.engine.models.name_map import NameMap, Parameter, Part, replicated
 
 MIXERS = {"linear_attention": "G", "full_attention": "*"}
@@ -18,6 +18,7 @@ MIXERS = {"linear_attention": "G", "full_attention": "*"}
 
 class Qwen3Next(Qwen3Moe):
     architecture = "Qwen3NextForCausalLM"
+    attention_layer = staticmethod(layers.gated_attention)
 
     def mixer(self, hf: HfConfig, hf_layer: int) -> str:
         """Checkpoints on the hub have an interval, transformers 5 writes a list."""
@@ -43,17 +44,6 @@ class Qwen3Next(Qwen3Moe):
 
     def name_map(self, hf: HfConfig) -> NameMap:
         return replace(super().name_map(hf), beside=("mtp.",))
-
-    def attention_rules(self, hf: HfConfig, prefix: str) -> layers.Rules:
-        gated = layers.gated_attention(
-            f"{prefix}.self_attn",
-            f"{prefix}.input_layernorm.weight",
-            hidden=read(hf, "hidden_size"),
-            heads=read(hf, "num_attention_heads"),
-            groups=read(hf, "num_key_value_heads"),
-            width=head_width(hf),
-        )
-        return super().attention_rules(hf, prefix) | gated
 
     def layer(self, hf: HfConfig, layer: int, symbol: str) -> Iterator[Parameter]:
         prefix = f"model.layers.{layer // 2}"

@@ -10,6 +10,7 @@ from cascade_rl.engine.core.rollouts import Request, Rollout, Sampling
 from cascade_rl.engine.core.settings import RolloutConfig
 from cascade_rl.engine.rollout.client import RolloutEngine
 from cascade_rl.engine.rollout.last_parts import new_folder
+from cascade_rl.launchers.local.held_port import held_port
 
 from .tiny_models import FAMILIES, VOCAB, Reference, build, write_config, write_image
 
@@ -69,3 +70,10 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Tiny
 @pytest.fixture(params=FAMILIES)
 def tiny(request: pytest.FixtureRequest, engines: dict[str, Tiny]) -> Tiny:
     return engines[request.param]
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Of the store where trainers and engine meet."""
+    with held_port() as port:
+        yield port

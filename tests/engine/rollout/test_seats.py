@@ -90,14 +90,19 @@ def test_a_process_a_card() -> None:
     ]
 
 
-@pytest.mark.parametrize("visible", [None, "7,6,5,4,3,2,1,0", "GPU-a,GPU-b,GPU-c,GPU-d,GPU-e,GPU-f,GPU-g,GPU-h"])
-def test_no_card_of_a_node_has_two_owners(monkeypatch: pytest.MonkeyPatch, visible: str | None) -> None:
-    """A rank takes the card of its LOCAL_RANK, and its children the cards that they are given."""
+def see(monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int) -> None:
+    """A machine with so many cards, or with those that the environment leaves visible."""
     monkeypatch.setattr(vllm_cpu_patches, "installed", lambda: False)
-    monkeypatch.setattr(cards, "count", lambda: 8)
+    monkeypatch.setattr(cards, "count", lambda: count)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+
+@pytest.mark.parametrize("visible", [None, "7,6,5,4,3,2,1,0", "GPU-a,GPU-b,GPU-c,GPU-d,GPU-e,GPU-f,GPU-g,GPU-h"])
+def test_no_card_of_a_node_has_two_owners(monkeypatch: pytest.MonkeyPatch, visible: str | None) -> None:
+    """A rank takes the card of its LOCAL_RANK, and its children the cards that they are given."""
+    see(monkeypatch, visible, 8)
     seen = visible.split(",") if visible else list("01234567")
     ranks = seen[:4]
     taken = [_own_devices(seat.cards)["CUDA_VISIBLE_DEVICES"].split(",") for seat in seats(apart(2, 2), [Named(4)])]
@@ -106,11 +111,7 @@ def test_no_card_of_a_node_has_two_owners(monkeypatch: pytest.MonkeyPatch, visib
 
 @pytest.mark.parametrize("visible", [None, "a,b,c"])
 def test_a_card_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, visible: str | None) -> None:
-    monkeypatch.setattr(vllm_cpu_patches, "installed", lambda: False)
-    monkeypatch.setattr(cards, "count", lambda: 3)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    see(monkeypatch, visible, 3)
     told = f"CUDA devices 2 to 3 of its node: expected at least 4, found 3 .*={visible or 'not set'}.*change nproc"
     with pytest.raises(UserError, match=told):
         _own_devices(range(2, 4))

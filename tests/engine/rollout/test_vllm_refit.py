@@ -3,34 +3,23 @@
 A refit of adapters alone, in place or buffered, leaves the engine with the bits of the merged weights.
 """
 
-import json
 import os
-import pickle
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch.distributed import PrefixStore, TCPStore
+from torch.distributed import PrefixStore
 
 from cascade_rl.engine.core.settings import LoraConfig, ParallelConfig
 from cascade_rl.engine.lora.merge import merged
 from cascade_rl.engine.lora.rules import factor_map, factor_name
 from cascade_rl.engine.models import family_of, read_config
-from cascade_rl.engine.models.name_map import NameMap, Shard
-from cascade_rl.engine.models.places import place_of
 from cascade_rl.engine.refit.group import BASE, Terms, join_as_trainer
-from cascade_rl.engine.rollout.server_process import OFFLINE, SAFE_PATH
-from cascade_rl.launchers.local.held_port import held_port
-from tests.engine.refit.refit_layouts import laid_out
-from tests.gloo import run_ranks
-from tests.until import LIMIT_S
 
-from .tiny_models import Reference, build, hub_state, write_config
+from .refitted_engine import TRAINERS, Held, State, joined_store, refitted, require_model, state_of
+from .tiny_models import build, write_config
 
 CASES = [
     ("nemotron_h", ParallelConfig(tensor=2, expert=2, sequence=True), 1, 2e-3),
@@ -41,7 +30,6 @@ CASES = [
     pytest.param("deepseek_v3", ParallelConfig(tensor=2, expert=2, sequence=True), 1, 1e-4, marks=pytest.mark.long),
     pytest.param("glm4_moe", ParallelConfig(tensor=2, expert=2, sequence=True), 2, 1e-4, marks=pytest.mark.long),
 ]
-TRAINERS = 2
 WEIGHTS, ADAPTERS, BUFFERED, MERGED = "weights", "adapters", "buffered adapters", "merged"
 MEETINGS = {
     WEIGHTS: ["sums", "digests", "none"],
@@ -50,21 +38,6 @@ MEETINGS = {
     MERGED: ["none", "sums"],
 }
 LORA = LoraConfig(rank=3)
-KEPT = list[TCPStore]()  # a rank may still ask when rank 0, whose store it is, has returned
-SEQUENCES = [list(range(3, 60)), list(range(100, 130, 2))]
-State = dict[str, np.ndarray]  # a whole model's tensors, or all factors of its adapters
-
-
-class Held:
-    """What a trainer rank holds of `name_map`: nothing yet."""
-
-    def __init__(self, name_map: NameMap, rank: int, parallel: ParallelConfig) -> None:
-        self.shards: list[Shard] = name_map.shards(place_of(rank, TRAINERS, parallel))
-        self.tensors = {shard.name: torch.zeros(shard.shape) for shard in self.shards}
-
-    def become(self, state: State) -> None:
-        for shard in self.shards:
-            self.tensors[shard.name].copy_(torch.from_numpy(laid_out(shard.shape, shard.blocks, state)))
 
 
 def send(
@@ -73,8 +46,7 @@ def send(
     """A trainer rank that has the weights of one model after the other, then adapters on the first, then the same
     merged. Returns the bytes it put on a wire, and those of one refit of each meeting."""
     rank, hf = int(os.environ["RANK"]), read_config(folder)
-    store = TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False)
-    KEPT.append(store)
+    store = joined_store(rank, port)
     name_map, device, version, sizes, sent = family_of(hf).name_map(hf), torch.device("cpu"), 0, dict[str, int](), 0
     weights, adapters = Held(name_map, rank, parallel), Held(factor_map(name_map, LORA), rank, parallel)
     terms = Terms(hf, parallel, TRAINERS, workers, bucket_bytes=100_000, seconds=600.0)
@@ -115,43 +87,21 @@ def adapted(state: State, factors: State) -> State:
     return found
 
 
-@pytest.fixture
-def port() -> Iterator[int]:
-    """Of the store where trainers and engine meet."""
-    with held_port() as port:
-        yield port
-
-
 @pytest.mark.parametrize(("family", "parallel", "tensor", "tolerance"), CASES)
 def test_the_engine_computes_with_what_the_trainer_sent(
     family: str, parallel: ParallelConfig, tensor: int, tolerance: float, port: int, tmp_path: Path
 ) -> None:
     folder = write_config(family, tmp_path / "model")
     models = [build(family, seed) for seed in (1, 2, 1)]
-    states = [{name: value.numpy() for name, value in hub_state(model).items()} for model in models]
-    factors = [drawn_factors(folder, seed) for seed in (1, 2)]
-    job = {"model": str(folder), "tensor": tensor, "port": port, "first_rank": TRAINERS, "meetings": MEETINGS}
-    job |= {"buffered": [BUFFERED], "sequences": SEQUENCES, "out": f"{tmp_path / 'scores'}"}
-    (tmp_path / "job.json").write_text(json.dumps(job))
-    program = Path(__file__).with_name("vllm_refit.py")
-    environment = SAFE_PATH | OFFLINE | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "GLOO_SOCKET_IFNAME": "lo"}
-    environment |= {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
-    with (tmp_path / "log").open("w") as log:
-        engine = subprocess.Popen([sys.executable, program, tmp_path / "job.json"], env=environment, stderr=log)
-    try:
-        sent = run_ranks(TRAINERS, send, folder, parallel, tensor, port, states, factors)
-        assert engine.wait(LIMIT_S) == 0, (tmp_path / "log").read_text()[-3000:]
-    finally:
-        engine.kill()
+    states, factors = list(map(state_of, models)), [drawn_factors(folder, seed) for seed in (1, 2)]
+    job = {"model": str(folder), "tensor": tensor, "port": port, "meetings": MEETINGS, "buffered": [BUFFERED]}
+    arguments = folder, parallel, tensor, port, states, factors
+    sent, (scores, packed) = refitted("vllm_refit.py", job, tmp_path, send, *arguments)
     assert sum(wire for wire, _ in sent) == 0  # one host: through shared memory
     sizes = {meeting: sum(sizes[meeting] for _, sizes in sent) for meeting in MEETINGS}
     assert 10 * sizes[ADAPTERS] == 10 * sizes[BUFFERED] < sizes[WEIGHTS] == sizes[MERGED]
-    scores, packed = pickle.loads((tmp_path / "scores").read_bytes())
     for model, found in zip(models, scores[:3], strict=True):
-        reference = Reference(model)
-        for ids, scored in zip(SEQUENCES, found, strict=True):
-            expected = reference(np.array(ids), routes=scored.routes)[np.arange(len(ids) - 1), ids[1:]]
-            assert np.abs(expected - scored.logprobs).max() < tolerance
+        require_model(model, found, tolerance)
     first, second = packed[3:5]
     assert [first, second] == packed[5:7] == packed[7:]  # to the byte, on every worker
     for one, base, other in zip(first, packed[2], second, strict=True):
